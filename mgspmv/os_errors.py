@@ -45,11 +45,6 @@ def is_operators(error: BaseException | None) -> TypeGuard[OSError]:
     return isinstance(error, OSError) and not isinstance(error, MgspmvError) and _find_number(error) in _REMEDIES
 
 
-def is_clear(error: BaseException) -> bool:
-    """Return whether an error accepted by `is_operators` states its subject; those of sockets may not."""
-    return isinstance(error, OSError) and (error.filename is not None or _find_number(error) in _WRITING | _OF_PROCESS)
-
-
 def translate_os_error(error: OSError, place: Place | None = None, doing: str | None = None) -> StoreError:
     """Return a `StoreError` for an error of the operating system, with the space that is free now.
 
@@ -94,8 +89,9 @@ def translating(place: Place | None = None, doing: str | None = None) -> Iterato
     try:
         yield
     except OSError as error:
-        is_known = is_clear(error) if place is None else error.filename is not None or "://" not in os.fspath(place)
-        if not is_operators(error) or not is_known:
+        # Errors of sockets may not state their subject.
+        is_known = "://" not in os.fspath(place) if place is not None else _find_number(error) in _WRITING | _OF_PROCESS
+        if not is_operators(error) or not (is_known or error.filename is not None):
             raise
         raise translate_os_error(error, place, doing) from error
 

@@ -24,7 +24,7 @@ from mgspmv.errors import CapacityError, OptionError
 from mgspmv.model import MatrixInfo, Precision, check_choice, default_threads, part_bounds
 from mgspmv.plan import Plan, Rates, Streaming, WorkerPlan, count_workers
 from mgspmv.store.chunks import CHUNK_ELEMENTS
-from mgspmv.store.locations import is_read_in_place
+from mgspmv.store.locations import find_local_path
 
 SUMS_BYTES = 32
 """Bytes of the scalars that each worker sends to each other worker per iteration."""
@@ -316,7 +316,7 @@ class _Planner:
         """Return the most bytes in flight while the larger array of the block, of n elements, is read."""
         info, threads = self.info, self.threads
         stored = 0 if info.dtype is None else np.dtype(info.dtype).itemsize
-        if not is_read_in_place(info.url):
+        if find_local_path(info.url) is None:  # others do not decode whole chunks into the target itself
             return 2 * max(self._index, stored) * min(threads * CHUNK_ELEMENTS, n)
         chunk = min(CHUNK_ELEMENTS, n)
         n_read, n_cut = min(threads * chunk, n), min(threads, 2)  # first and last chunk are read in part

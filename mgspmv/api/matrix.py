@@ -270,14 +270,14 @@ class Matrix(EmbeddedMatrix):
         OptionError : an invalid option
         BackendError, MissingDependencyError : `cuda` and no device; or no CuPy
         """
-        from mgspmv.solvers.operator import MatrixOperator, choose_dtype
+        from mgspmv.solvers.operator import choose_dtype, make_operator
 
         check_threads(threads)
         check_choice("precision", precision, ("float32", "float64", None))
         options: dict[str, Any] = {"precision": precision, "threads": threads, "weights": weights}
         options |= {"backend": choose_backend(backend)}
         transpose = self.T if self._transpose is not None or self.info.has_transpose else None
-        return MatrixOperator(
+        return make_operator(
             self.shape,
             precision or choose_dtype(self.dtype),
             partial(self.multiply, **options),

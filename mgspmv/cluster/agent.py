@@ -13,6 +13,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import dask
+import numpy as np
 from distributed import Worker, WorkerPlugin, get_worker
 from distributed.core import Status as ServerStatus
 from distributed.protocol import to_serialize
@@ -20,7 +21,7 @@ from distributed.protocol.pickle import loads
 
 from mgspmv.cluster.allowed_hosts import HOSTS, guard
 from mgspmv.cluster.device_row_block import DeviceRowBlock, TeamSpec
-from mgspmv.cluster.row_block import ProductOptions, RowBlock, RowBlockSpec, join_pieces
+from mgspmv.cluster.row_block import ProductOptions, RowBlock, RowBlockSpec
 from mgspmv.cluster.watchdog import WATCHDOG
 from mgspmv.cluster.worker_metrics import METRICS
 from mgspmv.cluster.worker_run import ConnectedRun, WorkerRun
@@ -101,7 +102,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
     # --- for the tasks
 
     def get(self, key: str) -> Any:
-        """Return the row block, run or shard of a key.
+        """Return the row block, run or shard of a key, for a task that may use all of its entries between two marks.
 
         Raises
         ------
@@ -112,13 +113,8 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
                 f"worker {self._worker.name} does not hold the data of this task: the matrix was closed, the run "
                 "ended, or the worker was restarted; distribute the matrix, or ingest, again"
             )
+        find_heartbeat().n_terms = self.held[key].n_terms
         return self.held[key]
-
-    def get_row_block(self, key: str) -> RowBlock:
-        """Return a row block as `get` does, for a task that may read all of its entries between two heartbeats."""
-        part: RowBlock = self.get(key)
-        find_heartbeat().n_terms = part.nnz
-        return part
 
     def measure_held(self) -> tuple[int, int]:
         """Return the bytes held for row blocks, and for the rows and vectors of runs."""
@@ -129,7 +125,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
     # --- for clients and other workers
 
     async def ping(self) -> list[tuple[str, str, str]]:
-        """Answer with the hanging tasks, see `StalledTask.describe`; any answer shows that the event loop runs."""
+        """Answer with the hanging tasks, see `WatchedTask.describe`; any answer shows that the event loop runs."""
         return self._list_hangs()
 
     async def describe(self, devices: bool) -> dict[str, Any]:
@@ -181,7 +177,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
 
     def _list_hangs(self, *, waits: bool = True) -> list[tuple[str, str, str]]:
         """Describe the hanging tasks of this worker; `waits` includes tasks that just wait for other workers."""
-        hangs = [hang.describe() for hang in WATCHDOG.list_hangs(self._worker) if waits or not hang.waits]
+        hangs = [hang.describe() for hang in WATCHDOG.list_hangs(self._worker) if waits or not hang.heartbeat.waits]
         if (stuck := find_stuck()) is not None:
             hangs.append(("end", *stuck))
         return hangs
@@ -250,14 +246,6 @@ def load_row_block(key: str, spec: RowBlockSpec, team: TeamSpec | None) -> int:
     return part.nbytes
 
 
-def join_team(key: str, team: TeamSpec) -> int:
-    """Call `DeviceRowBlock.join_team` and return the bytes of the row block."""
-    part = get_agent().get_row_block(key)
-    assert isinstance(part, DeviceRowBlock)
-    part.join_team(team)
-    return part.nbytes
-
-
 def measure_row_block(spec: RowBlockSpec, precision: Precision) -> Rates:
     """Measure the rates of this worker's device, and of transfers to it, with some of these rows."""
     rows = spec.address.open(), spec.bounds[spec.rank], spec.bounds[spec.rank + 1]
@@ -267,8 +255,9 @@ def measure_row_block(spec: RowBlockSpec, precision: Precision) -> Rates:
 
 
 def multiply_row_block(key: str, x: Any, y: Any, options: ProductOptions) -> Any:
-    """Compute alpha A x + beta y for the rows of a block; see `RowBlock.multiply`. x may be a list of pieces."""
-    return get_agent().get_row_block(key).multiply(join_pieces(x) if isinstance(x, list) else x, y, options)
+    """Compute alpha A x + beta y for the rows of a block; see `RowBlock.multiply`. x may be a list of pieces, all of
+    them NumPy or all CuPy arrays."""
+    return get_agent().get(key).multiply(np.concatenate(x) if isinstance(x, list) else x, y, options)
 
 
 def begin_run(
@@ -283,11 +272,11 @@ def begin_run(
     piece : input vectors of this worker
     """
     agent, worker = get_agent(), get_worker()
-    run = make(worker, agent.get_row_block(block_key), spec, piece)
+    run = make(worker, agent.get(block_key), spec, piece)
     agent.held[key] = run
     return run.computes
 
 
-def call_held(key: str, method: str, *arguments: Any, **options: Any) -> Any:
-    """Call a method of a run or shard."""
-    return getattr(get_agent().get(key), method)(*arguments, **options)
+def call_held(key: str, method: str, *arguments: Any) -> Any:
+    """Call a method of a row block, run or shard."""
+    return getattr(get_agent().get(key), method)(*arguments)

@@ -12,7 +12,7 @@ import numpy as np
 from mgspmv.cluster.device_row_block import DeviceRowBlock
 from mgspmv.cluster.integrity import Report
 from mgspmv.cluster.row_block import RowBlock
-from mgspmv.cluster.worker_run import WorkerRun, find_wanted, greet_asking, share_first
+from mgspmv.cluster.worker_run import WorkerRun, find_wanted, greet_asking
 from mgspmv.exchange.all_to_all import AllToAll
 from mgspmv.exchange.ipc import name_host
 from mgspmv.exchange.multivector import MultivectorExchange, make_host_staged, make_local, make_nccl, make_peer
@@ -145,6 +145,7 @@ def _bind(part: RowBlock, spec: BatchRunSpec) -> tuple[BoundMany, Callable[[int]
     task, precision = spec.task, spec.task.options.precision
     if spec.transport == "nccl":
         assert isinstance(part, DeviceRowBlock)
-        return part.bind_many_whole(task.dtype, precision), partial(share_first, greet(part.group))
+        hello = greet(part.group)
+        return part.bind_many_whole(task.dtype, precision), lambda rank: hello
     assert part.halo is not None
     return part.bind_many(task.dtype, precision, task.threads), partial(greet_asking, [part.halo])

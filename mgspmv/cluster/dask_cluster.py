@@ -425,7 +425,7 @@ class Cluster(SchedulerClient):
 
     def lease(self, on_wait: Callable[[], None]) -> AbstractContextManager[None]:
         """Hold the exclusive lease to load or iterate on this cluster; `on_wait` is called while another run has it."""
-        self._scheduler()
+        self.check_client()
         return hold_lease(self.client, self.timeout, on_wait)
 
 

@@ -147,13 +147,14 @@ class DeviceRowBlock(RowBlock):
 
     # --- layouts for steps on devices, made by all workers together
 
-    def join_team(self, spec: TeamSpec) -> None:
-        """Build the layout together with the other workers, over the connections prepared by `meet`."""
+    def join_team(self, spec: TeamSpec) -> int:
+        """Build the layout together with the other workers, over the connections prepared by `meet`; return `nbytes`."""
         assert self.links is not None
         peer_comm = self.links
         with peer_comm.active("load"):
             self.join_devices(peer_comm, peer_comm.connect())
             self.bind_steps(spec.dtype, spec.layout, spec.precision, peer_comm.check)
+        return self.nbytes
 
     def meet(self, worker: Any, spec: TeamSpec) -> None:
         """Prepare to accept the connections of a team.

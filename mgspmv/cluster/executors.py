@@ -15,7 +15,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -23,13 +23,14 @@ import numpy as np
 
 from mgspmv.checkpoints import StateAddress, WrittenSlice
 from mgspmv.cluster.agent import begin_run, call_held
+from mgspmv.cluster.dask_cluster import Cluster
 from mgspmv.cluster.integrity import RankCheck, Report, RoundReport, check_ranks, check_reports
 from mgspmv.cluster.matrix import DistributedMatrix
 from mgspmv.cluster.row_block import RowBlock
 from mgspmv.cluster.spans import enter_span, name_span
 from mgspmv.cluster.worker_run import RankRunSpec, WorkerRun
 from mgspmv.errors import ClusterError, OptionError
-from mgspmv.exchange.peer_comm import RunSpec
+from mgspmv.exchange.peer_comm import Member, RunSpec
 from mgspmv.kernels.select import StepLayout, check_kernel, find_step_layout
 from mgspmv.model import Event, Stability, Status, StepSums
 from mgspmv.solvers.inputs import RunInputs
@@ -72,7 +73,78 @@ def find_layout(matrix: DistributedMatrix, task: RankTask, executor: Executor) -
     return None
 
 
-class AttemptWorkers:
+class HeldObjects:
+    """Objects that workers hold for a client, one each; rounds of tasks make them and call their methods.
+
+    Parameters
+    ----------
+    call : name of the API call, for Dask's spans
+    keys : keys of the tasks that make the objects, under which agents hold them, by rank
+    """
+
+    def __init__(self, cluster: Cluster, members: Sequence[Member], call: str, keys: Sequence[str]) -> None:
+        self.cluster, self.members, self.keys, self._call = cluster, members, tuple(keys), call
+        self._made: list[Any] = []  # futures of the tasks that made the objects
+        self.running: list[Any] = []
+        """Futures of tasks that are not known to be done."""
+
+    def make(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], **waiting: Any) -> list[Any]:
+        """Make the objects by a function of the key and of arguments by rank; return its results."""
+        results = self._run("start", self.keys, function, arguments, **waiting)
+        self._made, self.running = self.running, []
+        return results
+
+    def do(self, phase: str, method: str, *args: Any, **waiting: Any) -> list[Any]:
+        """Call a method of each object with the same arguments; return the results by rank."""
+        return self.do_each(phase, method, [args] * len(self.members), **waiting)
+
+    def do_each(self, phase: str, method: str, arguments: Sequence[tuple[Any, ...]], **waiting: Any) -> list[Any]:
+        """Call a method as `do` does, with arguments by rank; `waiting` are callbacks of `Cluster.settle`."""
+        token, name = uuid.uuid4().hex, name_task(method, phase)
+        keys = [f"{name}-{token}-{rank}" for rank in range(len(self.members))]
+        results = self._run(phase, keys, call_held, [(method, *own) for own in arguments], **waiting)
+        self.cluster.release(self.running)
+        self.running = []
+        return results
+
+    def _run(self, phase: str, keys: Sequence[str], function: Any, arguments: Any, **waiting: Any) -> list[Any]:
+        with enter_span(self._call, phase):
+            self.running = [
+                self.cluster.submit(member, key, function, held, *own)
+                for member, key, held, own in zip(self.members, keys, self.keys, arguments, strict=True)
+            ]
+        return self.cluster.settle(self.running, self.members, phase, **waiting)
+
+    def broadcast(self, vector: np.ndarray, phase: str, method: str, *args: Any) -> tuple[list[Any], float, float]:
+        """Send a vector to all workers and call a method of each object with it, in a round that is timed.
+
+        Returns
+        -------
+        The results by rank, the seconds of sending and collecting, and those in between, of the slowest worker.
+        """
+        began = done = time.perf_counter()
+
+        def note_done(n_done: int) -> None:
+            nonlocal done
+            done = time.perf_counter()
+
+        with self.cluster.scatter_each([vector], self.members, phase, name_task(method, phase)) as [sent]:
+            ready = time.perf_counter()
+            results = self.do(phase, method, sent, *args, on_done=note_done)
+        return results, ready - began + time.perf_counter() - done, done - ready
+
+    def release(self) -> None:
+        """Release all tasks."""
+        self.cluster.release([*self.running, *self._made])
+        self._made, self.running = [], []
+
+
+def name_task(method: str, phase: str) -> str:
+    """Return the key prefix of tasks that call a method; Dask puts all tasks of a prefix into the span of the first."""
+    return f"mgspmv-{method} {name_span(phase)}".replace("_", "-").replace(" ", "-")
+
+
+class AttemptWorkers(HeldObjects):
     """Workers of an attempt, each with a `WorkerRun`; a context manager that ends them, also after an error.
 
     Parameters
@@ -90,17 +162,18 @@ class AttemptWorkers:
         pieces: Sequence[Any],
         call: str,
     ) -> None:
-        self.matrix, self._run, self._spec, self._make, self._pieces = matrix, spec.run, spec, make, pieces
-        self._keys = [f"mgspmv-begin-{uuid.uuid4().hex}" for _ in matrix.members]
-        self._call = call
-        self._begun: list[Any] = []  # futures of the tasks that made the WorkerRuns; agents free them with these keys
-        self._running: list[Any] = []  # futures of tasks that are not known to be done
+        keys = [f"mgspmv-begin-{uuid.uuid4().hex}" for _ in matrix.members]
+        super().__init__(matrix.cluster, matrix.members, call, keys)
+        self.matrix, self._spec, self._make_run, self._pieces = matrix, spec, make, pieces
         self.hardware = ""
         """Threads or devices of the workers, as text."""
 
     def __enter__(self) -> Self:
+        keys, run = self.matrix.row_block_keys, (self._make_run, self._spec)
         try:
-            self._begin()
+            with self.cluster.scatter_each(self._pieces, self.members, "start", "mgspmv-begin") as sent:
+                given = [(key, *run, piece) for key, piece in zip(keys, sent, strict=True)]
+                self.hardware = describe_workers(self.make(begin_run, given))
         except BaseException as error:
             self._abandon(error)
             raise
@@ -111,51 +184,23 @@ class AttemptWorkers:
             self._abandon(error)
             return
         with suppress(ClusterError):  # a worker that does not answer frees it when the key is released
-            self.matrix.cluster.free(self._keys, self.matrix.members)
-        self._begun.clear()
-
-    def do(self, phase: str, method: str, *args: Any, on_done: Callable[[int], None] | None = None) -> list[Any]:
-        """Call a method of each `WorkerRun`, return the results by rank; `on_done` gets the number of tasks done."""
-        token, cluster, members = uuid.uuid4().hex, self.matrix.cluster, self.matrix.members
-        name = name_task(method, phase)
-        with enter_span(self._call, phase):
-            self._running = [
-                cluster.submit(member, f"{name}-{token}-{rank}", call_held, key, method, *args)
-                for rank, (member, key) in enumerate(zip(members, self._keys, strict=True))
-            ]
-        results = cluster.settle(self._running, members, phase, on_done)
-        self._running = []
-        return results
-
-    def _begin(self) -> None:
-        matrix, cluster = self.matrix, self.matrix.cluster
-        members, block_keys = matrix.members, matrix.row_block_keys
-        with cluster.scatter_each(self._pieces, members, "start", "mgspmv-begin") as sent:
-            with enter_span(self._call, "start"):
-                self._begun = self._running = [
-                    cluster.submit(member, key, begin_run, key, block_key, self._make, self._spec, piece)
-                    for member, key, block_key, piece in zip(members, self._keys, block_keys, sent, strict=True)
-                ]
-            self.hardware = describe_workers(cluster.settle(self._begun, members, "start"))
+            self.cluster.free(self.keys, self.members)
+        self.release()
 
     def _abandon(self, error: BaseException) -> None:
         """Abort the run on all reachable workers, and wait for its tasks to end, so that the next attempt can begin."""
-        reason = f"run {self._run} was aborted: {error or type(error).__name__}"
-        self.matrix.cluster.release([*self._begun, *self._running])
+        self.release()
         with suppress(Exception):  # the original error is raised instead
-            self.matrix.cluster.abort(self._keys, self.matrix.members, reason)
-        self._begun, self._running = [], []
+            reason = f"run {self._spec.run} was aborted: {error or type(error).__name__}"
+            self.cluster.abort(self.keys, self.members, reason)
 
 
-def name_task(method: str, phase: str) -> str:
-    """Return the key prefix of tasks that call a method; Dask puts all tasks of a prefix into the span of the first."""
-    return f"mgspmv-{method.replace('_', '-')}-{name_span(phase)}"
-
-
-class _WorkerWriters:
-    """Writers of checkpoints on the workers, each for its slice; see `mgspmv.solvers.checkpointing.Writers`."""
+class _ClusterExecution(Execution):
+    """Execution on the workers of an attempt, each of which writes its slice of checkpoints; the base of both
+    executors."""
 
     def __init__(self, workers: AttemptWorkers) -> None:
+        super().__init__(workers.hardware, self)
         self._workers = workers
         self._asked_s = 0.0
 
@@ -169,14 +214,6 @@ class _WorkerWriters:
         written = self._workers.do("checkpoint", "find_written", wait)
         self._asked_s = time.monotonic()
         return None if None in written else [each for own in written for each in own]
-
-
-class _ClusterExecution(Execution):
-    """Execution on the workers of an attempt; the base of both executors."""
-
-    def __init__(self, workers: AttemptWorkers) -> None:
-        super().__init__(workers.hardware, _WorkerWriters(workers))
-        self._workers = workers
 
     def collect(self) -> np.ndarray:
         slices, transports, taken = zip(*self._workers.do("collect", "collect"), strict=True)
@@ -212,12 +249,10 @@ class TaskRounds(_ClusterExecution):
             self.status = loop.status
             yield event, True
 
-    def find_stability(self) -> Stability | None:
-        return self._loop.stability
-
     def measure(self) -> float:
         self._z = np.concatenate(self._workers.do("residual", "rescale"))
-        with self._scatter("residual", "measure_given") as [z]:
+        workers, task = self._workers, name_task("measure_given", "residual")
+        with workers.cluster.scatter_each([self._z], workers.members, "residual", task) as [z]:
             self._z = np.empty(0)  # frees the client's copy while the workers compute
             return float(sum(self._workers.do("residual", "measure_given", z, self._loop.mass)))
 
@@ -229,31 +264,15 @@ class TaskRounds(_ClusterExecution):
     def advance(self, mass: float, n: int) -> Sequence[Made]:
         self._iteration += 1
         self._phase = phase = f"iteration {self._iteration}"
-        began = time.perf_counter()
-        multiplied = 0.0
-
-        def note_done(n_done: int) -> None:
-            nonlocal multiplied
-            multiplied = time.perf_counter()
-
-        with self._scatter(phase, "step") as [z]:
-            sent = time.perf_counter()
-            reports = self._workers.do(phase, "step", z, mass, on_done=note_done)
-        sums = self._join(reports)
-        moved_s = sent - began + time.perf_counter() - multiplied
+        reports, moved_s, computed_s = self._workers.broadcast(self._z, phase, "step", mass)
+        sums, n_workers = self._join(reports), len(reports)
         product_s, held = zip(*((report.product_s, report.held_bytes) for report in reports), strict=True)
-        waited_s = [max(0.0, multiplied - sent - s) for s in product_s]
-        n_workers = len(reports)
-        moved = (moved_s,) * n_workers, tuple(waited_s), (self._z.nbytes,) * n_workers
+        waited_s = tuple(max(0.0, computed_s - s) for s in product_s)
+        moved = (moved_s,) * n_workers, waited_s, (self._z.nbytes,) * n_workers
         return [(sums, Times(product_s, *moved, held))]
 
     def ranks(self) -> np.ndarray:
         return np.concatenate(self._workers.do(f"iteration {self._iteration}", "copy_ranks"))
-
-    def _scatter(self, phase: str, method: str) -> AbstractContextManager[Any]:
-        """Send z to all workers, for the tasks of a method."""
-        matrix = self._workers.matrix
-        return matrix.cluster.scatter_each([self._z], matrix.members, phase, name_task(method, phase))
 
     def _join(self, reports: list[RoundReport]) -> StepSums:
         """Concatenate the slices of all workers, and return the total of their sums."""

@@ -15,7 +15,7 @@ from distributed import Worker, get_worker
 from mgspmv.cluster.agent import ASK_OP, get_agent
 from mgspmv.errors import WorkerLostError, WorkerTimeoutError
 from mgspmv.exchange.peer_comm import Member, worker_error
-from mgspmv.heartbeat import beat, find_heartbeat
+from mgspmv.heartbeat import beat
 from mgspmv.ingest.shard import Shard, ShardSpec
 from mgspmv.ingest.store_writing import check_folder, make_budget
 
@@ -65,11 +65,8 @@ class HeldShard(Shard):
         check_folder(folder)
         budget = make_budget(offer.memory, offer.offered // 2, offer.threads, folder)
         super().__init__(offer.spec, budget, self._ask_shard, self._send_report)
-
-    def work(self, step: str, *arguments: Any, **options: Any) -> Any:
-        """Call the method that makes a step."""
-        find_heartbeat().n_terms = self.memory // ENTRY_BYTES  # number of entries sorted at a time
-        return getattr(self, step)(*arguments, **options)
+        self.n_terms = self.memory // ENTRY_BYTES
+        """Number of entries sorted at a time."""
 
     def close(self, reason: str = "the ingest was aborted") -> None:
         """Close the shard and cancel its requests to others."""

@@ -15,7 +15,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -26,6 +25,7 @@ from distributed.client import ClosedClientError
 
 from mgspmv.cluster.agent import call_held
 from mgspmv.cluster.dask_cluster import Cluster, WorkerInfo
+from mgspmv.cluster.executors import HeldObjects
 from mgspmv.cluster.held_shard import TOPIC, ShardOffer, begin_share
 from mgspmv.cluster.spans import enter_span
 from mgspmv.errors import (
@@ -154,12 +154,11 @@ class _IngestSteps:
         self._allow_hypersparse = allow_hypersparse
         self._members: tuple[Member, ...] = tuple(w.member for w in workers)
         self._token = uuid.uuid4().hex
-        self._keys = tuple(f"mgspmv-ingest-{self._token}-{rank}" for rank in range(len(workers)))
+        keys = [f"mgspmv-ingest-{self._token}-{rank}" for rank in range(len(workers))]
+        self._shards = HeldObjects(cluster, self._members, "ingest", keys)
         self._kind = options.kind or source.default_kind
         self._report, self._phase = report, ""
         self._reported: dict[int, dict[str, Any]] = {}
-        self._held: list[Any] = []
-        self._working: list[Any] = []
         self._parts: list[Any] = []
 
     def begin(self, memory: int | None, threads: int | None, scratch: str | None) -> None:
@@ -172,10 +171,8 @@ class _IngestSteps:
         for rank, (part, worker) in enumerate(zip(parts, self._workers, strict=True)):
             about = (rank, len(parts), part, self._source.name, self._kind, self._options)
             limits = (memory, worker.memory, threads or worker.threads, scratch, self._cluster.patience)
-            offers.append(ShardOffer(ShardSpec(*about), self._members, self._keys, self._token, *limits))
-        self._submit("start", begin_share, self._keys, list(zip(self._keys, offers, strict=True)))
-        memories = self._settle("begin")
-        self._held, self._working = self._working, []
+            offers.append((ShardOffer(ShardSpec(*about), self._members, self._shards.keys, self._token, *limits),))
+        memories = self._watch("begin", lambda: self._shards.make(begin_share, offers, on_tick=self._notify))
         self._most_columns = max(1, min(memories) // SUM_PART // SUM_BYTES)
 
     def run(self, version: Version, describe: Callable[[dict[str, Any]], dict[str, Any]]) -> MatrixInfo:
@@ -190,7 +187,7 @@ class _IngestSteps:
         size = StoreSize(shape, n_read, self._dtype, has_sums, self._options.transpose)
         check_stated(joined.stated, size, allow_hypersparse=self._allow_hypersparse)
         check_space(version.place, size)
-        counted = self._do("number", "group", shape, are_numbers=id_type is None)
+        counted = self._do("number", "group", shape, id_type is None)
         nnz, least = self._build(shape, counted, "sort", transpose=self._options.transpose)
         if self._kind != "matrix":
             self._sum_columns(version, shape[1])
@@ -224,9 +221,9 @@ class _IngestSteps:
         with suppress(ClosedClientError, ValueError):  # no subscription is left to end
             client.unsubscribe_topic(TOPIC)
         with suppress(ClusterError, OSError):
-            self._cluster.free(self._keys, self._members)
-            self._cluster.await_done(self._working)
-        self._cluster.release([*self._working, *self._held])
+            self._cluster.free(self._shards.keys, self._members)
+            self._cluster.await_done(self._shards.running)
+        self._shards.release()
 
     # --- partitions of a Dask DataFrame
 
@@ -250,7 +247,7 @@ class _IngestSteps:
                         self._members[rank],
                         f"mgspmv-keep-{uuid.uuid4().hex}",
                         call_held,
-                        self._keys[rank],
+                        self._shards.keys[rank],
                         "keep_partition",
                         number,
                         computed[number],
@@ -318,7 +315,7 @@ class _IngestSteps:
         self._do_each(
             "exchange", "take", [(pair, own) for pair, own in zip(pairwise(self._cuts), lengths, strict=True)]
         )
-        made = self._do_each(phase, "build", [(pair, phase) for pair in pairwise(self._bounds)], transpose=transpose)
+        made = self._do_each(phase, "build", [(pair, phase, transpose) for pair in pairwise(self._bounds)])
         return [n_entries for n_entries, _ in made], find_least(np.concatenate([lowest for _, lowest in made]))
 
     def _sum_columns(self, version: Version, n_cols: int) -> None:
@@ -350,40 +347,22 @@ class _IngestSteps:
 
     # --- tasks
 
-    def _do(self, phase: str, step: str, *arguments: Any, **options: Any) -> list[Any]:
+    def _do(self, phase: str, step: str, *arguments: Any) -> list[Any]:
         """Run a step on all workers, with the same arguments."""
-        return self._do_each(phase, step, [arguments] * len(self._members), **options)
+        return self._do_each(phase, step, [arguments] * len(self._members))
 
-    def _do_each(self, phase: str, step: str, arguments: Sequence[tuple[Any, ...]], **options: Any) -> list[Any]:
+    def _do_each(self, phase: str, step: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Run a step on all workers, with separate arguments by rank."""
-        work = partial(call_held, **options)
-        # Dask puts all tasks of a name into the span of the first. A name ends before the first word with non-letters.
-        name = f"mgspmv {step} {phase}".replace("_", " ").replace(" ", "-")
-        keys = [f"{name}-{uuid.uuid4().hex}" for _ in self._members]
-        pairs = zip(self._keys, arguments, strict=True)
-        self._submit(phase, work, keys, [(key, "work", step, *own) for key, own in pairs])
-        results = self._settle(phase)
-        self._cluster.release(self._working)
-        self._working = []
-        return results
+        return self._watch(phase, lambda: self._shards.do_each(phase, step, arguments, on_tick=self._notify))
 
-    def _submit(
-        self, phase: str, function: Callable[..., Any], keys: Sequence[str], arguments: Sequence[tuple[Any, ...]]
-    ) -> None:
-        with enter_span("ingest", phase):
-            self._working = [
-                self._cluster.submit(member, key, function, *own)
-                for member, key, own in zip(self._members, keys, arguments, strict=True)
-            ]
-
-    def _settle(self, phase: str) -> list[Any]:
+    def _watch(self, phase: str, run: Callable[[], list[Any]]) -> list[Any]:
+        """Run tasks of a phase, and report it."""
         self._phase = phase
         self._report(phase, 0, None)
         try:
-            results = self._cluster.settle(self._working, self._members, phase, on_tick=self._notify)
+            return run()
         except StoreError as error:
             raise type(error)(f"a worker failed to read or write: {error}") from error
-        return results
 
     def _notify(self) -> None:
         """Report the total progress of all workers."""

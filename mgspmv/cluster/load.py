@@ -12,7 +12,7 @@ from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from mgspmv.cluster.agent import join_team, load_row_block, measure_row_block
+from mgspmv.cluster.agent import call_held, load_row_block, measure_row_block
 from mgspmv.cluster.dask_cluster import Cluster, WorkerInfo
 from mgspmv.cluster.device_row_block import TeamSpec
 from mgspmv.cluster.placement import TransportName, WorkerPlacement, choose_placement
@@ -256,7 +256,7 @@ def _read(
         if team is not None:
             with enter_span("distribute", "load"):
                 joining = [
-                    cluster.submit(member, f"mgspmv-join-{token}-{spec.rank}", join_team, future.key, team)
+                    cluster.submit(member, f"mgspmv-join-{token}-{spec.rank}", call_held, future.key, "join_team", team)
                     for (member, spec), future in zip(jobs, futures, strict=True)
                 ]
             sizes = cluster.settle(joining, members, "load", lambda done: report("load", done, len(jobs)), ranks=ranks)

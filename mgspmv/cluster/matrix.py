@@ -13,9 +13,9 @@ import numpy as np
 
 from mgspmv.cluster.agent import multiply_row_block
 from mgspmv.cluster.dask_cluster import Cluster
-from mgspmv.cluster.failures import End, record_failure
 from mgspmv.cluster.load import LoadedRows, LoadRequest, load_matrix
 from mgspmv.cluster.row_block import ProductOptions
+from mgspmv.cluster.scheduler_client import End, record_failure
 from mgspmv.cluster.spans import enter_span
 from mgspmv.errors import (
     ClosedError,
@@ -267,13 +267,13 @@ class DistributedMatrix(MatrixProperties):
         ------
         OptionError : `transpose` is of another matrix
         """
-        from mgspmv.solvers.operator import MatrixOperator, check_transpose, choose_dtype
+        from mgspmv.solvers.operator import check_transpose, choose_dtype, make_operator
 
         check_choice("precision", precision, ("float32", "float64", None))
         if transpose is not None:
             check_transpose(self, transpose)
         options: dict[str, Any] = {"precision": precision, "threads": threads, "weights": weights}
-        return MatrixOperator(
+        return make_operator(
             self.shape,
             precision or choose_dtype(self.dtype),
             partial(self.multiply, **options),

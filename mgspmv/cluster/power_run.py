@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from mgspmv.cluster.agent import get_agent
 from mgspmv.cluster.row_block import ProductOptions, RowBlock
 from mgspmv.cluster.worker_run import WorkerRun, find_wanted, greet_asking
 from mgspmv.exchange.all_to_all import AllToAll
@@ -41,15 +42,18 @@ class PowerWorkerRun(WorkerRun):
     Parameters
     ----------
     worker : the `distributed.Worker` of this process
-    parts : row blocks of the factors of the product: x has the rows of the first one, the last one multiplies first
-    step : applied to each product; its vector, if it has one, is of the rows of the first part
-    x : elements of the start vector of these rows, float32 or float64 as the precision of the run
+    part : row block of the first factor of the product, whose rows x has; the last factor multiplies first
+    piece : keys of the row blocks of the other factors; the step applied to each product, whose vector, if it has one,
+        is of the rows of `part`; and these elements of the start vector, in the precision of the run
     """
 
     _loop: PowerLoop
 
-    def __init__(self, worker: Any, parts: Sequence[RowBlock], spec: PowerRunSpec, step: Step, x: np.ndarray) -> None:
-        self._step, self._x = step, x
+    def __init__(
+        self, worker: Any, part: RowBlock, spec: PowerRunSpec, piece: tuple[Sequence[str], Step, np.ndarray]
+    ) -> None:
+        other_keys, self._step, self._x = piece
+        parts = [part, *map(get_agent().get, other_keys)]
         read = zip(parts, [*parts[1:], parts[0]], strict=True)
         self._halos = [cut_again(_find_columns(part), made_by.bounds) for part, made_by in read]
         self._columns: list[HaloColumns] = []

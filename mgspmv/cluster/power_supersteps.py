@@ -11,11 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.cluster.agent import get_agent
 from mgspmv.cluster.executors import AttemptWorkers, Supersteps, list_planned
 from mgspmv.cluster.matrix import DistributedMatrix
 from mgspmv.cluster.power_run import PowerRunSpec, PowerWorkerRun
-from mgspmv.cluster.row_block import RowBlock
 from mgspmv.errors import ClusterError
 from mgspmv.model import Event, Progress
 from mgspmv.order import permute, restore
@@ -62,26 +60,13 @@ def run_power(
             (keys[1:], step.place(itemgetter(slice(*own))), x[slice(*own)])
             for keys, own in zip(row_block_keys, pairwise(matrix.bounds), strict=True)
         ]
-        with AttemptWorkers(matrix, spec, make_power_run, pieces, "power_iteration") as workers:
+        with AttemptWorkers(matrix, spec, PowerWorkerRun, pieces, "power_iteration") as workers:
             entered = time.perf_counter()
             outcome = run_to_end(Supersteps(workers, task.options.max_iter), None, emit)
     outcome.seconds["queue"] = began - queued
     outcome.seconds["start"] += entered - began
     outcome.memory["planned_bytes"] = [sum(of_worker) for of_worker in zip(*map(list_planned, matrices), strict=True)]
     return replace(outcome, values=restore(outcome.values, matrix.order))
-
-
-def make_power_run(
-    worker: Any, part: RowBlock, spec: PowerRunSpec, piece: tuple[Sequence[str], Step, np.ndarray]
-) -> PowerWorkerRun:
-    """Make the state of a run over the row blocks of all matrices.
-
-    Parameters
-    ----------
-    piece : keys of the row blocks of the other matrices, and the step and start vector of this worker's rows
-    """
-    other_keys, step, x = piece
-    return PowerWorkerRun(worker, [part, *map(get_agent().get_row_block, other_keys)], spec, step, x)
 
 
 def _check_workers(matrices: Sequence[DistributedMatrix]) -> list[list[str]]:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Sequence
-from contextlib import ExitStack
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
-from mgspmv.cluster.agent import get_agent
-from mgspmv.cluster.executors import list_planned
+from mgspmv.cluster.executors import HeldObjects, list_planned
 from mgspmv.cluster.matrix import DistributedMatrix
 from mgspmv.cluster.row_block import ProductOptions
 from mgspmv.exchange.peer_comm import Member
-from mgspmv.kernels.device import measure_memory
 from mgspmv.order import permute, restore
 from mgspmv.solvers.power import PowerTask
 from mgspmv.solvers.steps import Times
@@ -41,31 +35,18 @@ class TaskProducts:
 
     def multiply(self, matrix: DistributedMatrix, x: np.ndarray) -> np.ndarray:
         """Return the product with one of the matrices, (n,), in the order of the source as x is."""
-        cluster, members, keys = matrix.cluster, matrix.members, matrix.row_block_keys
-        phase, token = f"iteration {self._iteration}", uuid.uuid4().hex
-        began = time.perf_counter()
-        multiplied = 0.0
-
-        def note_done(n_done: int) -> None:
-            nonlocal multiplied
-            multiplied = time.perf_counter()
-
-        with ExitStack() as stack:
-            ordered = permute(np.ascontiguousarray(x, self._options.dtype), matrix.order)
-            [sent] = stack.enter_context(cluster.scatter_each([ordered], members, phase, "mgspmv-multiply"))
-            ready = time.perf_counter()
-            futures = [
-                cluster.submit(member, f"mgspmv-multiply-{token}-{rank}", multiply_timed, key, sent, self._options)
-                for rank, (member, key) in enumerate(zip(members, keys, strict=True))
-            ]
-            stack.callback(cluster.release, futures)
-            answers = cluster.settle(futures, members, phase, note_done)
+        members, phase = matrix.members, f"iteration {self._iteration}"
+        blocks = HeldObjects(matrix.cluster, members, "power_iteration", matrix.row_block_keys)
+        ordered = permute(np.ascontiguousarray(x, self._options.dtype), matrix.order)
+        try:
+            answers, moved_s, computed_s = blocks.broadcast(ordered, phase, "multiply_timed", self._options)
+        finally:
+            blocks.release()
         product = np.empty(len(x), self._options.dtype)
         for (start, stop), (rows, *_) in zip(pairwise(matrix.bounds), answers, strict=True):
             product[start:stop] = rows
-        moved_s = ready - began + time.perf_counter() - multiplied
-        for member, key, (_, product_s, held_bytes, taken) in zip(members, keys, answers, strict=True):
-            waited_s = max(0.0, multiplied - ready - product_s)
+        for member, key, (_, product_s, held_bytes, taken) in zip(members, blocks.keys, answers, strict=True):
+            waited_s = max(0.0, computed_s - product_s)
             self._spent[:, self._members.index(member)] += product_s, moved_s, waited_s, x.nbytes
             self._held.setdefault(key, {})[member], self._taken[member] = held_bytes, taken
         restored: np.ndarray = restore(product, matrix.order)
@@ -87,12 +68,3 @@ class TaskProducts:
         names = dict.fromkeys(name for taken in self._taken.values() for name in taken)
         taken = {name: [self._taken[member].get(name, 0) for member in self._members] for name in names}
         return taken | {"planned_bytes": list(planned.values())}
-
-
-def multiply_timed(key: str, x: Any, options: ProductOptions) -> tuple[np.ndarray, float, int, dict[str, int]]:
-    """Multiply with a row block in a task; return its rows of the product, seconds, bytes held and memory taken."""
-    block = get_agent().get_row_block(key)
-    began = time.perf_counter()
-    rows = block.multiply(x, None, options)
-    product_s = time.perf_counter() - began
-    return rows, product_s, block.nbytes + x.nbytes + rows.nbytes, measure_memory(has_device=block.backend == "cuda")

@@ -17,9 +17,9 @@ from typing import Any
 
 from mgspmv.checkpoints import RestoredState, describe_failure
 from mgspmv.cluster.executors import AttemptWorkers, Executor, Supersteps, TaskRounds, find_layout
-from mgspmv.cluster.failures import End, record_failure
 from mgspmv.cluster.matrix import DistributedMatrix
-from mgspmv.cluster.worker_run import RankRunSpec, begin
+from mgspmv.cluster.scheduler_client import End, record_failure
+from mgspmv.cluster.worker_run import CsrWorkerRun, LayoutWorkerRun, RankRunSpec
 from mgspmv.errors import (
     ClosedError,
     ClusterError,
@@ -62,7 +62,6 @@ class Recovering:
         self._epoch, self._n_first = self._before.epoch + 1, self._before.iteration
         self._events: list[Event] = []
         self._losses: list[End] = []
-        self._n_lost = 0
         self._raised: BaseException | None = None
         self._recoveries: list[Recovery] = []
 
@@ -131,7 +130,8 @@ class Recovering:
         report("start", 0, None)
         began = time.perf_counter()
         pieces = [start.cut(a, b) for a, b in pairwise(matrix.bounds)]
-        with AttemptWorkers(matrix, spec, begin, pieces, "pagerank") as workers:
+        make = CsrWorkerRun if layout is None else LayoutWorkerRun
+        with AttemptWorkers(matrix, spec, make, pieces, "pagerank") as workers:
             entered = time.perf_counter()
             driven = (
                 TaskRounds(workers, spec, start)
@@ -160,9 +160,8 @@ class Recovering:
         """Note the lost worker; raise the error unless it is a loss that the run may recover from."""
         if error is self._raised or not self.recover or not self._is_loss(error):
             raise error
-        if self._n_lost == self.recover:
-            raise add_to_message(error, f"the run had resumed {self._n_lost} times (recover={self.recover})") from error
-        self._n_lost += 1
+        if (n_lost := len(self._losses) + len(self._recoveries)) == self.recover:
+            raise add_to_message(error, f"the run had resumed {n_lost} times (recover={self.recover})") from error
         return record_failure(error, self._iteration, len(self.matrix.members))
 
     def _is_loss(self, error: MgspmvError) -> bool:

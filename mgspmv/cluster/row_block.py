@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from mgspmv.exchange.halo import Halo, make_halo
 from mgspmv.exchange.peer_comm import PeerComm
 from mgspmv.heartbeat import find_heartbeat
 from mgspmv.kernels.catalogue import Backend
-from mgspmv.kernels.device import get, put
+from mgspmv.kernels.device import get, measure_memory, put
 from mgspmv.kernels.select import BoundKernel, BoundMany, bind_kernel, bind_many
 from mgspmv.model import CsrBlock, Precision, default_threads
 from mgspmv.plan import Streaming
@@ -59,20 +60,6 @@ class ProductOptions:
     """Whether values are used; False takes each entry as 1."""
 
 
-def get_array(array: Any) -> tuple[np.ndarray, bool]:
-    """Return a NumPy or CuPy array as a NumPy array, and whether it already was one."""
-    return (array, True) if isinstance(array, np.ndarray) else (get(array), False)
-
-
-def join_pieces(pieces: list[Any]) -> Any:
-    """Concatenate pieces of one or several vectors, all of them NumPy or all CuPy arrays."""
-    if isinstance(pieces[0], np.ndarray):
-        return np.concatenate(pieces)
-    import cupy
-
-    return cupy.concatenate(pieces)
-
-
 class RowBlock:
     """A row block, read from the store by the worker that holds it, and the kernels bound to it.
 
@@ -82,6 +69,7 @@ class RowBlock:
     Attributes
     ----------
     rank, nnz : rank of the worker that holds it, and number of entries of its rows
+    n_terms : the same, as an approximate number of multiplications
     links : connections to other workers while devices build a layout; None for others
     out_weights : out-weights of the rows' vertices, if the matrix is a graph
     """
@@ -91,6 +79,7 @@ class RowBlock:
     def __init__(self, spec: RowBlockSpec) -> None:
         self.stored: StoredMatrix = spec.address.open()
         self.rank, self.bounds, self.nnz = spec.rank, spec.bounds, spec.nnz
+        self.n_terms = spec.nnz
         self.threads = spec.threads or default_threads()
         self.links: PeerComm | None = None
         self._lock = Lock()
@@ -164,14 +153,22 @@ class RowBlock:
         A NumPy or CuPy array, as x.
         """
         dtype, beta = options.dtype, options.beta
-        x, is_numpy = get_array(x)
+        is_numpy = isinstance(x, np.ndarray)
+        x, y = (array if array is None or isinstance(array, np.ndarray) else get(array) for array in (x, y))
         bound = self.bind(dtype if options.weights else None, dtype, options.kernel, options.threads)
         held = np.ascontiguousarray(x if self._halo is None else self._halo.select(x))
         shape = (self.stop - self.start, *x.shape[1:])
-        product = np.empty(shape, dtype) if beta == 0 or y is None else np.array(get_array(y)[0], dtype, order="C")
+        product = np.empty(shape, dtype) if beta == 0 or y is None else np.array(y, dtype, order="C")
         find_heartbeat().n_terms = self.nnz * (shape[1] if x.ndim == 2 else 1)
         bound.multiply(held, product, options.alpha, beta)
         return product if is_numpy else put(product)
+
+    def multiply_timed(self, x: Any, options: ProductOptions) -> tuple[np.ndarray, float, int, dict[str, int]]:
+        """Compute A x for the rows of this block; also return the seconds, bytes held and memory taken."""
+        began = time.perf_counter()
+        rows = self.multiply(x, None, options)
+        product_s = time.perf_counter() - began
+        return rows, product_s, self.nbytes + x.nbytes + rows.nbytes, measure_memory(has_device=self.backend == "cuda")
 
     def _load(self, dtype: str | None) -> None:
         """Read the pattern and the values of this dtype."""

@@ -7,7 +7,8 @@ answer for `timeout` seconds, or if one of its tasks hangs (see `mgspmv.cluster.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine, Iterable, Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from distributed import Client
@@ -15,10 +16,13 @@ from distributed.comm import CommClosedError
 
 from mgspmv.cluster.agent import PING_OP
 from mgspmv.cluster.connect import connect_client
-from mgspmv.errors import OptionError, SchedulerNotFoundError, WorkerLostError, WorkerTimeoutError
+from mgspmv.errors import MgspmvError, OptionError, SchedulerNotFoundError, WorkerLostError, WorkerTimeoutError
 from mgspmv.exchange.peer_comm import Member, worker_error
+from mgspmv.model import Recovery
 
 T = TypeVar("T")
+End = Callable[[int, int], Recovery]
+"""Function called when a run resumes, with the number of iterations made and of workers; returns the record."""
 
 LOOK_S = 1.0
 """Seconds between two checks of the workers in the cluster."""
@@ -84,16 +88,13 @@ class SchedulerClient:
         except KeyError:  # raised by Dask for a scheduler that it did not start
             return None
 
-    def check_client(self) -> None:
-        """Check that the client is connected to its scheduler.
+    def check_client(self) -> Any:
+        """Return the connection to the scheduler, for requests.
 
         Raises
         ------
         SchedulerNotFoundError : the client was closed, or lost its scheduler
         """
-        self._scheduler()
-
-    def _scheduler(self) -> Any:
         scheduler = self.client.scheduler
         if scheduler is None or self.client.status != "running":
             raise SchedulerNotFoundError("the connection to the scheduler was lost; start the cluster again")
@@ -133,11 +134,10 @@ class SchedulerClient:
         ------
         SchedulerNotFoundError : it does not answer
         """
-
         return self._sync(self._describe_workers())
 
     async def _describe_workers(self) -> dict[Member, dict[str, Any]]:
-        workers = (await self._ask(self._scheduler().identity(n_workers=-1), "join"))["workers"]
+        workers = (await self._ask(self.check_client().identity(n_workers=-1), "join"))["workers"]
         return {Member(worker["name"], address): worker for address, worker in workers.items()}
 
     def find_gone(self, members: Iterable[Member]) -> list[Member]:
@@ -153,7 +153,7 @@ class SchedulerClient:
         """Send messages to workers through the scheduler; return the answers, or exceptions of missing ones."""
 
         async def ask(address: str, message: dict[str, Any]) -> Any:
-            request = self._scheduler().broadcast(msg=message, workers=[address], on_error="return")
+            request = self.check_client().broadcast(msg=message, workers=[address], on_error="return")
             return (await asyncio.wait_for(request, wait_s))[address]
 
         asking = (ask(member.address, message) for member, message in messages.items())
@@ -164,7 +164,7 @@ class SchedulerClient:
     ) -> dict[Member, Any]:
         """Send messages as `_ask_each` does, except to members that left the cluster or did not answer before."""
         sent = {m: message for m, message in zip(members, messages, strict=True) if m not in self._silent}
-        present = await self._ask(self._scheduler().ncores(workers=[member.address for member in sent]), "end")
+        present = await self._ask(self.check_client().ncores(workers=[member.address for member in sent]), "end")
         return await self._ask_each({m: message for m, message in sent.items() if m.address in present}, wait_s)
 
     async def _find_answers(
@@ -218,7 +218,7 @@ class SchedulerClient:
         while True:
             await asyncio.sleep(LOOK_S)
             await self._check_members(members, phase)
-            running = await self._ask(self._scheduler().ncores_running(workers=[m.address for m in members]), phase)
+            running = await self._ask(self.check_client().ncores_running(workers=[m.address for m in members]), phase)
             ran |= {member: loop.time() for member in members if member.address in running}
             for rank, member in enumerate(members):
                 if loop.time() > ran[member] + self.patience:
@@ -237,7 +237,7 @@ class SchedulerClient:
         self._sync(self._check_members(members, phase))
 
     async def _check_members(self, members: Sequence[Member], phase: str) -> None:
-        present = await self._ask(self._scheduler().ncores(workers=[m.address for m in members]), phase)
+        present = await self._ask(self.check_client().ncores(workers=[m.address for m in members]), phase)
         for rank, member in enumerate(members):
             if member.address not in present:
                 why = "it died, or was removed"
@@ -266,6 +266,18 @@ class SchedulerClient:
                 raise worker_error(
                     WorkerTimeoutError, members, rank, phase, f"did not answer for {self.patience:g} s", why
                 )
+
+
+def record_failure(error: MgspmvError, iteration: int, n_workers: int) -> End:
+    """Record the loss of a worker from its error; return a function that completes the record when the run resumes."""
+    kind, began = "silent" if isinstance(error, WorkerTimeoutError) else "lost", time.perf_counter()
+    worker, said = getattr(error, "worker", None), str(error)
+
+    def end(resumed_after: int, n_left: int) -> Recovery:
+        seconds = time.perf_counter() - began
+        return Recovery(kind, iteration, resumed_after, worker, said, seconds, n_workers, n_left)
+
+    return end
 
 
 async def cancel_all(tasks: Sequence[asyncio.Future[Any]]) -> None:

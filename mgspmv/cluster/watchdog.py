@@ -46,27 +46,8 @@ _DASK_LOG = logging.getLogger("distributed.worker.mgspmv")
 """Logger whose records appear in Dask's log of a worker."""
 
 
-@dataclass(frozen=True)
-class StalledTask:
-    """A task that hangs."""
-
-    phase: str
-    """Phase of the task; empty if it did not report one."""
-    idle_s: float
-    """Seconds without a heartbeat when the hang was found."""
-    waits: bool
-    """Whether it waited for other workers."""
-
-    def describe(self) -> tuple[str, str, str]:
-        """Return the phase, and `what` and `why` for `mgspmv.exchange.peer_comm.worker_error`."""
-        if self.waits:
-            what = f"waited {self.idle_s:.3g} s for other workers, and none is working"
-            return self.phase, what, "the log of each has the stacks of its threads"
-        return self.phase, f"made no progress for {self.idle_s:.3g} s", "its log has the stacks of its threads"
-
-
 @dataclass(eq=False)
-class _WatchedTask:
+class WatchedTask:
     """A task that is watched."""
 
     worker: Any
@@ -75,7 +56,8 @@ class _WatchedTask:
     patience: float
     n_seen: int = 0
     idle_s: float = 0.0
-    hang: StalledTask | None = None
+    """Seconds without a heartbeat, as of the last check or as of the one that found the hang."""
+    hangs: bool = False
 
     @property
     def limit_s(self) -> float:
@@ -88,20 +70,27 @@ class _WatchedTask:
     def look(self, elapsed_s: float) -> bool:
         """Return True if the task newly counts as hanging, `elapsed_s` seconds after the last check."""
         if (n := self.heartbeat.n) != self.n_seen:
-            self.n_seen, self.idle_s, self.hang = n, 0.0, None
-            return False
-        self.idle_s += elapsed_s
-        if self.hang is not None or self.idle_s <= self.limit_s:
-            return False
-        self.hang = StalledTask(self.heartbeat.phase, self.idle_s, self.heartbeat.waits)
-        return True
+            self.n_seen, self.idle_s, self.hangs = n, 0.0, False
+        elif not self.hangs:
+            self.idle_s += elapsed_s
+            self.hangs = self.idle_s > self.limit_s
+            return self.hangs
+        return False
+
+    def describe(self) -> tuple[str, str, str]:
+        """Return the phase of a hanging task, and `what` and `why` for `mgspmv.exchange.peer_comm.worker_error`."""
+        if self.heartbeat.waits:
+            what = f"waited {self.idle_s:.3g} s for other workers, and none is working"
+            return self.heartbeat.phase, what, "the log of each has the stacks of its threads"
+        what = f"made no progress for {self.idle_s:.3g} s"
+        return self.heartbeat.phase, what, "its log has the stacks of its threads"
 
 
 class Watchdog:
     """Watchdog of the tasks of all workers of a process, with a thread while any task runs."""
 
     def __init__(self) -> None:
-        self._tasks: set[_WatchedTask] = set()
+        self._tasks: set[WatchedTask] = set()
         self._lock, self._is_watching = threading.Lock(), False
 
     @contextmanager
@@ -113,7 +102,7 @@ class Watchdog:
         patience : seconds that a worker may be silent
         """
         with make_heartbeat() as heartbeat:
-            task = _WatchedTask(worker, heartbeat, patience)
+            task = WatchedTask(worker, heartbeat, patience)
             try:
                 self._begin(task)
                 yield heartbeat
@@ -121,10 +110,10 @@ class Watchdog:
                 with self._lock:
                     self._tasks.remove(task)
 
-    def list_hangs(self, worker: Any) -> list[StalledTask]:
+    def list_hangs(self, worker: Any) -> list[WatchedTask]:
         """Return the tasks of a worker that hang now."""
         with self._lock:
-            return [task.hang for task in self._tasks if task.worker is worker and task.hang is not None]
+            return [task for task in self._tasks if task.worker is worker and task.hangs]
 
     def look(self, elapsed_s: float) -> None:
         """Find the tasks that hang, `elapsed_s` seconds after the last check."""
@@ -133,7 +122,7 @@ class Watchdog:
         for task in found:
             _log_stalled(task)
 
-    def _begin(self, task: _WatchedTask) -> None:
+    def _begin(self, task: WatchedTask) -> None:
         with self._lock:
             self._tasks.add(task)
             if not self._is_watching:
@@ -177,10 +166,9 @@ def describe_threads() -> str:
     return "\n".join(f"thread {names.get(k, k)}:\n{''.join(traceback.format_stack(frame))}" for k, frame in frames)
 
 
-def _log_stalled(task: _WatchedTask) -> None:
+def _log_stalled(task: WatchedTask) -> None:
     """Log the task that hangs, with the stacks of all threads."""
-    assert task.hang is not None
-    (phase, what, _), name, stacks = task.hang.describe(), task.worker.name, describe_threads()
+    (phase, what, _), name, stacks = task.describe(), task.worker.name, describe_threads()
     WORKERS.error("worker %s %s", name, what, extra={"worker": name, "phase": phase, "stacks": stacks})
     _DASK_LOG.error("worker %s %s (during %s)\n%s", name, what, phase or "a task", stacks)
 

@@ -38,13 +38,13 @@ from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.device import describe_device, measure_memory
 from mgspmv.kernels.select import StepLayout
 from mgspmv.logs import WORKERS, choose_own_log
-from mgspmv.model import Event, RowCheck, Stability, Status, StepSums
+from mgspmv.model import Event, Stability, Status, StepSums
 from mgspmv.solvers.inputs import RunInputs
-from mgspmv.solvers.mass_check import MassCheck, Tolerance
+from mgspmv.solvers.mass_check import MassCheck
 from mgspmv.solvers.options import RankTask
 from mgspmv.solvers.pagerank import Loop
 from mgspmv.solvers.steps import DeviceSteps, LocalSteps, Rows
-from mgspmv.solvers.topk_certificate import Gather, Rounding
+from mgspmv.solvers.topk_certificate import Rounding
 
 if TYPE_CHECKING:
     from mgspmv.solvers.batch import Batch
@@ -102,7 +102,6 @@ class ConnectedRun:
         self.is_busy = True
         try:
             with self.links.active(phase) as heartbeat:
-                heartbeat.n_terms = self.n_terms
                 yield heartbeat
         finally:
             self.is_busy = False
@@ -140,13 +139,9 @@ class WorkerRun(ConnectedRun, ABC):
     def _connect(self, width: int) -> Loop | PowerLoop | Batch:
         """Connect to the other workers and return the loop."""
 
-    def advance(self, n: int) -> tuple[list[Event], Status | None]:
-        """Make n iterations or fewer, up to the end, together with all other workers.
-
-        Returns
-        -------
-        The event of each iteration on this worker, and the status of the run if it ended, else None.
-        """
+    def superstep(self, n: int) -> Report:
+        """Make n iterations or fewer, up to the end, together with all other workers; publish their events, check the
+        ranks, and return a report."""
         loop, events, log = self._loop, list[Event](), choose_own_log(self.name)
         with self._working(f"iteration {loop.iteration + 1}") as heartbeat:
             heartbeat.begin_steps(self._slowest_s)
@@ -157,18 +152,13 @@ class WorkerRun(ConnectedRun, ABC):
                 heartbeat.phase = f"iteration {loop.iteration + 1}"
             # Kept for the watchdog's limit in the next superstep; None ends that limit for the rest of this task.
             self._slowest_s, heartbeat.slowest_s = heartbeat.slowest_s, None
-            return events, loop.status
-
-    def superstep(self, n: int) -> Report:
-        """Make n iterations or fewer as `advance` does, publish their events, check the ranks, and return a report."""
-        events, status = self.advance(n)
-        if events:
-            self.held_bytes = events[-1].memory_bytes[0]
-            publish_iterations(events, self.rank, sum(part.nnz for part in self.parts), self.measure_memory())
-        if not events or status == Status.NON_FINITE:
-            return Report(events, status)
-        with self._working(f"iteration {events[-1].iteration}"):
-            return Report(events, status, self._check_ranks())
+            if events:
+                self.held_bytes = events[-1].memory_bytes[0]
+                publish_iterations(events, self.rank, sum(part.nnz for part in self.parts), self.measure_memory())
+            if not events or loop.status == Status.NON_FINITE:
+                return Report(events, loop.status)
+            heartbeat.phase = f"iteration {loop.iteration}"
+            return Report(events, loop.status, self._check_ranks())
 
     def _check_ranks(self) -> RankCheck | None:
         """Check the ranks; None if the run does not compute ranks."""
@@ -197,7 +187,6 @@ class RankWorkerRun(WorkerRun):
         super().__init__(worker, [part], spec, hello)
         self._spec = spec
         self._writer: SliceWriter | None = None
-        self._tolerance: Tolerance | None = None
 
     def keep_state(self, address: StateAddress) -> None:
         """Copy the ranks, and begin to write them as this worker's slice of a checkpoint."""
@@ -231,28 +220,21 @@ class RankWorkerRun(WorkerRun):
         return self._loop.stability
 
     @abstractmethod
-    def _open(self, hellos: dict[int, dict[str, Any]]) -> tuple[LocalSteps | DeviceSteps, Gather]:
-        """Return the steps, and the function that gathers values of all workers, from the others' first messages."""
+    def _open(self, hellos: dict[int, dict[str, Any]], turns: AllToAll) -> LocalSteps | DeviceSteps:
+        """Return the steps, made from the others' first messages."""
 
     def _connect(self, width: int) -> Loop:
         spec, task = self._spec, self._spec.task
-        self._steps, gather = self._open(self.links.connect())
+        turns = AllToAll(self.links, self._part.rank, len(spec.members))
+        self._steps = self._open(self.links.connect(), turns)
         self.links.heartbeat.phase = "iteration 1"
-        watch = self._steps.watch(task.options, gather, self._growth)
+        watch = self._steps.watch(task.options, turns.gather, self._growth)
         loop = Loop(self._steps, task, watch, spec.before, spec.balance)
         loop.start()
         return loop
 
     def _check_ranks(self) -> RankCheck:
-        rows, slack = self._check_rows()
-        return RankCheck(rows, slack, self._loop.mass, self._loop.balance)
-
-    def _check_rows(self) -> tuple[RowCheck, float]:
-        """Check the ranks, and bound the rounding error of their sum in a step."""
-        if self._tolerance is None:
-            self._tolerance = self._steps.find_tolerance()
-        rows = self._steps.check_rows()
-        return rows, self._tolerance.find_slack(rows.sum)
+        return RankCheck(*self._steps.check_rows(), self._loop.mass, self._loop.balance)
 
     def collect(self) -> tuple[np.ndarray, str, dict[str, int]]:
         """Return the ranks, (n_rows,), the `transport`, and the bytes that this worker took."""
@@ -289,10 +271,8 @@ class CsrWorkerRun(RankWorkerRun):
 
     # --- in supersteps, in lockstep with the other workers
 
-    def _open(self, hellos: dict[int, dict[str, Any]]) -> tuple[LocalSteps, Gather]:
-        all_to_all = AllToAll(self.links, self._part.rank, len(self._spec.members))
-        requested = find_wanted(hellos, self._halo)
-        return self._make_steps(partial(PeerTransport, all_to_all, self._halo, requested)), all_to_all.gather
+    def _open(self, hellos: dict[int, dict[str, Any]], turns: AllToAll) -> LocalSteps:
+        return self._make_steps(partial(PeerTransport, turns, self._halo, find_wanted(hellos, self._halo)))
 
     # --- in rounds of tasks
 
@@ -338,7 +318,7 @@ class CsrWorkerRun(RankWorkerRun):
             return self._steps.residual(mass)
 
     def _report_round(self, sums: StepSums, product_s: float = 0.0, held_bytes: int = 0) -> RoundReport:
-        ranks = RankCheck(*self._check_rows())
+        ranks = RankCheck(*self._steps.check_rows())
         return RoundReport(self._relays[0].take(), sums, product_s, held_bytes, ranks)
 
     def _make_steps(self, open_transport: Callable[[np.dtype[Any]], Transport]) -> LocalSteps:
@@ -358,14 +338,16 @@ class LayoutWorkerRun(RankWorkerRun):
     start : input vectors of the block's rows
     """
 
-    def __init__(self, worker: Any, part: DeviceRowBlock, spec: RankRunSpec, start: RunInputs) -> None:
-        super().__init__(worker, part, spec, partial(share_first, greet(part.group)))
+    def __init__(self, worker: Any, part: RowBlock, spec: RankRunSpec, start: RunInputs) -> None:
+        assert isinstance(part, DeviceRowBlock)
+        hello = greet(part.group)
+        super().__init__(worker, part, spec, lambda rank: hello)
         self._device_part = part
         weight = start.take_weight(lambda: part.out_weights.read(spec.task.dtype is not None))
         self._vectors, self._is_counted, self._growth = start.on_device(weight), start.is_counted, start.growth
         self.computes = describe_device()
 
-    def _open(self, hellos: dict[int, dict[str, Any]]) -> tuple[DeviceSteps, Gather]:
+    def _open(self, hellos: dict[int, dict[str, Any]], turns: AllToAll) -> DeviceSteps:
         spec, task, peer_comm = self._spec, self._spec.task, self.links
         self._device_part.join_devices(peer_comm, hellos)
         assert spec.layout is not None
@@ -373,20 +355,12 @@ class LayoutWorkerRun(RankWorkerRun):
         self._device = device
         steps = DeviceSteps(device, self._vectors, task, spec.steps_at_once, is_counted=self._is_counted)
         steps.compile()
-        return steps, AllToAll(peer_comm, self._part.rank, len(spec.members)).gather
+        return steps
 
     def collect(self) -> tuple[np.ndarray, str, dict[str, int]]:
         """Collect as `RankWorkerRun` does, with the transport on which the devices agreed at the start."""
         self.transport = "ipc" if self._device.writes_there else "nccl"
         return super().collect()
-
-
-def begin(worker: Any, part: RowBlock, spec: RankRunSpec, start: RunInputs) -> RankWorkerRun:
-    """Make the state of a PageRank run: for steps on a device if it has a layout, else for kernels over CSR."""
-    if spec.layout is not None:
-        assert isinstance(part, DeviceRowBlock)
-        return LayoutWorkerRun(worker, part, spec, start)
-    return CsrWorkerRun(worker, part, spec, start)
 
 
 def _open_relay(relays: list[ClientTransport], halo: Halo, dtype: np.dtype[Any]) -> ClientTransport:
@@ -411,8 +385,3 @@ def find_wanted(hellos: dict[int, dict[str, Any]], halo: Halo, k: int = 0) -> li
     n_own = halo.bounds[halo.rank + 1] - halo.bounds[halo.rank]
     asked = (hellos.get(other, {}).get(f"asked {k}") for other in range(len(halo.needed)))
     return [find_asked(bits, n_own) for bits in asked]
-
-
-def share_first(hello: dict[str, Any], rank: int) -> dict[str, Any]:
-    """Make the first message to a worker, the same for all ranks."""
-    return hello

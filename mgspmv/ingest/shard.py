@@ -280,7 +280,7 @@ class Shard:
 
     # --- entries by rows
 
-    def group(self, shape: tuple[int, int], *, are_numbers: bool) -> tuple[np.ndarray, np.ndarray]:
+    def group(self, shape: tuple[int, int], are_numbers: bool) -> tuple[np.ndarray, np.ndarray]:
         """Group the entries by the numbers of their rows.
 
         Parameters
@@ -360,7 +360,7 @@ class Shard:
 
     # --- building
 
-    def build(self, rows: tuple[int, int], phase: str, *, transpose: bool) -> tuple[int, list[float]]:
+    def build(self, rows: tuple[int, int], phase: str, transpose: bool) -> tuple[int, list[float]]:
         """Sort and merge this share's rows into files; return the number of entries, and the least value of each block.
 
         Entries for other shares are released, so all shares must have taken theirs.

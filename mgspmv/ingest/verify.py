@@ -10,7 +10,7 @@ from mgspmv.errors import StoreDamagedError, StoreError
 from mgspmv.model import STOCHASTIC_TOLERANCE, MatrixInfo, Progress, index_dtype
 from mgspmv.store.digests import digest_array
 from mgspmv.store.locations import StoreLike
-from mgspmv.store.read import StoredMatrix, has_attributes_digest, open_store, read_array_digests
+from mgspmv.store.read import StoredMatrix, open_store, read_recorded
 from mgspmv.store.write import find_least
 
 
@@ -30,7 +30,7 @@ def verify_store(store: StoreLike, report: Progress | None = None) -> list[str]:
         stored = open_store(store)
     except StoreDamagedError as error:
         return [str(error)]
-    info, digests = stored.info, read_array_digests(stored)
+    info, digests = stored.info, read_recorded(stored)["array_digests"]
     arrays, problems = _read_arrays(stored, digests, "", report)
     if "vertex_ids" in arrays:
         problems += _check_ids(arrays["vertex_ids"])
@@ -64,7 +64,7 @@ def list_unchecked(store: StoreLike) -> list[str]:
             "no checksums of its chunks are recorded: commands that read only a part of it do not detect exchanged "
             "chunks; ingest again to record them"
         )
-    if not has_attributes_digest(stored):
+    if "attributes_digest" not in read_recorded(stored):
         notes.append(
             "no digest of all attributes is recorded: edits of attributes other than kind, shape, dtypes, ids, order "
             "and digests of arrays are detected only if they contradict the arrays; ingest again to record it"

@@ -99,8 +99,7 @@ class Checkpointer:
     """Seconds without progress after which a call is abandoned, as in `BackgroundThread`."""
     _writing: _Writing | None = None
     _began_s: float = 0.0
-    _has_failed: bool = False
-    _has_left_old: bool = False
+    _warned: set[str] = field(default_factory=set)
     _thread: BackgroundThread = field(default_factory=lambda: BackgroundThread("mgspmv-commit"))
 
     def begin(self) -> None:
@@ -152,7 +151,7 @@ class Checkpointer:
         """
         own, self._writing = self._writing, None
         if own is not None and own.committing is not None:
-            self._finish_commit(own)
+            self._finish_commit(own, own.committing)
         elif own is not None:
             self._thread.submit(self.checkpoints.drop, own.address.name)
         return None if self.kept is None else self._restore()
@@ -183,9 +182,7 @@ class Checkpointer:
             own.n_bytes = sum(each.n_bytes for each in slices)
             own.committing = self._thread.submit(self._commit, own, slices)
         if wait or own.committing.done():
-            self._writing = None
-            if self._finish_commit(own):
-                self.notify(CheckpointReport(own.reached.iteration, time.perf_counter() - own.began_s, own.n_bytes))
+            self._finish_commit(own, own.committing)
 
     def _commit(self, own: _Writing, slices: Sequence[WrittenSlice]) -> str | None:
         """Commit a checkpoint; return why older ones could not be removed, or None."""
@@ -193,25 +190,24 @@ class Checkpointer:
         own.is_current = True
         return self.checkpoints.remove_old()
 
-    def _finish_commit(self, own: _Writing) -> bool:
-        """Wait until a checkpoint is committed; return whether it is. A late commit may still succeed, so a failed one
-        is removed together with the older ones at the next commit, and not now."""
-        failure = self._find_failure(own)
-        if own.is_current:
-            self.kept = own.reached
-            if failure is not None:
-                self._warn_of_old(failure)
-        else:
-            self._fail(own.reached, failure or "")
-        return own.is_current
-
-    def _find_failure(self, own: _Writing) -> str | None:
-        """Return why a commit failed or, where it succeeded, why older checkpoints could not be removed, or None."""
-        assert own.committing is not None
-        if not self._thread.await_done(own.committing, self.limit_s):
-            return describe_hang(self.limit_s)
-        error = own.committing.exception()
-        return own.committing.result() if error is None else describe_failure(error)
+    def _finish_commit(self, own: _Writing, committing: Future[str | None]) -> None:
+        """Wait until a checkpoint is committed, and report it. A late commit may still succeed, so a failed one is
+        removed together with the older ones at the next commit, and not now."""
+        self._writing, failure = None, describe_hang(self.limit_s)
+        if self._thread.await_done(committing, self.limit_s):
+            error = committing.exception()
+            failure = (committing.result() or "") if error is None else describe_failure(error)
+        if not own.is_current:
+            self._fail(own.reached, failure)
+            return
+        self.kept = own.reached
+        self.notify(CheckpointReport(own.reached.iteration, time.perf_counter() - own.began_s, own.n_bytes))
+        if failure:
+            self._warn_once(
+                "older ones",
+                f"checkpoint written to {self.checkpoints.url}, but older ones cannot be removed: {failure}; the run "
+                "continues, and tries again after the next checkpoint",
+            )
 
     def _restore(self) -> RestoredState | None:
         """Read the last complete checkpoint, with a time limit."""
@@ -224,24 +220,18 @@ class Checkpointer:
             raise CheckpointError(f"the checkpoint in {url} cannot be read: {why}; check that the place can be reached")
         return reading.result()
 
-    def _warn_of_old(self, why: str) -> None:
-        """Warn, the first time, that older checkpoints could not be removed."""
-        if not self._has_left_old:
-            self._has_left_old = True
-            warnings.warn(
-                f"checkpoint written to {self.checkpoints.url}, but older ones cannot be removed: {why}; the run "
-                "continues, and tries again after the next checkpoint",
-                stacklevel=2,
-            )
-
     def _fail(self, reached: RunProgress, why: str) -> None:
         """Report a failed checkpoint, the first time as a warning; the previous one is kept."""
         self._writing = None
-        if not self._has_failed:
-            self._has_failed = True
-            warnings.warn(
-                f"the checkpoint of iteration {reached.iteration} cannot be written to {self.checkpoints.url}: {why}; "
-                "the run continues, and the previous checkpoint is kept",
-                stacklevel=2,
-            )
+        self._warn_once(
+            "a failure",
+            f"the checkpoint of iteration {reached.iteration} cannot be written to {self.checkpoints.url}: {why}; "
+            "the run continues, and the previous checkpoint is kept",
+        )
         self.notify(CheckpointReport(reached.iteration, 0.0, 0, why))
+
+    def _warn_once(self, what: str, said: str) -> None:
+        """Warn with a message, the first time that it is about this."""
+        if what not in self._warned:
+            self._warned.add(what)
+            warnings.warn(said, stacklevel=2)

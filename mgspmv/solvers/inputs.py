@@ -125,7 +125,8 @@ def make_inputs(
             own = restore(read_out_weight(stored, use_weights), order) if weight is None else weight
             _raise_dangling(own, vertex_ids)
         d = np.zeros(1) if dangling == "drop" else distribute("dangling", None)
-    x = (1.0 - options.alpha if _is_dropped(dangling) else 1.0) * p if nstart is None else distribute("nstart", nstart)
+    is_dropped = isinstance(dangling, str) and dangling == "drop"
+    x = (1.0 - options.alpha if is_dropped else 1.0) * p if nstart is None else distribute("nstart", nstart)
     x = x.astype(np.float32 if options.precision == "float32" else np.float64)
     return RunInputs(x, d, p, None if weight is None else permute(weight, order), growth, shares)
 
@@ -175,10 +176,6 @@ class OutWeights:
         if self._is_reversed:
             self._kept[use_weights] = weight
         return weight
-
-
-def _is_dropped(dangling: Weights | str | None) -> bool:
-    return isinstance(dangling, str) and dangling == "drop"
 
 
 def _raise_dangling(weight: np.ndarray, vertex_ids: np.ndarray | None) -> None:

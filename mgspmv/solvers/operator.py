@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,10 @@ Multiply = Callable[[np.ndarray], np.ndarray]
 """A @ x for real x of shape (n_cols,) or (n_cols, k)."""
 
 
-class MatrixOperator(LinearOperator):  # type: ignore[misc]  # SciPy has no types
-    """Linear operator of products with a matrix and its transpose, for `scipy.sparse.linalg`.
+def make_operator(
+    shape: tuple[int, int], dtype: Any, multiply: Multiply, multiply_transposed: Multiply | None, missing: str = ""
+) -> LinearOperator:
+    """Make the linear operator of products with a matrix and its transpose, for `scipy.sparse.linalg`.
 
     The matrix is real; the real and imaginary parts of complex vectors are multiplied as two vectors at once.
 
@@ -25,45 +28,20 @@ class MatrixOperator(LinearOperator):  # type: ignore[misc]  # SciPy has no type
     shape : (n_rows, n_cols)
     dtype : of the products with vectors of this dtype
     multiply : A @ x
-    multiply_transposed : A.T @ x; None without the transpose, where `missing` is the error message
+    multiply_transposed : A.T @ x; None without the transpose
 
     Raises
     ------
-    KindError : by `rmatvec`, `rmatmat` and functions that need them, without the transpose
+    KindError : with the message `missing`, by `rmatvec`, `rmatmat` and functions that need them, without the transpose
     """
 
-    def __init__(
-        self,
-        shape: tuple[int, int],
-        dtype: Any,
-        multiply: Multiply,
-        multiply_transposed: Multiply | None,
-        missing: str = "",
-    ) -> None:
-        super().__init__(np.dtype(dtype), shape)
-        self._multiply, self._multiply_transposed, self._missing = multiply, multiply_transposed, missing
+    def transposed(x: np.ndarray) -> np.ndarray:
+        if multiply_transposed is None:
+            raise KindError(missing)
+        return _multiply_complex(multiply_transposed, x)
 
-    def _matvec(self, x: np.ndarray) -> np.ndarray:
-        return _multiply_complex(self._multiply, x)
-
-    _matmat = _matvec
-
-    def _rmatvec(self, x: np.ndarray) -> np.ndarray:
-        return _multiply_complex(self._transposed(), x)
-
-    _rmatmat = _rmatvec
-
-    def _adjoint(self) -> MatrixOperator:
-        """Return the transpose, as the matrix is real."""
-        shape = (self.shape[1], self.shape[0])
-        return MatrixOperator(shape, self.dtype, self._transposed(), self._multiply)
-
-    _transpose = _adjoint
-
-    def _transposed(self) -> Multiply:
-        if self._multiply_transposed is None:
-            raise KindError(self._missing)
-        return self._multiply_transposed
+    own = partial(_multiply_complex, multiply)
+    return LinearOperator(shape, own, transposed, own, np.dtype(dtype), transposed)
 
 
 def choose_dtype(dtype: np.dtype[Any] | None) -> np.dtype[Any]:

@@ -46,10 +46,7 @@ class PageRankOptions:
             raise OptionError(
                 f"norm='fixed' makes max_iter iterations, stop={self.stop!r} may end earlier; leave out one of them"
             )
-        self._drop_numpy_types()
-
-    def _drop_numpy_types(self) -> None:
-        """Convert options to plain numbers: results of a NumPy float32 would be float32."""
+        # Plain numbers, as results of a NumPy float32 would be float32.
         object.__setattr__(self, "alpha", float(self.alpha))
         object.__setattr__(self, "max_iter", int(self.max_iter))
         if self.tol is not None:
@@ -113,7 +110,8 @@ class PageRankOptions:
         tol, per_node = self.choose_tol(n, nnz), n if self.norm == "l1_per_node" else 1
         if tol is None:
             return 0.0
-        most, least, sure = _most_change(self.norm), self._least_change(n, nnz), self._sure_change(n, nnz)
+        most = 1.0 if self.by_largest else 2.0  # of two distributions; for `relative` that of an increasing rank
+        least, sure = self._least_change(n, nnz), self._sure_change(n, nnz)
         self._check_reach(tol, n, most / per_node, least / per_node, sure / per_node)
         return tol * per_node
 
@@ -265,11 +263,6 @@ def check_stopping(tol: float | None, norm: ChangeNorm, max_iter: int) -> None:
         raise OptionError("norm='fixed' makes max_iter iterations and has no tolerance; leave out tol=")
     if tol is not None and not (_is_real(tol) and 0 < float(tol) < math.inf):
         raise OptionError(f"tol must be a positive number, not {tol!r}; norm='fixed' needs no tolerance")
-
-
-def _most_change(norm: ChangeNorm) -> float:
-    """Return the largest possible change between two distributions; for `relative` that of an increasing rank."""
-    return 1.0 if norm in ("linf", "relative") else 2.0
 
 
 def _is_real(value: object) -> bool:

@@ -79,7 +79,9 @@ class Loop:
         """Iterate to the end, or n times if that is less; yield the event of each iteration."""
         last = self._options.max_iter if n is None else self.iteration + n
         while self.status is None and self.iteration < last:
-            made = self._steps.advance(self.mass, min(last - self.iteration, self._count_to_look()))
+            left, watch = last - self.iteration, self._watch
+            n_steps = left if watch is None else min(left, watch.count_steps(self.iteration))
+            made = self._steps.advance(self.mass, n_steps)
             # A device makes steps in batches: the ranks in its memory are those of the last step of a batch.
             for k, (sums, times) in enumerate(made, 1):
                 self.is_ahead = k < len(made)
@@ -94,7 +96,9 @@ class Loop:
         is_wrong = self._is_wrong or sums.n_wrong > 0
         if self._watch is not None and not is_wrong and self._watch.wants(self.iteration):
             self._watch.see(self.iteration, self._steps.ranks(), self.mass)
-        self.status = self._check_status(change, is_wrong)
+        self.status = check_status(self._options, self._task.threshold, self.iteration, change, is_wrong)
+        if self.stability is not None and not is_wrong:
+            self.status = Status.STABLE
         return change
 
     @property
@@ -106,15 +110,6 @@ class Loop:
     def stability(self) -> Stability | None:
         """Proven stability of the highest vertices; None before it is proven."""
         return None if self._watch is None else self._watch.found
-
-    def _count_to_look(self) -> int:
-        """Count iterations until the watch examines the ranks next."""
-        return self._options.max_iter if self._watch is None else self._watch.count_steps(self.iteration)
-
-    def _check_status(self, change: float, is_wrong: bool) -> Status | None:
-        if self.stability is not None and not is_wrong:
-            return Status.STABLE
-        return check_status(self._options, self._task.threshold, self.iteration, change, is_wrong)
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,6 +180,9 @@ class Execution(ABC):
     memory, transport : as in `Outcome`, after `collect`
     """
 
+    _loop: Loop
+    """Loop of the iterations, if this process has it."""
+
     def __init__(self, hardware: str, writers: Writers) -> None:
         self.hardware, self.writers = hardware, writers
         self.status: Status | None = None
@@ -207,7 +205,7 @@ class Execution(ABC):
 
     def find_stability(self) -> Stability | None:
         """Return the proven stability of the highest vertices; None where none was proven."""
-        return None
+        return self._loop.stability
 
     @abstractmethod
     def measure(self) -> float:
@@ -329,7 +327,8 @@ class _Here(Execution):
     def __init__(self, steps: LocalSteps | DeviceSteps, loop: Loop) -> None:
         self._writer = SliceWriter(self._copy_ranks)
         super().__init__(steps.describe(), self._writer)
-        self._steps, self._loop, self.status = steps, loop, loop.status
+        self._steps, self._loop = steps, loop
+        self.status = loop.status
 
     def close(self) -> None:
         """Stop writing checkpoints."""
@@ -338,9 +337,9 @@ class _Here(Execution):
     def start(self) -> None:
         loop, steps = self._loop, self._steps
         loop.start()
-        self._tolerance, self._due_s = steps.find_tolerance(), time.monotonic() + CHECK_S
+        self._due_s = time.monotonic() + CHECK_S
         if loop.balance is not None:
-            loop.balance = loop.balance.begin_at(steps.check_rows().sum)
+            loop.balance = loop.balance.begin_at(steps.check_rows()[0].sum)
 
     def iterate(self) -> Iterator[tuple[Event, bool]]:
         loop = self._loop
@@ -353,9 +352,6 @@ class _Here(Execution):
             yield event, not loop.is_ahead
         self.seconds = loop.seconds
 
-    def find_stability(self) -> Stability | None:
-        return self._loop.stability
-
     def measure(self) -> float:
         return self._steps.measure(self._loop.mass)
 
@@ -365,8 +361,8 @@ class _Here(Execution):
     def _check(self) -> None:
         loop = self._loop
         if loop.status != Status.NON_FINITE:
-            found = self._steps.check_rows()
-            check_rows(found, loop.mass, loop.balance, self._tolerance.find_slack(found.sum), loop.iteration)
+            found, slack = self._steps.check_rows()
+            check_rows(found, loop.mass, loop.balance, slack, loop.iteration)
         self._due_s = time.monotonic() + CHECK_S
 
     def _copy_ranks(self) -> np.ndarray:

@@ -218,14 +218,8 @@ def _check_update(new: Any, x: Any) -> Any:
         raise ShapeError(f"update returned an array of shape {new.shape}; return one of shape {x.shape}, like y and x")
     if new.dtype.kind not in "biuf":
         raise OptionError(f"update returned {new.dtype}; return real numbers")
-    if _is_same(new, x):
+    if np.may_share_memory(new, x) if isinstance(x, np.ndarray) else new.data.ptr == x.data.ptr:
         raise OptionError("update returned x or its previous result; return a new array, or y, which it may modify")
     if isinstance(new, np.ndarray):
         return np.require(new, x.dtype, ("C", "W"))
     return new.astype(x.dtype, order="C", copy=False)
-
-
-def _is_same(new: Any, x: Any) -> bool:
-    if isinstance(x, np.ndarray):
-        return np.may_share_memory(new, x)
-    return bool(new.data.ptr == x.data.ptr)

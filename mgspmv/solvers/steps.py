@@ -39,14 +39,6 @@ class Rows:
     """Number of dangling vertices among the rows."""
 
     @property
-    def start(self) -> int:
-        return self.kernel.block.row_offset
-
-    @property
-    def stop(self) -> int:
-        return self.start + self.kernel.block.n_rows
-
-    @property
     def rounding(self) -> Rounding:
         """Rounding of steps of these rows."""
         indptr = self.kernel.block.indptr
@@ -111,6 +103,7 @@ class LocalSteps:
         self._open = open_transport or (lambda dtype: LocalTransport(kernel.block.n_cols, dtype, kernel.zeros))
         self._transport = self._open(kernel.z_dtype)
         self._watch: TopkCertificate | None = None
+        self._tolerance: Tolerance | None = None
 
     def compile(self) -> None:
         """Compile the kernels, so that no step is timed with it."""
@@ -158,15 +151,15 @@ class LocalSteps:
         self._watch = TopkCertificate(options, weight == 0, dangling, personalization, r.rounding, gather, growth)
         return self._watch
 
-    def check_rows(self) -> RowCheck:
-        """Sum the ranks of these rows, and count rows whose z does not match the ranks."""
-        r = self.rows
-        return r.kernel.check_rows(r.x, r.weight, self._transport.get_own())
-
-    def find_tolerance(self) -> Tolerance:
-        """Bound the rounding error of the sum of the ranks of these rows."""
-        kernel, weight = self.rows.kernel, self.rows.kernel.get(self.rows.weight)
-        return find_tolerance(self.rows.rounding, weight, kernel.precision, has_values=kernel.block.data is not None)
+    def check_rows(self) -> tuple[RowCheck, float]:
+        """Sum the ranks of these rows, and count rows whose z does not match the ranks; also return a bound on the
+        rounding error of the sum in a step."""
+        r, kernel = self.rows, self.rows.kernel
+        if self._tolerance is None:
+            has_values = kernel.block.data is not None
+            self._tolerance = find_tolerance(r.rounding, kernel.get(r.weight), kernel.precision, has_values=has_values)
+        found = kernel.check_rows(r.x, r.weight, self._transport.get_own())
+        return found, self._tolerance.find_slack(found.sum)
 
     def measure(self, mass: float) -> float:
         """Compute `residual`, together with all owners of rows. No more steps can be made after it."""
@@ -236,6 +229,7 @@ class DeviceSteps:
         is_counted: bool = True,
     ) -> None:
         self._device, self._vectors, self._alpha = device, vectors, task.options.alpha
+        self._tolerance: Tolerance | None = None
         self._at_once = at_once or (1 if device.streams else STEPS_AT_ONCE)
         options = task.options
         self._rules = RankRules(options.alpha, task.threshold, options.by_largest, options.is_relative, is_counted)
@@ -283,14 +277,13 @@ class DeviceSteps:
             options, is_dangling, vectors.dangling, vectors.personalization, self._rounding, gather, growth
         )
 
-    def check_rows(self) -> RowCheck:
+    def check_rows(self) -> tuple[RowCheck, float]:
         """Check the rows of the device; see `LocalSteps.check_rows`."""
-        return self._device.check_rows()
-
-    def find_tolerance(self) -> Tolerance:
-        """Bound the rounding error of the sum of the ranks; see `LocalSteps.find_tolerance`."""
-        device = self._device
-        return find_tolerance(self._rounding, self._vectors.weight, device.precision, has_values=device.has_values)
+        device, weight = self._device, self._vectors.weight
+        if self._tolerance is None:
+            self._tolerance = find_tolerance(self._rounding, weight, device.precision, has_values=device.has_values)
+        found = device.check_rows()
+        return found, self._tolerance.find_slack(found.sum)
 
     @property
     def _rounding(self) -> Rounding:

@@ -54,7 +54,14 @@ def make_vector(
     OptionError : an unknown or repeated id; a number that is not finite, or negative unless `is_signed`; as in
         `classify_vector`
     """
-    vector = _to_vector(name, numbers, n, vertex_ids)
+    given = classify_vector(name, numbers)
+    if isinstance(given, ByPlace):
+        vector = from_places(name, given, n)
+    else:
+        vector = np.zeros(n)
+        if len(given.ids):
+            places, found = locate(name, given, n, vertex_ids)
+            vector[places] = found
     check_numbers(name, vector, vertex_ids, is_signed=is_signed)
     return vector
 
@@ -121,17 +128,6 @@ def locate(name: str, vector: ById, n: int, vertex_ids: np.ndarray | None) -> tu
 
 def _plain(label: Any) -> Any:
     return label.item() if isinstance(label, np.generic) else label
-
-
-def _to_vector(name: str, numbers: Weights, n: int, vertex_ids: np.ndarray | None) -> np.ndarray:
-    given = classify_vector(name, numbers)
-    if isinstance(given, ByPlace):
-        return from_places(name, given, n)
-    vector = np.zeros(n)
-    if len(given.ids):
-        places, found = locate(name, given, n, vertex_ids)
-        vector[places] = found
-    return vector
 
 
 def from_places(name: str, given: ByPlace, n: int) -> np.ndarray:

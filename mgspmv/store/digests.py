@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 from numcodecs.vlen import VLenUTF8
 
 from mgspmv.store.chunks import is_string, map_pieces
+from mgspmv.validation import digest_json
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,13 +60,12 @@ def combine_digests(digests: Mapping[str, str], claims: Mapping[str, Any]) -> st
     claimed = {name: claims[name] for name in ("kind", "shape", "dtype", "index_dtype", "vertex_ids")}
     if claims.get("order") is not None:  # older stores have no order and keep their digest
         claimed["order"] = claims["order"]
-    return hashlib.sha256(json.dumps(claimed | {"arrays": own}, sort_keys=True).encode()).hexdigest()
+    return digest_json(claimed | {"arrays": own})
 
 
 def digest_attributes(attributes: Mapping[str, Any]) -> str:
     """Return the SHA-256 of all attributes of a version except this digest."""
-    own = {name: value for name, value in attributes.items() if name != "attributes_digest"}
-    return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
+    return digest_json({name: value for name, value in attributes.items() if name != "attributes_digest"})
 
 
 def check_attributes(attributes: Mapping[str, Any]) -> None:

@@ -26,11 +26,6 @@ FINISH_S = 10.0
 """Seconds to wait for reads and writes besides the one that failed, which may hang."""
 
 
-def is_read_in_place(url: str) -> bool:
-    """Return whether whole chunks are decoded into the target itself, if it has their dtype; see `chunks`."""
-    return find_local_path(url) is not None
-
-
 def locate_store(store: StoreLike) -> Store:
     """Return the Zarr store at a place.
 

@@ -114,7 +114,8 @@ class StoredMatrix:
             stop = self.info.shape[0] + 1 if stop is None else stop
             pointers: np.ndarray = self.read_pointers(start, max(start, stop) - 1, threads, allocate)
             return pointers
-        elements = self._read(name, start, stop, threads, allocate, limit=self._find_limit(name))
+        limit = {"indices": self.info.shape[1], "out_degree": self.info.nnz + 1}.get(name)
+        elements = self._read(name, start, stop, threads, allocate, limit=limit)
         if name == "vertex_ids" and (falls := np.flatnonzero(elements[1:] <= elements[:-1])).size:
             row = start + int(falls[0])
             raise StoreDamagedError(
@@ -250,16 +251,8 @@ class StoredMatrix:
         is_wanted = dtype is not None and not self.info.is_pattern
         return self._read("data", start, stop, threads, allocate, dtype=dtype) if is_wanted else None
 
-    def _find_limit(self, name: str) -> int | None:
-        """Return the exclusive limit of an array's elements, 0 being the least; None for arrays without this check."""
-        return {"indices": self.info.shape[1], "out_degree": self.info.nnz + 1}.get(name)
-
     def _name_elements(self, name: str, start: int, stop: int) -> str:
-        return f"{self.info.url}: {self._get_array(name).path}, elements {start} to {stop}"
-
-    def _get_array(self, name: str) -> zarr.Array[Any]:
-        found = self.arrays.get(name)
-        return get_array(self.group, name, self.info.url) if found is None else found
+        return f"{self.info.url}: {self.arrays[name].path}, elements {start} to {stop}"
 
     def _read(
         self,
@@ -272,8 +265,8 @@ class StoredMatrix:
         dtype: Any = None,
         limit: int | None = None,
     ) -> np.ndarray:
-        """Read elements of an array, as another dtype if given, and check that they are below `limit`."""
-        array = self._get_array(name)
+        """Read elements of an array, as another dtype if given, and check that they are from 0 below `limit`."""
+        array = self.arrays[name]
         stop = array.shape[0] if stop is None else stop
         out = allocate(stop - start, dtype or (object if chunks.is_string(array) else array.dtype))
         stored, is_on_host = chunks.find_chunks(array, self.checksums.get(name)), allocate is HostArray
@@ -376,16 +369,10 @@ def open_store(store: StoreLike, version: str | int | None = None) -> StoredMatr
     return read_named(store, read)
 
 
-def read_array_digests(stored: StoredMatrix) -> dict[str, str]:
-    """Return the digests that were recorded when the version was written, by array."""
+def read_recorded(stored: StoredMatrix) -> dict[str, Any]:
+    """Return the attributes that were recorded when the version was written."""
     attributes: Any = stored.group.attrs[KEY]
-    return dict(attributes.get("array_digests", {}))
-
-
-def has_attributes_digest(stored: StoredMatrix) -> bool:
-    """Return whether the version recorded a digest of all its attributes."""
-    attributes: Any = stored.group.attrs[KEY]
-    return "attributes_digest" in attributes
+    return dict(attributes)
 
 
 def _open_named(root: zarr.Group, name: str, store: StoreLike, url: str) -> StoredMatrix:

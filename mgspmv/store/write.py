@@ -18,6 +18,7 @@ import zarr
 
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, DiskSpaceError, StoreError, hide_secrets
+from mgspmv.files import translating_errors
 from mgspmv.model import Duplicates, Kind, MatrixInfo, free_memory, index_dtype
 from mgspmv.os_errors import translating
 from mgspmv.store.chunks import CHUNK_ELEMENTS, create_array, is_string
@@ -28,6 +29,7 @@ from mgspmv.store.locations import (
     check_links,
     describe_store,
     find_address,
+    find_folder,
     find_path,
     finishing_tasks,
     is_in_memory,
@@ -54,7 +56,6 @@ from mgspmv.store.writers import (
     find_leftovers,
     hold_store,
     tidying,
-    translating_write_errors,
 )
 
 _ANNDATA_CSR = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
@@ -174,14 +175,12 @@ class Version:
 
     def check_base(self) -> None:
         """Raise StoreError if `base` is no longer the current version."""
-        self._check_base(self.writer.read_own())
-
-    def _check_base(self, own: dict[str, Any]) -> None:
-        if own.get("current") != self.base:
+        if self.writer.read_own().get("current") != self.base:
             raise self.writer.preceded_error(self.base)
 
     def _choose_names(self, own: dict[str, Any]) -> list[str]:
-        self._check_base(own)
+        if own.get("current") != self.base:
+            raise self.writer.preceded_error(self.base)
         before = [] if self.base is None or self.keep == 1 else parse_names(own, self.url)
         self.names = [*before, self.name][-(self.keep or 0) :]
         return self.names
@@ -258,10 +257,7 @@ def check_space(store: StoreLike, size: StoreSize) -> None:
     DiskSpaceError, CapacityError : they do not fit
     """
     if (path := find_path(store)) is not None:
-        free, where = (
-            shutil.disk_usage(path if path.is_dir() else next(p for p in path.parents if p.is_dir())).free,
-            "disk",
-        )
+        free, where = shutil.disk_usage(path if path.is_dir() else find_folder(store) or path).free, "disk"
     elif is_in_memory(store) or size.is_hypersparse:
         free, where = free_memory(), "memory"
     else:
@@ -310,7 +306,7 @@ def _begin_version(store: StoreLike, base: str | None, keep: int | None) -> Iter
         try:
             with (
                 finishing_tasks(),
-                translating_write_errors(writer.url),
+                translating_errors("write", writer.url),
                 translating_metadata_errors(writer.url, "versions"),
             ):
                 root = zarr.open_group(writer.place, mode="r+", zarr_format=3, use_consolidated=False)

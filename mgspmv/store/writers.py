@@ -32,9 +32,8 @@ from zarr.abc.store import Store
 from zarr.buffer import default_buffer_prototype
 from zarr.storage import FsspecStore, LocalStore, ObjectStore
 
-from mgspmv.errors import MgspmvError, StoreError, hide_secrets
-from mgspmv.files import CHECK_WRITING, describe_error
-from mgspmv.os_errors import is_operators
+from mgspmv.errors import StoreError, hide_secrets
+from mgspmv.files import describe_error, translating_errors
 from mgspmv.store.locations import StoreLike, describe_store, find_path, list_dir, locate_store
 from mgspmv.store.loop import wait_for
 from mgspmv.store.read import check_version
@@ -68,7 +67,7 @@ def hold_store(store: StoreLike) -> Iterator[Writer]:
     place, url = locate_store(store), hide_secrets(describe_store(store))
     lock = None
     if (folder := find_path(place)) is not None:
-        with translating_write_errors(url):
+        with translating_errors("write", url):
             lock = _take(folder, url)
     try:
         yield Writer(store, place, url, folder, is_locked=lock is not None)
@@ -81,19 +80,6 @@ def hold_store(store: StoreLike) -> Iterator[Writer]:
                 folder.rmdir()
         if lock is not None:
             lock.release()
-
-
-@contextlib.contextmanager
-def translating_write_errors(url: str) -> Iterator[None]:
-    """Raise StoreError in place of the errors of the system or of a library when a place cannot be written."""
-    try:
-        yield
-    except Exception as error:
-        is_elsewhere = "://" in url
-        if isinstance(error, MgspmvError) or is_operators(error) or not (is_elsewhere or isinstance(error, OSError)):
-            raise
-        remedy = f"; {CHECK_WRITING}" if is_elsewhere else ""
-        raise StoreError(f"cannot write {url}: {describe_error(error)}{remedy}") from error
 
 
 @contextlib.contextmanager
@@ -180,7 +166,7 @@ class Writer:
         """Create a root that names no version, if there is no root; return whether it was created."""
         if self._read()[0] is not None:
             return False
-        with translating_write_errors(self.url), self._naming():
+        with translating_errors("write", self.url), self._naming():
             document, tag = self._read()
             if document is None:
                 ours = {"format_version": FORMAT_VERSION, "current": None}
@@ -269,14 +255,9 @@ class Writer:
 
     def remove(self, versions: zarr.Group, names: set[str]) -> None:
         """Remove versions that the root does not name; after an error, continue with the others and then raise it."""
-        failed: Exception | None = None
-        for name in sorted(names):
-            try:
-                _drop(versions, name)
-            except Exception as error:  # of any library
-                failed = error
-        if failed is not None:
-            raise failed
+        with contextlib.ExitStack() as stack:
+            for name in sorted(names):
+                stack.callback(_drop, versions, name)
 
     def clean(self, versions: zarr.Group, names: list[str]) -> None:
         """Remove the leftovers of writers that have ended: unnamed versions, partial files and marks."""

@@ -35,7 +35,7 @@ def make_cluster(**scheduler):
     async def list_all(workers):
         return dict.fromkeys(workers, 1)
 
-    cluster._scheduler = lambda: SimpleNamespace(**{"ncores": list_all, "ncores_running": list_all} | scheduler)
+    cluster.check_client = lambda: SimpleNamespace(**{"ncores": list_all, "ncores_running": list_all} | scheduler)
     return cluster
 
 

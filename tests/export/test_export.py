@@ -30,7 +30,7 @@ from mgspmv.errors import (
 )
 from mgspmv.export.export import SUFFIXES
 from mgspmv.ingest.scratch import MemoryBudget
-from mgspmv.store.read import open_store, read_array_digests
+from mgspmv.store.read import open_store, read_recorded
 from tests.support.matrices import HARD
 from tests.support.memory import measure_peak
 from tests.support.pairwise import cover_pairs
@@ -156,7 +156,7 @@ def read(target: Path, format: str):
 def describe_entries(store) -> dict:
     """All that a digest is made of, but for the ids."""
     stored = open_store(store)
-    digests = {name: digest for name, digest in read_array_digests(stored).items() if name != "vertex_ids"}
+    digests = {name: digest for name, digest in read_recorded(stored)["array_digests"].items() if name != "vertex_ids"}
     info = stored.info
     return digests | {"claims": (info.kind, info.shape, info.dtype, info.index_dtype, info.nnz, info.min_weight)}
 

@@ -13,7 +13,7 @@ from zarr.storage import MemoryStore
 import mgspmv as mg
 from mgspmv.errors import OptionError, StoreDamagedError, StoreNotFoundError
 from mgspmv.ingest.scratch import MemoryBudget
-from mgspmv.store.read import read_array_digests
+from mgspmv.store.read import read_recorded
 from tests.support.shrinking import shrink
 from tests.support.stores import make_scipy, make_stochastic, seal
 
@@ -48,7 +48,7 @@ def small(monkeypatch):
 
 def read_digests(place):
     """Those of all arrays."""
-    return read_array_digests(mg.open_matrix(place).stored)
+    return read_recorded(mg.open_matrix(place).stored)["array_digests"]
 
 
 @pytest.mark.usefixtures("small")

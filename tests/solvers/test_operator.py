@@ -82,7 +82,11 @@ def test_without_the_transpose():
     A = store_matrix(make_rectangle())
     operator = A.as_linear_operator()
     operator.matvec(np.ones(17))
-    for use in (lambda: operator.rmatvec(np.ones(30)), lambda: operator.T, lambda: A.rmatvec(np.ones(30))):
+    for use in (
+        lambda: operator.rmatvec(np.ones(30)),
+        lambda: operator.T @ np.ones(30),
+        lambda: A.rmatvec(np.ones(30)),
+    ):
         with pytest.raises(KindError, match=r"add it by mgspmv\.transpose\(store\)"):
             use()
 
