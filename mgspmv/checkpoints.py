@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -117,21 +117,16 @@ class WrittenSlice:
 class StateAddress:
     """Address that a state is written to; can be pickled."""
 
-    place: StoreLike
+    place: StoreLike = field(repr=False)  # as in `StoreAddress`
     name: str
-
-    @property
-    def path(self) -> str:
-        """Path of the state's group."""
-        return f"states/{self.name}"
 
     def open(self) -> zarr.Group:
         """Open the group of the state for writing; create it if it is missing."""
-        store = locate_store(self.place)
+        store, path = locate_store(self.place), f"states/{self.name}"
         try:
-            return zarr.open_group(store, mode="a", path=self.path, use_consolidated=False)
+            return zarr.open_group(store, mode="a", path=path, use_consolidated=False)
         except ContainsGroupError:  # created concurrently by another process
-            return zarr.open_group(store, mode="r+", path=self.path, use_consolidated=False)
+            return zarr.open_group(store, mode="r+", path=path, use_consolidated=False)
 
 
 def write_slice(address: StateAddress, start: int, x: np.ndarray) -> WrittenSlice:
@@ -358,7 +353,7 @@ class Checkpoints:
         return None
 
     def _check_there(self, address: StateAddress, slices: Sequence[WrittenSlice]) -> None:
-        there = set(list_dir(locate_store(self.place), address.path))
+        there = set(list_dir(locate_store(self.place), f"states/{address.name}"))
         missing = sum(own.n > 0 and own.name not in there for own in slices)
         if missing:
             raise CheckpointError(

@@ -148,7 +148,7 @@ class DeviceRowBlock(RowBlock):
     # --- layouts for steps on devices, made by all workers together
 
     def join_team(self, spec: TeamSpec) -> int:
-        """Build the layout together with the other workers, over the connections prepared by `meet`; return `nbytes`."""
+        """Build the layout together with the other workers, over connections prepared by `meet`; return `nbytes`."""
         assert self.links is not None
         peer_comm = self.links
         with peer_comm.active("load"):

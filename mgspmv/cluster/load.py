@@ -226,10 +226,7 @@ def _load(cluster: Cluster, arranged: LoadedRows, held: list[HeldRowBlock], repo
     }
     _drop(cluster, held, [part for part in held if part.member not in kept])
     jobs = [(member, spec) for member, spec in specs.items() if member not in kept]
-    read = {
-        member: HeldRowBlock(member, future, spec, n_bytes)
-        for (member, spec), (future, n_bytes) in zip(jobs, _read(cluster, arranged, jobs, report), strict=True)
-    }
+    read = {part.member: part for part in _read(cluster, arranged, jobs, report)}
     return [kept.get(member) or read[member] for member in arranged.members]
 
 
@@ -238,8 +235,8 @@ def _read(
     arranged: LoadedRows,
     jobs: list[tuple[Member, RowBlockSpec]],
     report: Progress,
-) -> list[tuple[Future, int]]:
-    """Let workers read rows, and return the task of each and the bytes of its rows."""
+) -> list[HeldRowBlock]:
+    """Let workers read and hold rows."""
     token, team, members = uuid.uuid4().hex, arranged.team, arranged.members
     ranks = [spec.rank for _, spec in jobs]
     with enter_span("distribute", "load"):
@@ -270,7 +267,8 @@ def _read(
         if isinstance(error, StoreError):
             raise type(error)(f"a worker cannot use the store: {error}") from error
         raise
-    return list(zip(futures, sizes, strict=True))
+    loaded = zip(jobs, futures, sizes, strict=True)
+    return [HeldRowBlock(member, future, spec, n_bytes) for (member, spec), future, n_bytes in loaded]
 
 
 def _drop(cluster: Cluster, held: list[HeldRowBlock], parts: list[HeldRowBlock]) -> None:

@@ -101,11 +101,8 @@ class SchedulerClient:
         return scheduler
 
     def _sync(self, work: Coroutine[Any, Any, T]) -> T:
-        async def run() -> T:
-            return await work
-
         try:
-            result: T = self.client.sync(run)
+            result: T = self.client.sync(lambda: work)
         except CommClosedError as error:
             raise self._lost(error) from error
         return result

@@ -53,10 +53,6 @@ class MassCheck:
         low = self.alpha * self.least * max(0.0, self.low - mass) + rest
         return replace(self, low=low, high=self.alpha * self.most * (self.high - mass) + rest)
 
-    def begin_at(self, total: float) -> MassCheck:
-        """Return the balance with ranks that sum to `total`."""
-        return replace(self, low=total, high=total)
-
     def check(self, total: float, slack: float, iteration: int) -> None:
         """Check the sum of the ranks.
 

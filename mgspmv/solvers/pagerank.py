@@ -14,7 +14,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 import numpy as np
@@ -339,7 +339,8 @@ class _Here(Execution):
         loop.start()
         self._due_s = time.monotonic() + CHECK_S
         if loop.balance is not None:
-            loop.balance = loop.balance.begin_at(steps.check_rows()[0].sum)
+            total = steps.check_rows()[0].sum
+            loop.balance = replace(loop.balance, low=total, high=total)
 
     def iterate(self) -> Iterator[tuple[Event, bool]]:
         loop = self._loop

@@ -8,13 +8,12 @@ import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import zarr
 from zarr.abc.store import Store
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, WrapperStore
 
-from mgspmv.errors import MgspmvError, MissingDependencyError, OptionError, StoreError, hide_secrets
+from mgspmv.errors import MgspmvError, MissingDependencyError, OptionError, StoreError
 from mgspmv.files import check_file, describe_error, find_web_options, name_extra, reach
 from mgspmv.store.loop import wait_for
 
@@ -125,11 +124,6 @@ def _unwrap(store: Store) -> Store:
     while isinstance(store, WrapperStore):
         store = store._store
     return store
-
-
-def represent(address: Any, place: StoreLike, *others: Any) -> str:
-    """Return the repr of an address, without secrets: Dask logs the arguments of tasks that fail."""
-    return f"{type(address).__name__}({', '.join(map(repr, (hide_secrets(describe_store(place)), *others)))})"
 
 
 def list_dir(store: Store, path: str) -> list[str]:

@@ -21,7 +21,7 @@ from mgspmv.errors import (
 from mgspmv.model import CsrBlock, MatrixInfo
 from mgspmv.store import chunks
 from mgspmv.store.digests import decode_checksums
-from mgspmv.store.locations import StoreLike, find_address, represent
+from mgspmv.store.locations import StoreLike, find_address
 from mgspmv.store.loop import wait_for
 from mgspmv.store.versions import (
     KEY,
@@ -315,7 +315,7 @@ class StoredMatrix:
 class StoreAddress:
     """Address of one version of a store, small enough to be sent to other processes."""
 
-    place: StoreLike
+    place: StoreLike = field(repr=False)  # as Dask logs the arguments of tasks that fail, and URLs may have secrets
     """An absolute path, a URL or a Zarr store."""
     version: str
     """Name of the version subgroup."""
@@ -323,9 +323,6 @@ class StoreAddress:
     """Digest of the matrix."""
     is_transpose: bool
     """Whether it addresses the stored transpose."""
-
-    def __repr__(self) -> str:
-        return represent(self, self.place, self.version, self.digest, self.is_transpose)
 
     def open(self) -> StoredMatrix:
         """Open that version again, even if it is no longer the current one.

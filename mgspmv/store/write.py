@@ -34,7 +34,6 @@ from mgspmv.store.locations import (
     finishing_tasks,
     is_in_memory,
     locate_store,
-    represent,
 )
 from mgspmv.store.partial_write import WrittenRange, finish_ranges, write_range
 from mgspmv.store.read import check_version, get_array
@@ -190,11 +189,8 @@ class Version:
 class VersionAddress:
     """Address of a version under construction, for other processes."""
 
-    place: StoreLike
+    place: StoreLike = field(repr=False)  # as in `StoreAddress`
     name: str
-
-    def __repr__(self) -> str:
-        return represent(self, self.place, self.name)
 
     def open(self, name: str) -> zarr.Array[Any]:
         """Open one of its arrays for writing."""
