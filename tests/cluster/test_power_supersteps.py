@@ -87,7 +87,7 @@ def run(name, matrices, **options):
     """The solutions of a call."""
     _, call = CALLS[name]
     found = call(*matrices, **({"max_iter": 300} | options))
-    return list(found) if isinstance(found, tuple) else [found]
+    return [found] if isinstance(found, mg.Solution) else list(found)
 
 
 PLAIN = {"katz with a vector", "without a norm"}
