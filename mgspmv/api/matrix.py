@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -270,20 +270,12 @@ class Matrix(EmbeddedMatrix):
         OptionError : an invalid option
         BackendError, MissingDependencyError : `cuda` and no device; or no CuPy
         """
-        from mgspmv.solvers.operator import choose_dtype, make_operator
+        from mgspmv.solvers.operator import make_operator
 
         check_threads(threads)
-        check_choice("precision", precision, ("float32", "float64", None))
-        options: dict[str, Any] = {"precision": precision, "threads": threads, "weights": weights}
-        options |= {"backend": choose_backend(backend)}
         transpose = self.T if self._transpose is not None or self.info.has_transpose else None
-        return make_operator(
-            self.shape,
-            precision or choose_dtype(self.dtype),
-            partial(self.multiply, **options),
-            None if transpose is None else partial(transpose.multiply, **options),
-            self._missing_transpose,
-        )
+        options: dict[str, Any] = {"precision": precision, "threads": threads, "weights": weights}
+        return make_operator(self, transpose, self._missing_transpose, backend=choose_backend(backend), **options)
 
     def rmatvec(self, x: Any) -> np.ndarray:
         """Return A.T @ x; SciPy calls it by this name. Needs the stored transpose."""

@@ -37,7 +37,7 @@ from mgspmv.kernels.operands import (
     choose_precision,
     start_product,
 )
-from mgspmv.model import Progress, Recovery, check_choice, describe_entries, ignore
+from mgspmv.model import Progress, Recovery, describe_entries, ignore
 from mgspmv.order import permute, restore
 from mgspmv.plan import Plan
 from mgspmv.store.metadata import MatrixProperties
@@ -267,20 +267,15 @@ class DistributedMatrix(MatrixProperties):
         ------
         OptionError : `transpose` is of another matrix
         """
-        from mgspmv.solvers.operator import check_transpose, choose_dtype, make_operator
+        from mgspmv.solvers.operator import check_transpose, make_operator
 
-        check_choice("precision", precision, ("float32", "float64", None))
         if transpose is not None:
             check_transpose(self, transpose)
-        options: dict[str, Any] = {"precision": precision, "threads": threads, "weights": weights}
-        return make_operator(
-            self.shape,
-            precision or choose_dtype(self.dtype),
-            partial(self.multiply, **options),
-            None if transpose is None else partial(transpose.multiply, **options),
+        missing = (
             "products with the transpose need it on the cluster: distribute A.T too, and pass that as transpose to "
-            "as_linear_operator",
+            "as_linear_operator"
         )
+        return make_operator(self, transpose, missing, precision=precision, threads=threads, weights=weights)
 
     def close(self) -> None:
         """Free the memory of the workers, after products already begun have finished."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,14 +9,12 @@ import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
 from mgspmv.errors import KindError, OptionError
+from mgspmv.model import check_choice
 from mgspmv.store.metadata import MatrixProperties
-
-Multiply = Callable[[np.ndarray], np.ndarray]
-"""A @ x for real x of shape (n_cols,) or (n_cols, k)."""
 
 
 def make_operator(
-    shape: tuple[int, int], dtype: Any, multiply: Multiply, multiply_transposed: Multiply | None, missing: str = ""
+    A: MatrixProperties, transpose: MatrixProperties | None, missing: str, *, precision: Any, **options: Any
 ) -> LinearOperator:
     """Make the linear operator of products with a matrix and its transpose, for `scipy.sparse.linalg`.
 
@@ -25,28 +22,30 @@ def make_operator(
 
     Parameters
     ----------
-    shape : (n_rows, n_cols)
-    dtype : of the products with vectors of this dtype
-    multiply : A @ x
-    multiply_transposed : A.T @ x; None without the transpose
+    transpose : of A, for products with it; None without one
+    missing : message of the error of products with the transpose where there is none
+    precision, options : of the products; see `as_linear_operator` of the matrix
 
     Raises
     ------
-    KindError : with the message `missing`, by `rmatvec`, `rmatmat` and functions that need them, without the transpose
+    OptionError : unknown precision
+    KindError : by `rmatvec`, `rmatmat` and functions that need them, without the transpose
     """
+    check_choice("precision", precision, ("float32", "float64", None))
 
-    def transposed(x: np.ndarray) -> np.ndarray:
-        if multiply_transposed is None:
+    def multiply(matrix: MatrixProperties | None, x: np.ndarray) -> np.ndarray:
+        if matrix is None:
             raise KindError(missing)
-        return _multiply_complex(multiply_transposed, x)
+        if not np.iscomplexobj(x):
+            product: np.ndarray = matrix.multiply(x, precision=precision, **options)
+            return product
+        parts = multiply(matrix, np.concatenate([x.real.reshape(len(x), -1), x.imag.reshape(len(x), -1)], axis=1))
+        half = parts.shape[1] // 2
+        return (parts[:, :half] + 1j * parts[:, half:]).reshape(len(parts), *x.shape[1:])
 
-    own = partial(_multiply_complex, multiply)
-    return LinearOperator(shape, own, transposed, own, np.dtype(dtype), transposed)
-
-
-def choose_dtype(dtype: np.dtype[Any] | None) -> np.dtype[Any]:
-    """Choose the dtype of an operator: that of the matrix's values; float64 for a pattern."""
-    return np.dtype(np.float64) if dtype is None else dtype
+    own, transposed = partial(multiply, A), partial(multiply, transpose)
+    dtype = precision or ("float64" if A.dtype is None else A.dtype)
+    return LinearOperator(A.shape, own, transposed, own, np.dtype(dtype), transposed)
 
 
 def check_transpose(matrix: MatrixProperties, transpose: Any) -> None:
@@ -56,12 +55,3 @@ def check_transpose(matrix: MatrixProperties, transpose: Any) -> None:
         raise OptionError(
             f"transpose must be that of {matrix.info.url}, not {transpose!r}; distribute A.T of the same store"
         )
-
-
-def _multiply_complex(multiply: Multiply, x: np.ndarray) -> np.ndarray:
-    if not np.iscomplexobj(x):
-        return multiply(x)
-    parts = multiply(np.concatenate([x.real.reshape(len(x), -1), x.imag.reshape(len(x), -1)], axis=1))
-    half = parts.shape[1] // 2
-    product: np.ndarray = (parts[:, :half] + 1j * parts[:, half:]).reshape(len(parts), *x.shape[1:])
-    return product

@@ -131,7 +131,6 @@ class TopkCertificate:
     rounding : of the steps of these rows
     gather : collective call of all owners of rows, each with its part; None where these are all rows
     growth : factor by which a step without jumps may grow the L1 norm of a vector, in addition to alpha
-    threads : default: the processors this process may use
 
     Attributes
     ----------
@@ -148,12 +147,11 @@ class TopkCertificate:
         rounding: Rounding,
         gather: Gather | None = None,
         growth: float = 1.0,
-        threads: int | None = None,
     ) -> None:
         assert options.top is not None
         self._k, self._alpha, self._precision = options.top, options.alpha, options.precision
         self._dangling, self._personalization, self._is_left_out = dangling, personalization, is_dangling
-        self._rounding, self._threads = rounding, threads
+        self._rounding = rounding
         self._gather: Gather = gather or (lambda given: [given])
         self._shrink = options.alpha * growth
         looks = plan_looks(options.max_iter)
@@ -239,7 +237,7 @@ class TopkCertificate:
             part = slice(start, start + _PIECE)
             add_mean(x.x[part], x1.x[part], x2.x[part], self._v[part], self._w[part], lag, share, factor)
 
-        _map(add, range(0, max(1, len(x.x)), _PIECE), self._threads)
+        _map(add, len(x.x))
         self._mass = share * self._mass + factor * ((1.0 - lag) * x1.mass + lag * x2.mass)
         self._drift = share * self._drift + 2.0 * abs(factor)
 
@@ -296,7 +294,7 @@ class TopkCertificate:
             negative = count_bins(x[part], x1[part], x2[part], v[part], w[part], left_out, leans, relative, sums)
             return sums, int(negative)
 
-        parts = _map(count, range(0, max(1, len(x)), _PIECE), self._threads)
+        parts = _map(count, len(x))
         return sum(sums for sums, _ in parts), sum(negative for _, negative in parts)
 
     def _list_top(self, w: np.ndarray) -> np.ndarray:
@@ -356,7 +354,7 @@ class TopkCertificate:
             part = slice(start, start + _PIECE)
             return float(find_highest(x[part], x1[part], w[part], least, choice.lean, choice.above, choice.own))
 
-        highest = max(_map(look, range(0, max(1, len(x)), _PIECE), self._threads)) + choice.excess
+        highest = max(_map(look, len(x))) + choice.excess
         where = np.flatnonzero(x >= least)
         high = x[where].astype(np.float64)
         members = np.stack([high, *_bound(choice, high, high - x1[where], w[where])], axis=1)
@@ -409,8 +407,10 @@ def _bound(choice: _Choice, x: Any, r: Any, w: Any) -> tuple[Any, Any]:
     return y - choice.below * w - choice.loss - rounding, y + choice.above * w + choice.excess + rounding
 
 
-def _map(function: Callable[[int], Any], starts: range, threads: int | None) -> list[Any]:
+def _map(function: Callable[[int], Any], n: int) -> list[Any]:
+    """Call a function with the first row of each piece of n rows, and return the results."""
+    starts = range(0, max(1, n), _PIECE)
     if len(starts) == 1:
         return [function(starts[0])]
-    with ThreadPoolExecutor(threads or default_threads()) as pool:
+    with ThreadPoolExecutor(default_threads()) as pool:
         return list(pool.map(function, starts))

@@ -148,7 +148,7 @@ def fail_in(dask_worker, method):
     setattr(CsrWorkerRun, method, fail)
 
 
-@pytest.mark.parametrize(("executor", "method"), [("supersteps", "advance"), ("tasks", "step")])
+@pytest.mark.parametrize(("executor", "method"), [("supersteps", "superstep"), ("tasks", "step")])
 def test_the_cause_is_raised_and_not_what_follows_from_it(executor, method, graph, client):
     last = list(client.scheduler_info(n_workers=-1)["workers"])[-1]
     client.run(fail_in, method=method, workers=[last])
@@ -162,15 +162,15 @@ def compute_wrongly(dask_worker):
 
     from mgspmv.cluster.worker_run import CsrWorkerRun
 
-    original = CsrWorkerRun.advance
+    original = CsrWorkerRun.superstep
 
     def change(self, n):
         if n > 0:
-            CsrWorkerRun.advance = original
-        events, status = original(self, n)
-        return [replace(e, change=e.change / 2) for e in events], status
+            CsrWorkerRun.superstep = original
+        report = original(self, n)
+        return replace(report, events=[replace(e, change=e.change / 2) for e in report.events])
 
-    CsrWorkerRun.advance = change
+    CsrWorkerRun.superstep = change
 
 
 def test_workers_that_do_not_agree(graph, client):
