@@ -175,7 +175,7 @@ def _describe_provenance(step: PipelineStep, identity: Identity) -> dict[str, An
     """Return the machine, versions and inputs of a step."""
     files = step.written.model_dump(mode="json")
     sources = {
-        name: {"path": files.get({"source": "path"}.get(name, name)), "digest": found}
+        name: {"path": files.get(name), "digest": found}
         for name, found in identity.inputs.items()
         if name not in ("matrix", "store")
     }

@@ -214,14 +214,14 @@ class UpdateSection(ReadingSection):
 class MatrixSection(ReadingSection):
     """A matrix or graph: its source, its store, and how it is made."""
 
-    path: OneOrMany[Location] | None = None
+    source: OneOrMany[Location] | None = None
     """Source to ingest: path or URL of a file, folder or Zarr group, a pattern, or a list of files."""
     generate: str | None = None
-    """Name of a generator (rmat, uniform, stencil2d, stencil3d, banded), in place of `path`."""
+    """Name of a generator (rmat, uniform, stencil2d, stencil3d, banded), in place of `source`."""
     parameters: dict[str, Any] = {}
     """Parameters of the generator, such as {scale = 18, edge_factor = 16, seed = 1}."""
     open: Location | None = None
-    """Existing store to use, in place of `path`."""
+    """Existing store to use, in place of `source`."""
     store: Location | None = None
     """Path or URL of the store to make; default the matrix's name in the pipeline's folder, such as `web.zarr`."""
     overwrite: bool = False
@@ -249,15 +249,15 @@ class MatrixSection(ReadingSection):
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:
-        given = [*self.given("path", "generate", "open")]
+        given = [*self.given("source", "generate", "open")]
         if not given:
-            raise ValueError("no source: set path (a file), generate (the name of a generator) or open (a store)")
+            raise ValueError("no source: set source (a file), generate (the name of a generator) or open (a store)")
         if len(given) > 1:
             raise ValueError(f"{' and '.join(given)} are {len(given)} sources; set only one of them")
         of_reading = ReadingSection.model_fields.keys()
         of_making = MatrixSection.model_fields.keys() - of_reading - {"open", "update"}
         of_making -= {"scratch"} if self.update is not None else set()
-        unused = {"path": {"parameters"}, "generate": of_reading, "open": of_reading | of_making}[given[0]]
+        unused = {"source": {"parameters"}, "generate": of_reading, "open": of_reading | of_making}[given[0]]
         if misplaced := sorted(unused & self.model_fields_set):
             raise ValueError(f"{', '.join(misplaced)}: not used with {given[0]}; remove one or the other")
         if self.generate is not None:

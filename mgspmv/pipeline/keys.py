@@ -66,7 +66,7 @@ def identify_matrix(step: PipelineStep, checksums: Checksums) -> Identity:
 
 def list_sources(section: MatrixSection) -> dict[str, str | list[str]]:
     """Return the sources of a matrix and of its update, by the names of inputs."""
-    found = {"source": section.path, "vertices": section.vertices}
+    found = {"source": section.source, "vertices": section.vertices}
     if (change := section.update) is not None:
         found |= {"insert": change.insert, "delete": change.delete, "vertices of the update": change.vertices}
     return {name: files for name, files in found.items() if files is not None}

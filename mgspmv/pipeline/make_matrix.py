@@ -166,7 +166,7 @@ def _ingest(work: RunContext, step: PipelineStep) -> None:
     if section.generate is not None:
         generate(section.generate, step.target, **options, **section.parameters)
     else:
-        ingest(section.path, step.target, **options | {"scratch": section.scratch})
+        ingest(section.source, step.target, **options | {"scratch": section.scratch})
 
 
 def _limit(work: RunContext, section: MatrixSection) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def test_run():
 def test_a_terminal_shows_the_steps_of_a_run():
     Path("q.toml").write_text(QUICKSTART)
     Path("bad.txt").write_text("1 2\n1\n")
-    more = ["--set", "matrix.g.parameters.scale=7", "--set", "matrix.bad.path=bad.txt"]
+    more = ["--set", "matrix.g.parameters.scale=7", "--set", "matrix.bad.source=bad.txt"]
     terminal, stderr = pty.openpty()
     with start("run", "q.toml", *more, stdout=subprocess.PIPE, stderr=stderr) as process:
         os.close(stderr)
@@ -74,7 +74,7 @@ def test_a_terminal_shows_the_steps_of_a_run():
 
 def test_run_of_which_all_fails():
     Path("q.toml").write_text(QUICKSTART)
-    more = ["--set", 'matrix.g={path="none.txt"}']
+    more = ["--set", 'matrix.g={source="none.txt"}']
     said = "g: none.txt: there is no such file; check the path"
     assert invoke("run", "q.toml", *more, code=3) == ("", f"error: {said}\n")
     answer = invoke_json("run", "q.toml", *more, code=3)
@@ -95,6 +95,6 @@ def test_run_that_is_interrupted(monkeypatch):
 def test_a_run_shows_what_sources_are_warned_of():
     table = pa.table({"src": [0, 1], "dst": [1, 2], "weight": [1254192988, 1254203000]})
     pa.parquet.write_table(table, "when.parquet")
-    Path("w.toml").write_text('folder = "w"\n[matrix.g]\npath = "when.parquet"\n[run]\n')
+    Path("w.toml").write_text('folder = "w"\n[matrix.g]\nsource = "when.parquet"\n[run]\n')
     lines = invoke("run", "w.toml")[0].splitlines()
     assert [line for line in lines if "g: warning: column 3 'weight' looks like times (2009-09-29 .. " in line]

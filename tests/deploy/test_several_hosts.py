@@ -39,7 +39,7 @@ PIPELINE = f"""
 ingest = true
 
 [matrix.web]
-path = "s3://bucket/edges/*.txt"
+source = "s3://bucket/edges/*.txt"
 store = "s3://bucket/web.zarr"
 kind = "graph"
 

@@ -42,7 +42,7 @@ def test_a_right_page_passes(inside: Path) -> None:
         fence("python", "import mgspmv as mg\n\nwith mg.open_matrix('g.zarr') as A:\n    print(A.nnz, given)"),
         fence("text", "3 here"),
         fence("sh", "mgspmv generate rmat \\\n  g.zarr --scale 40"),
-        fence("toml", '[matrix.web]\npath = "e.csv"'),
+        fence("toml", '[matrix.web]\nsource = "e.csv"'),
         fence("measured", "date: yesterday"),
         fence("sh", "mgspmv info nowhere.zarr") + fence("text", "error: there is no ...nowhere.zarr..."),
         fence("sh", "mgspmv plan g.zarr --cluster cuda") + fence("text", "output of what is not run here"),

@@ -96,7 +96,7 @@ def test_everything_else_that_is_read(url, tmp_path):
             use()
         assert re.match(f"{url}/.*: {SAID}", str(caught.value)), name
     assert SAID in invoke("ingest", f"{url}/silent.txt", "a.zarr", code=3)[1]
-    text = f'folder = "out"\n[matrix.web]\npath = "{url}/silent.txt"\n'
+    text = f'folder = "out"\n[matrix.web]\nsource = "{url}/silent.txt"\n'
     with pytest.raises((MgspmvError, StepsFailedError), match=r"the server sent nothing for 0\.25 seconds"):
         run_pipeline(write_definition(text))
 

@@ -137,7 +137,7 @@ class TestWhatIsMade:
         np.save("x.npy", [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
         zarr.create_array("in.zarr", data=np.array([1.0, -1.0]))
         run(
-            'folder = "out"\n[matrix.a]\npath = "a.mtx"\ntranspose = true\n'
+            'folder = "out"\n[matrix.a]\nsource = "a.mtx"\ntranspose = true\n'
             '[product.y]\nx = "x.npy"\nalpha = [1.0, 2.0]\n'
             '[product.z]\nx = "in.zarr"\ntranspose = true\nformat = "zarr"\nbeta = 0.5\ny = "y.npy"\n',
             throw=False,
@@ -212,7 +212,7 @@ class TestKept:
         shutil.move("out", "moved")
         (folder / "data").mkdir()
         shutil.move("edges.txt", "data/e.txt")
-        record = run(overrides={"folder": "moved", "matrix.web.path": "data/e.txt"})
+        record = run(overrides={"folder": "moved", "matrix.web.source": "data/e.txt"})
         assert set(find_states(record).values()) == {"kept"}
 
     def test_a_source_that_makes_the_same_matrix(self):

@@ -19,7 +19,7 @@ from tests.support.definitions import EDGES, find_digests, find_states, write_de
 WHOLE = """
 folder = "out"
 [matrix.web]
-path = "${URL}/edges.txt"
+source = "${URL}/edges.txt"
 store = "${URL}/stores/web.zarr"
 [run]
 [run.damping]

@@ -13,7 +13,7 @@ from tests.support.definitions import write_definition, write_sources
 TEXT = """
 folder = "out"
 [matrix.web]
-path = "edges.txt"
+source = "edges.txt"
 transpose = true
 [matrix.web.update]
 insert = "more.txt"

@@ -167,7 +167,7 @@ class TestStores:
 
     def test_one_that_is_there_is_updated(self, night):
         mg.ingest("edges.txt", "web.zarr", duplicates="sum")
-        text = UPDATE.replace('path = "edges.txt"', 'open = "web.zarr"').replace('duplicates = "sum"\n', "")
+        text = UPDATE.replace('source = "edges.txt"', 'open = "web.zarr"').replace('duplicates = "sum"\n', "")
         night("mon", text)
         assert read_entries("web.zarr") == MONDAY
         mg.update("web.zarr", delete=((3,), (1,)))

@@ -67,19 +67,19 @@ def test_of_what_is_not_there(folder):
     """Which is said before anything is made; of URLs nobody is asked."""
     text = (
         WEB
-        + '[matrix.far]\npath = "https://127.0.0.1:1/x.txt"\n[run]\n[run.a]\n[run.b]\npersonalization = "none.csv"\n'
+        + '[matrix.far]\nsource = "https://127.0.0.1:1/x.txt"\n[run]\n[run.a]\n[run.b]\npersonalization = "none.csv"\n'
     )
     found = states(plan_pipeline(write_definition(text)))
     assert found["web"][0] == found["web/a"][0] == found["far"][0] == "to make"
     assert found["web/b"] == ("failing", "none.csv: there is no such file; check the path")
-    changes = ({"matrix.web.path": "none.txt"}, {"matrix.web.path": ["edges.txt", "none.txt"]})
+    changes = ({"matrix.web.source": "none.txt"}, {"matrix.web.source": ["edges.txt", "none.txt"]})
     changes += ({"matrix.web.vertices": "none.txt"}, {"matrix.web.update.insert": "none.txt"})
     for overrides in changes:
         found = states(plan_pipeline("p.toml", overrides=overrides))
         assert found["web"] == ("failing", "none.txt: there is no such file; check the path")
         assert found["web/a"] == ("failing", "needs web, which cannot be made")
-    assert states(plan_pipeline("p.toml", overrides={"matrix.web.path": "*.csv"}))["web"][0] == "failing"
-    assert states(plan_pipeline("p.toml", overrides={"matrix.web.path": ""}))["web"][1].startswith("'': there is no")
+    assert states(plan_pipeline("p.toml", overrides={"matrix.web.source": "*.csv"}))["web"][0] == "failing"
+    assert states(plan_pipeline("p.toml", overrides={"matrix.web.source": ""}))["web"][1].startswith("'': there is no")
     assert not (folder / "out").exists()
 
 

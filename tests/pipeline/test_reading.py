@@ -68,7 +68,7 @@ class TestSteps:
         assert [(run.alpha, run.tol, run.max_iter) for run in runs.values()] == [(0.6, 1e-3, 100), (0.5, 1e-3, 100)]
 
     def test_matrices_of_runs_and_products(self):
-        text = WEB + '[matrix.a]\npath = "x"\nkind = "matrix"\n[run]\n[product.y]\nx = "x.npy"\n'
+        text = WEB + '[matrix.a]\nsource = "x"\nkind = "matrix"\n[run]\n[product.y]\nx = "x.npy"\n'
         assert list_names(text) == ["web", "web/pagerank", "web/y", "a", "a/y"]
         assert list_names(text, {"product.y.matrix": "a", "run.matrix": ["web", "web"]}) == [
             "web",
@@ -99,7 +99,7 @@ class TestPaths:
             "folder": "out",
             "cluster.tls": "tls",
             "output.folder": "results",
-            "matrix.web.path": ["a.txt", "b/*.txt"],
+            "matrix.web.source": ["a.txt", "b/*.txt"],
             "matrix.web.vertices": "ids.txt",
             "matrix.web.store": "w.zarr",
             "matrix.web.scratch": "scratch",
@@ -121,15 +121,15 @@ class TestPaths:
 
         expected = read_pipeline(write_definition(""), {key: join(value) for key, value in paths.items()}).pipeline
         assert definition.pipeline == expected
-        assert definition.written.model_dump()["matrix"]["web"]["path"] == ["a.txt", "b/*.txt"]
+        assert definition.written.model_dump()["matrix"]["web"]["source"] == ["a.txt", "b/*.txt"]
         [web, *_] = definition.list_steps()["web"]
         assert (web.target, web.written.store, str(definition.folder)) == ("sub/w.zarr", "w.zarr", "sub/out")
 
     @pytest.mark.parametrize("path", ["/data/x.txt", "s3://bucket/x.txt", "file:///x.txt", "-", ""])
     def test_others_stay(self, folder, path):
         (folder / "sub").mkdir()
-        definition = read_pipeline(write_definition(WEB, "sub/p.toml"), {"matrix.web.path": path})
-        assert definition.pipeline.matrix["web"].path == path
+        definition = read_pipeline(write_definition(WEB, "sub/p.toml"), {"matrix.web.source": path})
+        assert definition.pipeline.matrix["web"].source == path
 
     def test_words_are_no_paths(self, folder):
         words = {"personalization": "uniform", "nstart": "previous", "dangling": "drop"}
@@ -144,7 +144,8 @@ class TestPaths:
         (folder / "[ab]" / "c[1].txt").write_text("1 2\n")
         name = write_definition(WEB, "[ab]/p.toml")
         paths = [
-            read_pipeline(name, {"matrix.web.path": path}).pipeline.matrix["web"].path for path in ("*.txt", "c[1].txt")
+            read_pipeline(name, {"matrix.web.source": path}).pipeline.matrix["web"].source
+            for path in ("*.txt", "c[1].txt")
         ]
         assert paths == ["[[]ab]/*.txt", "[ab]/c[1].txt"]
 
@@ -160,13 +161,13 @@ class TestVariables:
         monkeypatch.delenv("NOWHERE", raising=False)
         text = WEB.replace("edges.txt", "${DATA}/${NOWHERE:-web}${EMPTY:-.mtx}${EMPTY}${NOWHERE:-}$$1 $x")
         definition = read_pipeline(write_definition(text))
-        assert definition.pipeline.matrix["web"].path == "/data/web.mtx$1 $x"
-        assert definition.tables["matrix"]["web"]["path"] in text, "as it is written"
+        assert definition.pipeline.matrix["web"].source == "/data/web.mtx$1 $x"
+        assert definition.tables["matrix"]["web"]["source"] in text, "as it is written"
 
     def test_what_is_not_set_is_named_with_all_else(self, monkeypatch):
         monkeypatch.delenv("NOWHERE", raising=False)
         assert problems_of(RUN.replace("edges.txt", "${NOWHERE}/x").replace("alpha", "alhpa")) == [
-            "matrix.web.path: the environment variable NOWHERE is not set; set it, or write ${NOWHERE:-DEFAULT}",
+            "matrix.web.source: the environment variable NOWHERE is not set; set it, or write ${NOWHERE:-DEFAULT}",
             "run.alhpa: unknown key; did you mean 'alpha'?",
         ]
 
@@ -203,7 +204,7 @@ def test_a_mistake_that_runs_share_is_said_once_and_of_where_it_is():
 @pytest.mark.parametrize("value", ["${DATA/x", "${1}", "${}", "${DATA:-${HOME}}"])
 def test_what_is_no_variable(value):
     assert problems_of(RUN.replace("edges.txt", value)) == [
-        f"matrix.web.path: expected ${{NAME}} or ${{NAME:-DEFAULT}}, not nested, or $$ for a $; got {value!r}"
+        f"matrix.web.source: expected ${{NAME}} or ${{NAME:-DEFAULT}}, not nested, or $$ for a $; got {value!r}"
     ]
 
 
@@ -211,7 +212,7 @@ def test_what_is_no_variable(value):
     ("change", "problem"),
     [
         (("alpha", "alhpa"), "run.alhpa: unknown key; did you mean 'alpha'?"),
-        (("path", "zebra"), "matrix.web.zebra: unknown key; known keys: format, n_vertices, vertices, delim"),
+        (("source", "zebra"), "matrix.web.zebra: unknown key; known keys: format, n_vertices, vertices, delim"),
         (("[run]", 'kind = "grpah"\n[run]'), "matrix.web.kind: input should be 'graph', 'matrix' or 'stochastic', not"),
         (("0.85", '"0.85"'), "run.alpha: input should be a valid number, not '0.85'"),
         (("0.85", '[0.5, "x"]'), "run.alpha.1: input should be a valid number, not 'x'"),
@@ -242,26 +243,26 @@ def test_what_is_no_variable(value):
             "run.matrix: 'web' is of kind 'matrix' and cannot be ran",
         ),
         (
-            ('path = "edges.txt"', ""),
-            "matrix.web: no source: set path (a file), generate (the name of a generator) or op",
+            ('source = "edges.txt"', ""),
+            "matrix.web: no source: set source (a file), generate (the name of a generator) or op",
         ),
-        (("path =", 'open = "x.zarr"\npath ='), "matrix.web: path and open are 2 sources; set only one of them"),
+        (("source =", 'open = "x.zarr"\nsource ='), "matrix.web: source and open are 2 sources; set only one of them"),
         (
             ("[run]", "parameters = {scale = 3}\n[run]"),
-            "matrix.web: parameters: not used with path; remove one or the other",
+            "matrix.web: parameters: not used with source; remove one or the other",
         ),
-        (('path = "edges.txt"', 'generate = "rmta"'), "matrix.web: there is no generator 'rmta'; did you m"),
+        (('source = "edges.txt"', 'generate = "rmta"'), "matrix.web: there is no generator 'rmta'; did you m"),
         (
-            ('path = "edges.txt"', 'generate = "rmat"\nparameters = {scael = 3}'),
+            ('source = "edges.txt"', 'generate = "rmat"\nparameters = {scael = 3}'),
             "matrix.web: generator rmat has no option 'scael'; did you mean 'scale'?",
         ),
         (
-            ('path = "edges.txt"', 'generate = "rmat"\nparameters = {scale = 3}\ncolumns = ["a"]'),
+            ('source = "edges.txt"', 'generate = "rmat"\nparameters = {scale = 3}\ncolumns = ["a"]'),
             "matrix.web: columns: not used with generate; remove one or the other",
         ),
-        (('path = "edges.txt"', 'open = "x"\norder = "rcm"'), "matrix.web: order: not used with open; remove"),
+        (('source = "edges.txt"', 'open = "x"\norder = "rcm"'), "matrix.web: order: not used with open; remove"),
         (("[run]", "[matrix.web.update]\n[run]"), "matrix.web.update: no files: set insert (entries to add), delete"),
-        (("[run]", '[matrix."a/b"]\npath = "x"\n[run]'), "matrix.a/b: a name consists of letters, digits, - and _, as"),
+        (("[run]", '[matrix."a/b"]\nsource = "x"\n[run]'), "matrix.a/b: a name consists of letters, digits, - and _,"),
         (
             ("[run]", "[batch.b]\n[run.b]"),
             "batch.b: a run has the same name, and both would write to the same folder; rename one",
@@ -326,7 +327,7 @@ def test_all_problems_come_at_once():
     [
         ("nmae", "name"),
         ("cluster.wrokers", "workers"),
-        ("matrix.web.pth", "path"),
+        ("matrix.web.sorce", "source"),
         ("matrix.web.update.insret", "insert"),
         ("run.damping.max_itr", "max_iter"),
         ("batch.topics.widht", "width"),
@@ -346,7 +347,7 @@ def test_no_matrix():
 
 def test_what_is_no_toml(folder):
     with pytest.raises(PipelineError, match=r"p\.toml: not valid TOML: .*at line 2, column"):
-        read_pipeline(write_definition("[matrix]\npath = \n"))
+        read_pipeline(write_definition("[matrix]\nsource = \n"))
     with pytest.raises(PipelineError, match=r"none\.toml: cannot read this pipeline: No such file"):
         read_pipeline("none.toml")
     (folder / "b.toml").write_bytes(b"\xff")

@@ -52,7 +52,7 @@ def server(tmp_path, monkeypatch):
 
 REMOTE = """folder = "out"
 [matrix.web]
-path = "http://127.0.0.1:${PORT}/at-${TOKEN}/edges.txt"
+source = "http://127.0.0.1:${PORT}/at-${TOKEN}/edges.txt"
 [run]
 personalization = "${TOKEN}/seeds.txt"
 checkpoint = true
@@ -89,7 +89,7 @@ def test_a_run_a_second_one_and_a_report_tell_no_value(server, text):
     [run] = Path(folder, ".mgspmv/runs").glob("*.json")
     definition = json.loads(run.read_text())["definition"]
     assert definition["run"]["personalization"] == "${TOKEN}/seeds.txt"
-    assert definition["matrix"]["web"]["path"] in text
+    assert definition["matrix"]["web"]["source"] in text
     assert any(SECRET in asked for asked in server) is (text is REMOTE), "it was sent where the definition says"
 
 

@@ -50,6 +50,6 @@ def test_definitions_to_copy_follow_the_schema(path):
 
 
 def test_what_does_not_follow_the_schema():
-    definition = {"matrix": {"web": {"path": 3}}, "run": {"alpha": ["x"], "a": {"alhpa": 1}}, "x": 1}
+    definition = {"matrix": {"web": {"source": 3}}, "run": {"alpha": ["x"], "a": {"alhpa": 1}}, "x": 1}
     errors = jsonschema.Draft202012Validator(make_schema()).iter_errors(definition)
-    assert {error.json_path for error in errors} == {"$.matrix.web.path", "$.run.alpha", "$.run.a", "$"}
+    assert {error.json_path for error in errors} == {"$.matrix.web.source", "$.run.alpha", "$.run.a", "$"}

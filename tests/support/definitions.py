@@ -20,18 +20,18 @@ EDGES = "# a cycle with a chord\n1 2\n2 3\n3 1\n1 3\n"
 WEB = """
 folder = "out"
 [matrix.web]
-path = "edges.txt"
+source = "edges.txt"
 """
 
 THREE = """
 folder = "out"
 [matrix.web]
-path = "edges.txt"
+source = "edges.txt"
 [matrix.rmat]
 generate = "rmat"
 parameters = {scale = 6, edge_factor = 4, seed = 1}
 [matrix.ring]
-path = "ring.mtx"
+source = "ring.mtx"
 kind = "graph"
 [run]
 top = 3

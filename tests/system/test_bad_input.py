@@ -51,12 +51,12 @@ def save(path: str) -> Callable[[], Any]:
     return lambda: mg.pagerank(mg.open_matrix("ring.zarr")).save(path)
 
 
-RING = '[matrix.ring]\npath = "ring.txt"\n'
+RING = '[matrix.ring]\nsource = "ring.txt"\n'
 
 
 def read(source: str, *keys: str) -> str:
     """A definition that ranks a file."""
-    return "\n".join([f'[matrix.ring]\npath = "{source}"', *keys, "[run]"])
+    return "\n".join([f'[matrix.ring]\nsource = "{source}"', *keys, "[run]"])
 
 
 def opened(store: str, *keys: str) -> str:
@@ -283,10 +283,10 @@ DEFINITIONS = {
     "another type": (f'{RING}[run]\nalpha = "high"', "alpha"),
     "no TOML": ("[run\nalpha = 0.9", "TOML"),
     "no such matrix": (f'{RING}[run]\nmatrix = "none"', "none"),
-    "a variable that is not set": (f'{RING}[matrix.web]\npath = "${{MGSPMV_NOWHERE}}"', "MGSPMV_NOWHERE"),
+    "a variable that is not set": (f'{RING}[matrix.web]\nsource = "${{MGSPMV_NOWHERE}}"', "MGSPMV_NOWHERE"),
     "two sources": (
-        f'{RING}[matrix.web]\npath = "ring.txt"\ngenerate = "rmat"\nparameters = {{scale = 3}}',
-        "path and generate",
+        f'{RING}[matrix.web]\nsource = "ring.txt"\ngenerate = "rmat"\nparameters = {{scale = 3}}',
+        "source and generate",
     ),
     "an output of no form": (f'{RING}[output]\nformats = ["doc"]', "doc"),
 }

@@ -26,7 +26,7 @@ PARQUET_KEY = b"mgspmv"
 DEFINITION = """
 folder = "{folder}/out"
 [matrix.web]
-path = "{folder}/edges.txt"
+source = "{folder}/edges.txt"
 weights = true
 [run.ranks]
 alpha = [0.5, 0.85]

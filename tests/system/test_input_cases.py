@@ -586,7 +586,7 @@ def test_pipelines_read_edges_by_the_same_rules(name, folder):
     text, options = FORMS[name]
     (folder / "edges.csv").write_text(text)
     keys = "".join(f"{key} = {_to_toml(value)}\n" for key, value in options.items())
-    assert mg.run_pipeline(write_definition(f'folder = "out"\n[matrix.web]\npath = "edges.csv"\n{keys}')).is_success
+    assert mg.run_pipeline(write_definition(f'folder = "out"\n[matrix.web]\nsource = "edges.csv"\n{keys}')).is_success
     assert list_arcs("out/web.zarr") == sorted(ADDED)
 
 

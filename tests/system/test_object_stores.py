@@ -36,7 +36,7 @@ PLACES = [*PROTOCOLS, pytest.param("obstore+s3", marks=pytest.mark.external())]
 PIPELINE = """
 folder = "out"
 [matrix.web]
-path = "{0}/few.txt"
+source = "{0}/few.txt"
 store = "{0}/piped.zarr"
 [run]
 [output]

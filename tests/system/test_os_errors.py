@@ -84,7 +84,7 @@ def made(tmp_path, monkeypatch):
     Path("edges.txt").write_text("1 2\n2 3\n3 1\n1 3\n3 5\n")
     Path("ids.txt").write_text("1\n2\n3\n")
     Path("seeds.csv").write_text("vector,vertex,weight\na,1,1\n")
-    Path("p.toml").write_text('[matrix.g]\npath = "edges.txt"\n[run]\ntol = 1e-3\n')
+    Path("p.toml").write_text('[matrix.g]\nsource = "edges.txt"\n[run]\ntol = 1e-3\n')
     np.save("x.npy", np.ones(4))
     Path("out").mkdir()
     for folder in ("", "out/"):

@@ -98,7 +98,7 @@ def test_a_large_shape_is_refused_unless_it_is_allowed(name, folder):
     with pytest.raises(SourceError, match="the shape 50,000 x"):
         mg.ingest(source, MemoryStore(), **kind)
     assert "pass --set allow_hypersparse=true if it is intended" in invoke("ingest", source, "new.zarr", code=3)[1]
-    definition = f'folder = "out"\n[matrix.web]\npath = "{source}"\nkind = "matrix"\n'
+    definition = f'folder = "out"\n[matrix.web]\nsource = "{source}"\nkind = "matrix"\n'
     with pytest.raises(StepsFailedError, match="allow_hypersparse"):
         run_pipeline(write_definition(definition))
     assert sorted({*os.listdir()} - {"p.toml", "out"}) == before
@@ -151,7 +151,7 @@ def test_what_an_update_inserts(name):
 def test_what_the_update_of_a_definition_inserts():
     write_text("edges.txt", "0 1\n1 0\n")
     source = write_text(*INSERTIONS["an edge list"])
-    definition = f'folder = "out"\n[matrix.web]\npath = "edges.txt"\nupdate.insert = "{source}"\n'
+    definition = f'folder = "out"\n[matrix.web]\nsource = "edges.txt"\nupdate.insert = "{source}"\n'
     with pytest.raises(StepsFailedError, match="the shape 50,000 x 50,000 is stated"):
         run_pipeline(write_definition(definition))
     run_pipeline(write_definition(definition + "update.allow_hypersparse = true\n"))
