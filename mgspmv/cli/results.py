@@ -6,9 +6,10 @@ import os
 from typing import get_args
 
 from mgspmv.cli.program import Answer
-from mgspmv.cli.solutions import add_summary, describe_order, list_order, list_top, tabulate_top
+from mgspmv.cli.solutions import describe_order, list_order, list_top, tabulate_summary, tabulate_top
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import OptionError, StoreExistsError
+from mgspmv.validation import to_json
 
 
 def top(ranks: str, top: int = 10) -> Answer:
@@ -27,8 +28,9 @@ def summary(ranks: str, bins: int = 20) -> Answer:
     from mgspmv.results import load_solution
 
     solution = load_solution(ranks)
-    told = {"status": solution.status.value, "scaler": solution.scaler}
-    return add_summary(Answer(told, []), solution.summary(bins))
+    found = solution.summary(bins)
+    payload = {"status": solution.status.value, "scaler": solution.scaler, "summary": to_json(found.to_dict())}
+    return Answer(payload, tabulate_summary(found))
 
 
 def report(source: str, output: str = "report.html", overwrite: bool = False) -> Answer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import islice, pairwise
 from math import inf, isfinite, isnan
 from typing import TYPE_CHECKING, Any
@@ -68,9 +68,8 @@ def answer_ranks(
     return Answer(payload, [tabulate_top(highest), tabulate_fields(fields)], failure)
 
 
-def add_summary(answer: Answer, found: Summary) -> Answer:
-    """Add a summary of the distribution of ranks to an answer."""
-    payload = answer.payload | {"summary": to_json(found.to_dict())}
+def tabulate_summary(found: Summary) -> list[Any]:
+    """Describe the distribution of ranks in tables and lines."""
     moments = {name: f"{getattr(found, name):.8g}" for name in ("min", "max", "mean", "sum", "std")}
     counts = {"vertices": f"{found.n:,}", "not finite": f"{found.n_non_finite:,}"}
     percentiles = {f"{percent:g}% are at most": f"{value:.8g}" for percent, value in found.percentiles.items()}
@@ -79,7 +78,7 @@ def add_summary(answer: Answer, found: Summary) -> Answer:
     rows = [(f"{low:.4g}", f"{high:.4g}", f"{count:,}") for (low, high), count in bins]
     outside = [f"0 or less: {found.histogram.n_outside:,}"] if found.histogram.n_outside else []
     histogram = [tabulate(("from", "to", "vertices"), rows)] if rows else []
-    return replace(answer, payload=payload, parts=[*answer.parts, tabulate_fields(fields), *histogram, *outside])
+    return [tabulate_fields(fields), *histogram, *outside]
 
 
 def _describe_memory(memory: dict[str, list[int]]) -> str:
