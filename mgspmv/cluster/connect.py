@@ -280,6 +280,7 @@ def _start(
     port = dashboard_port
     if port is None:
         port = 0 if scheduler_port == DASHBOARD_PORT else DASHBOARD_PORT  # Dask would bind it before the scheduler does
+    loaded = dask.config.get("distributed.worker.preload")
     options: dict[str, Any] = {
         "host": host,
         "scheduler_port": scheduler_port,
@@ -287,8 +288,8 @@ def _start(
         "memory_limit": 0,  # the plan is checked instead; a nanny would kill workers at 95 %
         "dashboard_address": f"{dashboard_host}:{port}",
         "silence_logs": logging.CRITICAL,  # errors that end a run are raised, with more detail
-        # Replaces the configured preloads, and those of dask-cuda.
-        "preload": [*dask.config.get("distributed.worker.preload"), worker_warnings.__name__],
+        # These replace the configured ones and those of dask-cuda.
+        "preload": [*([loaded] if isinstance(loaded, str) else loaded), worker_warnings.__name__],
     }
     hosts = list_hosts((host, dashboard_host), dashboard_origins)
     try:
