@@ -1,4 +1,4 @@
-"""Conversions of sources to stores, of stores to other stores, and of stores to files in other formats."""
+"""Conversions of sources to stores, and of stores to other stores."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from zarr.storage import MemoryStore
 from mgspmv.api.arguments import check_threads, parse_size
 from mgspmv.api.matrix import Matrix
 from mgspmv.errors import OptionError
-from mgspmv.export.export import Format, check_vertices, choose_format, export_matrix
-from mgspmv.export.export import check_target as check_export
 from mgspmv.ingest.generate import make_generator
 from mgspmv.ingest.open import open_source, open_update
 from mgspmv.ingest.source import Source
@@ -437,59 +435,6 @@ def update(
     report = on_progress or ignore
     writing: dict[str, Any] = {"missing": missing, "keep": keep, "allow_hypersparse": allow_hypersparse}
     return open_written(store, update_store(stored, *sources, options, describe, report, room, **writing))
-
-
-@watched
-def export(
-    store: StoreLike | Matrix,
-    target: str | os.PathLike[str],
-    *,
-    format: Format | None = None,
-    vertices: str | os.PathLike[str] | None = None,
-    overwrite: bool = False,
-    memory: str | int | None = None,
-    threads: int | None = None,
-    scratch: str | os.PathLike[str] | None = None,
-    on_progress: Progress | None = None,
-) -> MatrixInfo:
-    """Write a stored matrix in the order and with the ids of its source; ingesting the result makes the same store.
-
-    Entry (i, j) of a graph is the arc i -> j, and rows and columns have the numbers of the source, also where the store
-    is renumbered. The matrix is never in memory as a whole.
-
-    Parameters
-    ----------
-    store : path or URL of the store, or an opened matrix
-    target : local path, or URL that fsspec supports
-    format : `matrix-market` (.mtx, .mtx.gz, .mtx.zst); `csv` (.csv, .csv.gz, .csv.zst) and `parquet` (.parquet, .pq),
-        with the source's ids in columns src and dst, and values in weight; `npz` (.npz, SciPy's); `anndata` (.zarr, an
-        AnnData whose X it is) or `binsparse` (.zarr); default by the suffix, where that leaves no choice
-    vertices : file for the ids, one per line in the order of rows, as `ingest` takes them by `vertices`
-    overwrite : replace the file, or the exported group, once the new one is complete
-    memory, threads, scratch : as for `ingest`; entries are only sorted where a renumbered matrix becomes `npz`,
-        `anndata` or `binsparse`
-    on_progress : called with (phase, done, total or None)
-
-    Returns
-    -------
-    Info of the store.
-
-    Raises
-    ------
-    OptionError : an unknown format; a suffix that is not the format's; a matrix or ids that the format cannot hold
-    StoreExistsError : the target exists and is not to be overwritten
-    StoreError : `store` cannot be read, or `target` not be written; then nothing is left of it
-    CapacityError : a renumbered matrix has more rows than there is memory for
-    """
-    check_threads(threads)
-    chosen = choose_format(target, format)
-    check_export(target, chosen, overwrite=overwrite)
-    stored = open_given(store)
-    if vertices is not None:
-        check_vertices(stored, vertices, overwrite=overwrite)
-    room = find_budget(target, parse_size(memory), threads, scratch)
-    export_matrix(stored, target, chosen, room, on_progress or ignore, vertices)
-    return stored.info
 
 
 @watched
