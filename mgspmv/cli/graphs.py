@@ -34,11 +34,14 @@ def open_graph(graph: str, place: PlacementOptions, *, kind: Kind = "graph", tra
     SourceError : edges that cannot be read
     StoreError : a store that cannot be read
     """
+    from mgspmv import api
     from mgspmv.api.inputs import as_matrix
 
     try:
         matrix = as_matrix(graph, kind, transpose=transpose, threads=place.threads)
     except SourceError as error:
+        if graph.rstrip("/").endswith(".zarr"):
+            api.open(graph)  # raises what is wrong with it as a store
         if error.line_number is not None:
             print_note("note: `mgspmv ingest` has options on how edges are read, and its STORE can be ranked")
         raise
