@@ -37,7 +37,7 @@ from benchmarks.tables import Setting, format_row, format_setting
 from mgspmv import api
 from mgspmv.errors import OptionError
 from mgspmv.kernels.catalogue import Backend
-from mgspmv.model import Event
+from mgspmv.model import Event, Phase
 
 Seeds = Sequence[dict[int, float]]
 """Weights by vertex, of each vector."""
@@ -189,7 +189,7 @@ def run_batch(
 
 
 def _run_one(A: api.Matrix, seeds: Seeds, precision: Any, backend: Backend, width: int | None) -> Record:
-    options: dict[str, Any] = {"precision": precision, "backend": backend}
+    A, options = A.on(backend), {"precision": precision}
     sample = np.random.default_rng(1).permutation(len(seeds))[:LEAST_SAMPLED].tolist()
     checked = api.pagerank_batch(A, [seeds[k] for k in sample], width=width, **options)
     singles = _Singles(A, seeds, sample, **options)
@@ -209,13 +209,13 @@ def _run_one(A: api.Matrix, seeds: Seeds, precision: Any, backend: Backend, widt
     singles = _Singles(A, seeds, sample, **options)
     waited_s = 0.0
 
-    def take_turn(event: Event) -> None:
+    def take_turn(news: Event | Phase) -> None:
         nonlocal waited_s
-        if event.iteration % PASSES_APART == PASSES_APART // 2:
+        if isinstance(news, Event) and news.iteration % PASSES_APART == PASSES_APART // 2:
             waited_s += singles.run_next()
 
     began = time.perf_counter()
-    batch = api.pagerank_batch(A, seeds, width=width, top=TOP, on_event=take_turn, **options)
+    batch = api.pagerank_batch(A, seeds, width=width, keep_top=TOP, **options, progress=take_turn)
     batch_s = time.perf_counter() - began - waited_s - batch.seconds["compile"]
     while len(singles.seconds) < len(sample):
         singles.run_next()

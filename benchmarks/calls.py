@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _time_ranks(matrix: mg.Matrix, options: argparse.Namespace) -> list[dict[str, Any]]:
     def rank(iterations: int, precision: Any, backend: Any) -> mg.Solution:
-        return mg.pagerank(matrix, norm="fixed", max_iter=iterations, precision=precision, backend=backend)
+        return mg.pagerank(matrix.on(backend), norm="fixed", max_iter=iterations, precision=precision)
 
     reference = rank(FEW, "float64", "cpu").values
     records = []
@@ -72,7 +72,7 @@ def _time_products(matrix: mg.Matrix, options: argparse.Namespace) -> list[dict[
     for dtype, tolerance in PRODUCT_TOLERANCE.items():
         x = np.random.default_rng(3).random(arcs.shape[1]).astype(dtype)
         expected = arcs.astype(np.float64) @ x.astype(np.float64)
-        operator = matrix.as_linear_operator(precision=dtype, backend=options.backend)
+        operator = matrix.on(options.backend).as_linear_operator(precision=dtype)
         error = float(np.max(np.abs(operator.matvec(x) - expected) / np.maximum(expected, 1)))
         record = {"graph": f"rmat{options.scale}", "contender": f"product, {dtype}", "error": error}
         if error <= tolerance:

@@ -144,7 +144,7 @@ def measure_graph(edge_factor: int, folder: Path, cluster: Any, options: argpars
 def rank(matrix: Any, executor: Any, iterations: int, precision: Any, *, threads: int | None = None) -> mg.Solution:
     """Make so many iterations."""
     asked: dict[str, Any] = {"alpha": ALPHA, "norm": "fixed", "max_iter": iterations, "precision": precision}
-    return mg.pagerank(matrix, executor=executor, threads=threads, **asked)
+    return mg.pagerank(matrix.on(threads=threads, executor=executor), **asked)
 
 
 def check_executors(

@@ -45,7 +45,7 @@ class OurProduct(ProductPeer):
         self._matrix, self._x, self._threads = mg.open_matrix(graph.store), make_vector(graph.n), threads
 
     def run(self) -> np.ndarray:
-        return mg.spmv(self._matrix, self._x, threads=self._threads)
+        return mg.spmv(self._matrix.on(threads=self._threads), self._x)
 
 
 class GraphBlasProduct(ProductPeer):

@@ -55,7 +55,7 @@ class OurRanking(RankingPeer):
         return result.iterations
 
     def _rank(self, matrix: mg.Matrix) -> mg.Solution:
-        return mg.pagerank(matrix, alpha=ALPHA, tol=self._tol, precision=self._precision, threads=self._threads)
+        return mg.pagerank(matrix.on(threads=self._threads), alpha=ALPHA, tol=self._tol, precision=self._precision)
 
 
 class OurRankingFromFile(OurRanking):

@@ -85,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with open_cache(options.cache) as folder:
         graph = Graph.make(options.scale, folder)
         with mg.open_matrix(graph.store) as A:
-            digest = mg.pagerank(A, norm="fixed", max_iter=20, backend="cpu", throw=False).digest()
+            digest = mg.pagerank(A.on("cpu"), norm="fixed", max_iter=20, throw=False).digest()
         rows = [_measure(caches, graph, digest, options) for caches in ("warm", "cold")]
     tables = tabulate(rows)
     write_files(options, rows, tables, setting, LEGEND)

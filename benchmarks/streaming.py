@@ -146,7 +146,7 @@ def _run_case(
             began = time.perf_counter()
             streamed_bytes = A.bind_steps(dtype, precision, **sizes).layout.feed.streamed_bytes
             load_s = time.perf_counter() - began
-            made = api.pagerank(A, precision=precision, backend="cuda", norm="fixed", max_iter=iterations, **limits)
+            made = api.pagerank(A.on("cuda", **limits), precision=precision, norm="fixed", max_iter=iterations)
             peak = watch.stop()
     times = [sum(e.product_s) for e in made.events]
     digest = hashlib.sha256(made.values.tobytes()).hexdigest()[:16]

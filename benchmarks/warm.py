@@ -98,14 +98,15 @@ def run_warm(
     OptionError : a store of another kind than `graph`; not enough edges to change so many
     """
     records = []
-    asked: dict[str, Any] = {"tol": tol, "max_iter": MAX_ITER, "backend": "cpu", "threads": threads}
+    asked: dict[str, Any] = {"tol": tol, "max_iter": MAX_ITER}
     for store in stores:
         with api.open_matrix(store) as A:
             arcs, is_pattern = read_arcs(A), A.is_pattern
-            before = replace(api.pagerank(A, **asked), _ids=None)
+            before = replace(api.pagerank(A.on("cpu", threads=threads), **asked), _ids=None)
         for changes in CHANGES:
             with store_arcs(change_arcs(arcs, share, changes), is_pattern) as changed:
-                found = _run(PurePath(store).stem, changes, changed, before, rounds, asked)
+                placed = changed.on("cpu", threads=threads)
+                found = _run(PurePath(store).stem, changes, placed, before, rounds, asked)
             records += found
             for r in found:
                 say(f"{r.graph}, {r.changes}, {r.run}: {r.iterations} iterations, {1e3 * r.elapsed_s:.3g} ms")

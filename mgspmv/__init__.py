@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mgspmv.batch_results import BatchSolution
     from mgspmv.cluster.matrix import DistributedMatrix
     from mgspmv.ingest_report import IngestReport
-    from mgspmv.model import Event, MatrixInfo, Status
+    from mgspmv.model import Event, MatrixInfo, Phase, Status
     from mgspmv.monitor.progress import show_progress
     from mgspmv.pipeline import plan_pipeline, run_pipeline
     from mgspmv.plan import Plan
@@ -32,6 +32,7 @@ _HOMES = {
     "IngestReport": "mgspmv.ingest_report",
     "Event": "mgspmv.model",
     "MatrixInfo": "mgspmv.model",
+    "Phase": "mgspmv.model",
     "Status": "mgspmv.model",
     "show_progress": "mgspmv.monitor.progress",
     "Plan": "mgspmv.plan",
@@ -44,11 +45,13 @@ _HOMES = {
 
 __all__ = [
     "BatchSolution",
+    "Checkpoint",
     "DistributedMatrix",
     "Event",
     "IngestReport",
     "Matrix",
     "MatrixInfo",
+    "Phase",
     "Plan",
     "Solution",
     "Status",

@@ -52,16 +52,16 @@ class BatchSolution(Ranks):
     error_bounds_l1: np.ndarray
     """Upper bound of ||ranks - exact ranks||_1 per vector, float64, (n_vectors,)."""
     values: np.ndarray | None
-    """Ranks in the order of the store's vertices, float64 or float32, (n_vectors, n); None with `top`."""
+    """Ranks in the order of the store's vertices, float64 or float32, (n_vectors, n); None with `keep_top`."""
     top_ids: np.ndarray | None
-    """Ids of the highest ranks per vector, descending, int64 or strings (object), (n_vectors, k); with `top`. If fewer
-    than k vertices have a rank above 0, the rest is -1, or empty strings."""
+    """Ids of the highest ranks per vector, descending, int64 or strings (object), (n_vectors, k); with `keep_top`. If
+    fewer than k vertices have a rank above 0, the rest is -1, or empty strings."""
     top_ranks: np.ndarray | None
-    """Ranks of `top_ids`, 0 in the rest, float64 or float32, (n_vectors, k); with `top`."""
+    """Ranks of `top_ids`, 0 in the rest, float64 or float32, (n_vectors, k); with `keep_top`."""
     seconds: dict[str, float]
     """Seconds by phase, of all vectors together: load, compile, product, enter, residual, keep."""
     _ids: np.ndarray | None
-    """`ids`, or None when they are 0..n-1, and with `top`."""
+    """`ids`, or None when they are 0..n-1, and with `keep_top`."""
     options: dict[str, Any]
     """Options of the call, as JSON values; with `width`, the most vectors in a pass, and `steps`, the passes made."""
     matrix: dict[str, Any]
@@ -167,7 +167,7 @@ class BatchSolution(Ranks):
 
         Examples
         --------
-        >>> highest = mg.pagerank_batch(A, {"cats": [17, 4], "dogs": [23]}, top=100).top(3)
+        >>> highest = mg.pagerank_batch(A, {"cats": [17, 4], "dogs": [23]}, keep_top=100).top(3)
         >>> pandas.concat({label: table.to_pandas() for label, table in highest.items()}, axis=1)
         """
         if k is not None and k < 1:
@@ -178,7 +178,7 @@ class BatchSolution(Ranks):
         assert self.top_ranks is not None
         if k is not None and k > max(self.top_ids.shape[1], self.options["top"]):
             raise OptionError(
-                f"only the {self.top_ids.shape[1]} highest ranks were kept, not {k}; rank again with top={k}"
+                f"only the {self.top_ids.shape[1]} highest ranks were kept, not {k}; rank again with keep_top={k}"
             )
         rows = zip(self.labels, self.top_ids[:, :k], self.top_ranks[:, :k], strict=True)
         return {label: TopRanks(ids[ranks != 0], ranks[ranks != 0]) for label, ids, ranks in rows}
@@ -264,7 +264,9 @@ class BatchSolution(Ranks):
 
     def _get_values(self, owner: str) -> np.ndarray:
         if self.values is None:
-            raise OptionError(f"{owner} has only its highest ranks: read them with top(); leave out top= to keep all")
+            raise OptionError(
+                f"{owner} has only its highest ranks: read them with top(); leave out keep_top= to keep all"
+            )
         return self.values
 
     def _find(self, label: Any) -> int:

@@ -429,6 +429,18 @@ class Event:
     """Bytes held for block and vectors, per worker."""
 
 
+@dataclass(frozen=True)
+class Phase:
+    """Progress of a phase of a call, or of the checkpoints of its run."""
+
+    name: str
+    """Name, such as `load`; `checkpoint`, `resume` and `recover` are of a run."""
+    done: int
+    """Units done; of `checkpoint` and `resume` the iteration."""
+    total: int | None
+    """Units in all; None if unknown."""
+
+
 def default_threads() -> int:
     """Return the default number of threads that read, write and compute: the processors available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -57,9 +57,13 @@ class StoredGraph:
     def __init__(
         self, matrix: AnyMatrix, *, transpose: DistributedMatrix | None = None, weight: str = "weight"
     ) -> None:
-        from mgspmv.api.placing import Placement
+        from mgspmv.api import Matrix
+        from mgspmv.api.inputs import is_distributed
 
-        Placement(matrix)
+        if not (isinstance(matrix, Matrix) or is_distributed(matrix)):
+            raise OptionError(
+                f"expected an opened or a distributed matrix, not a {type(matrix).__name__}; pass mgspmv.open(store)"
+            )
         if (matrix.stored.original or matrix.stored).info.kind == "matrix":
             raise KindError(
                 f"{matrix.info.url} is a store of kind 'matrix', whose rows need not be in-edges; ingest its source "
@@ -191,7 +195,7 @@ def get_info() -> dict[str, Any]:
     calls = {"pagerank": "pagerank", "hits": "hits", "katz_centrality": "katz"}
     calls["eigenvector_centrality"] = "eigenvector_centrality"
     functions = {
-        name: {"additional_parameters": {"**options": f"others of mgspmv.{call}, such as threads or precision"}}
+        name: {"additional_parameters": {"**options": f"others of mgspmv.{call}, such as precision"}}
         for name, call in calls.items()
     }
     return {
@@ -299,7 +303,7 @@ def pagerank(
     stop: dict[str, Any] = {"tol": tol, "norm": "l1_per_node", "max_iter": max_iter}
     if len(G) * tol >= FARTHEST:  # any result of the first iteration is close enough
         stop = {"norm": "fixed", "max_iter": 1}
-    return _name(G, api.pagerank(matrix, alpha=alpha, weights=weights, **vectors, **stop, **options).values)
+    return _name(G, api.pagerank(matrix, alpha=alpha, weight=weights, **vectors, **stop, **options).values)
 
 
 @_as_networkx
@@ -326,7 +330,7 @@ def hits(
     _check_max_iter(max_iter)
     start = np.ones(len(G)) if nstart is None else np.array([nstart[node] for node in G], np.float64)
     matrix, weights = G.open("weight", transpose=True)
-    own: dict[str, Any] = {"weights": weights, "transpose": G.transpose, "normalized": False, "throw": False}
+    own: dict[str, Any] = {"weight": weights, "transpose": G.transpose, "normalized": False, "throw": False}
     found = api.hits(matrix, nstart=start, tol=tol, max_iter=max_iter, **own, **options)
     hubs, authorities = found.hubs.values, found.authorities.values
     if not found.authorities.status.is_success:
@@ -401,7 +405,7 @@ def _iterate(
         options["nstart"] = np.array([nstart[node] for node in G], np.float64)
     matrix, weights = G.open(weight)
     stop: dict[str, Any] = {"tol": tol, "norm": "l1_per_node", "max_iter": max_iter}
-    return _name(G, call(matrix, weights=weights, **stop, **options).values)
+    return _name(G, call(matrix, weight=weights, **stop, **options).values)
 
 
 def _check_max_iter(max_iter: int) -> None:
@@ -446,8 +450,8 @@ def _find_values(G: AnyGraph, numbers: Mapping[Any, float]) -> np.ndarray:
 def _find_operator(G: AnyGraph, matrix: Any, *, weights: bool) -> Any:
     """Return SciPy's operator of the matrix whose entry (i, j) is the arc i -> j."""
     if G.transpose is not None:
-        return G.transpose.as_linear_operator(matrix, weights=weights)
-    return matrix.as_linear_operator(weights=weights).T
+        return G.transpose.as_linear_operator(matrix, weight=weights)
+    return matrix.as_linear_operator(weight=weights).T
 
 
 def _find_singular(

@@ -46,8 +46,8 @@ class Ranks(Tabular):
     def save(self, path: str | os.PathLike[str], overwrite: bool = False) -> None:
         """Write the results to `path`, in the format of its suffix.
 
-        `.zarr`: a group with the arrays `values` (of a batch with `top`: `top_ids` and `top_ranks`) and `vertex_ids`,
-        the rest in its attributes; also at a URL.
+        `.zarr`: a group with the arrays `values` (of a batch with `keep_top`: `top_ids` and `top_ranks`) and
+        `vertex_ids`, the rest in its attributes; also at a URL.
         `.parquet`: columns `id` and `rank`, the rest in the metadata of its schema under `mgspmv`.
         `.csv`: lines `id,rank` under that header, each rank in the fewest digits that give the same float again;
         the rest is not saved, so a CSV file cannot be loaded again.

@@ -53,7 +53,7 @@ PARQUET_KEY = b"mgspmv"
 ENTRY_BYTES = 16
 """Bytes of an id and a rank."""
 MEND = "compute it again or restore a copy"
-_FORMER = {"tol_mode": "norm"}
+_FORMER = {"tol_mode": "norm", "weights": "weight"}
 """Options that had other names when the format was made, in which they may still be written."""
 
 

@@ -86,7 +86,7 @@ def test_highest_of_each():
     )
     assert highest.top(1) == whole.top(1)
     assert [len(pairs) for pairs in whole.top().values()] == [4, 4, 4]
-    with pytest.raises(OptionError, match="only the 2 highest ranks were kept, not 3; rank again with top=3"):
+    with pytest.raises(OptionError, match="only the 2 highest ranks were kept, not 3; rank again with keep_top=3"):
         highest.top(3)
     with pytest.raises(OptionError, match="has only its highest ranks: read them with top"):
         highest["a"]

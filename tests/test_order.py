@@ -39,6 +39,7 @@ from mgspmv.order import (
 )
 from tests.support.arrays import CsrArrays, build_matrix, read_arrays, transpose_arrays, write_store
 from tests.support.matrices import HARD
+from tests.support.placed import call_placed
 from tests.support.reference_data import shared_data
 from tests.support.stores import (
     Crash,
@@ -554,9 +555,9 @@ def test_products_are_in_the_order_of_the_source(shuffled, is_transposed, client
     with B.distribute(client) as D:
         for columns, options in PRODUCTS:
             x, options = make_vectors(90, columns, options)
-            wanted = mg.spmv(A, x, **options)
-            check_product(mg.spmv(B, x, **options), wanted)
-            check_product(mg.spmv(D, x, **options), wanted)
+            wanted = call_placed(mg.spmv, A, x, **options)
+            check_product(call_placed(mg.spmv, B, x, **options), wanted)
+            check_product(call_placed(mg.spmv, D, x, **options), wanted)
 
 
 @pytest.mark.parametrize("columns", [(), (3,)])
@@ -613,7 +614,7 @@ def make_runs(n, ids):
         "jumps, dangling as jumps": {"personalization": p},
         "drop": {"dangling": "drop", "personalization": by_id},
         "uniform": {"dangling": "uniform", "personalization": p},
-        "without weights": {"weights": False, "nstart": x},
+        "without weights": {"weight": False, "nstart": x},
         "few iterations": {"norm": "fixed", "max_iter": 3, "nstart": by_id},
     }
 
@@ -623,12 +624,12 @@ def test_ranks_are_in_the_order_of_the_source(web, executor, client):
     A, B = web
     runs = make_runs(A.shape[0], A.vertex_ids.tolist())
     for weights in (True, False):
-        with B.distribute(client, weights=weights) as D:
+        with B.distribute(client, weight=weights) as D:
             for name, options in runs.items():
-                if options.get("weights", True) is weights:
+                if options.get("weight", True) is weights:
                     options = {"norm": "fixed", "max_iter": 3} | options
                     wanted = mg.pagerank(A, **options)
-                    check_same(mg.pagerank(D, **options, executor=executor), wanted, name=name)
+                    check_same(mg.pagerank(D.on(executor=executor), **options), wanted, name=name)
                     if executor == "tasks":
                         check_same(found := mg.pagerank(B, **options), wanted, name=name)
                         assert found.top(5) == wanted.top(5)
@@ -643,7 +644,7 @@ def test_ranks_of_real_graphs_have_one_digest(name, ingested, tmp_path, client):
     assert (B.order != np.arange(A.shape[0])).any()
     wanted = mg.pagerank(A)
     check_same(mg.pagerank(B), wanted)
-    check_same(mg.pagerank(B, client=client), wanted)
+    check_same(mg.pagerank(B.on(client)), wanted)
 
 
 def test_messages_name_the_vertices_of_the_source(web):

@@ -28,7 +28,7 @@ def saved(tmp_path_factory):
     mg.ingest(sp.csr_array(np.roll(np.eye(5), 1, axis=0) + np.eye(5)[::-1]), folder / "s.zarr", kind="graph")
     with mg.open_matrix(folder / "s.zarr") as matrix:
         made = {"ranks": mg.pagerank(matrix), "batch": mg.pagerank_batch(matrix, alpha=[0.5, 0.8])}
-        made["top"] = mg.pagerank_batch(matrix, alpha=[0.5, 0.8], top=2)
+        made["top"] = mg.pagerank_batch(matrix, alpha=[0.5, 0.8], keep_top=2)
     for name, each in made.items():
         for suffix in (".zarr", ".parquet"):
             each.save(folder / f"{name}{suffix}")

@@ -2,6 +2,7 @@
 
 from mgspmv.api.batch_ranking import pagerank_batch
 from mgspmv.api.centrality import eigenvector_centrality, hits, katz, stationary
+from mgspmv.api.checkpointing import Checkpoint
 from mgspmv.api.exports import export
 from mgspmv.api.matrix import Matrix, open, open_matrix
 from mgspmv.api.powers import power_iteration
@@ -15,6 +16,7 @@ from mgspmv.store.versions import list_versions
 from mgspmv.store.write import drop_versions
 
 __all__ = [
+    "Checkpoint",
     "Matrix",
     "drop_versions",
     "eigenvector_centrality",

@@ -6,16 +6,10 @@ import math
 from numbers import Real
 from typing import Any
 
-import numpy as np
-
 from mgspmv.errors import OptionError
 from mgspmv.kernels.device import free_device_memory
 from mgspmv.model import free_memory
-from mgspmv.partition import limit, parse_bytes
-
-
-def parse_size(size: str | int | None) -> int | None:
-    return None if size is None else parse_bytes(size)
+from mgspmv.partition import limit
 
 
 def limit_to_free(*, device_memory: int | None = None, host_memory: int | None = None) -> dict[str, Any]:
@@ -24,13 +18,6 @@ def limit_to_free(*, device_memory: int | None = None, host_memory: int | None =
         "device_memory": limit(free_device_memory(), device_memory),
         "host_memory": limit(free_memory(), host_memory),
     }
-
-
-def check_threads(threads: int | None) -> None:
-    if threads is not None and not isinstance(threads, int | np.integer):
-        raise OptionError(f"threads must be an integer, not {threads!r}")
-    if threads is not None and threads < 1:
-        raise OptionError(f"threads must be at least 1, not {threads}")
 
 
 def read_number(name: str, number: object) -> float:

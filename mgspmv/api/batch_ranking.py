@@ -15,7 +15,7 @@ import numpy as np
 from mgspmv.api.graphs import check_graph, describe_dangling, describe_weight_overflow
 from mgspmv.api.inputs import reads_input
 from mgspmv.api.matrix import Matrix
-from mgspmv.api.placing import Placement
+from mgspmv.api.placing import Call
 from mgspmv.batch_results import BatchSolution, fill_id
 from mgspmv.errors import CapacityError, ConvergenceError, OptionError, ShapeError
 from mgspmv.exchange.multivector import make_local
@@ -24,8 +24,8 @@ from mgspmv.kernels.highest import order_highest
 from mgspmv.kernels.many import WIDTHS
 from mgspmv.kernels.select import bind_many
 from mgspmv.logs import name_run
-from mgspmv.model import ChangeNorm, Event, Precision, Progress, Status, check_choice, free_memory, ignore
-from mgspmv.monitor.progress import watched
+from mgspmv.model import ChangeNorm, Event, Precision, Progress, Status, check_choice, free_memory
+from mgspmv.monitor.progress import ProgressOption, watched
 from mgspmv.order import restore
 from mgspmv.results import describe_matrix
 from mgspmv.solvers.batch import (
@@ -56,25 +56,17 @@ def pagerank_batch(
     personalization: Any = None,
     *,
     alpha: float | Sequence[float] = 0.85,
+    dangling: Weights | Literal["uniform", "drop", "error"] | None = None,
+    weight: bool | str | None = True,
+    out_weight: Weights | None = None,
     tol: float | None = None,
     norm: ChangeNorm = "l1",
     max_iter: int = 100,
-    dangling: Weights | Literal["uniform", "drop", "error"] | None = None,
-    out_weight: Weights | None = None,
-    weights: bool = True,
     precision: Precision = "exact",
     width: int | None = None,
-    top: int | None = None,
-    backend: Literal["auto", "cpu", "cuda"] = "auto",
-    threads: int | None = None,
-    client: Any = None,
-    transport: Literal["auto", "nccl", "peer"] = "auto",
-    device_memory: str | int | None = None,
-    host_memory: str | int | None = None,
-    timeout: float = 30.0,
+    keep_top: int | None = None,
+    progress: ProgressOption = None,
     throw: bool = True,
-    on_event: Callable[[Event], None] | None = None,
-    on_progress: Progress | None = None,
 ) -> BatchSolution:
     """Compute PageRank for many personalizations, dampings or both, several in each pass over the matrix.
 
@@ -92,26 +84,21 @@ def pagerank_batch(
         the store's vertices. A mapping of ids to numbers, a pandas Series, or None, is one vector. Only the entries
         are kept
     alpha : damping, one number or one per vector; several with one personalization make one vector each
-    tol, norm, max_iter, out_weight, weights, precision : as for `pagerank`, of each vector
+    weight, out_weight, tol, norm, max_iter, precision : as for `pagerank`, of each vector
     dangling : as for `pagerank`; None for p of each vector, anything else applies to all vectors
     width : most vectors in a pass: 2, 4, 8, 16, 32 or 64; default the fastest, or less where the vectors of a pass
         would take more than half of the free memory, on any worker; see `options["width"]` of the
         result
-    top : number of highest ranks to keep of each vector, selected when it ends, where it was computed; default all
+    keep_top : number of highest ranks to keep of each vector, selected when it ends, where it was computed; default all
         ranks of all vectors
-    backend : as for `pagerank`; the matrix, or the rows of a worker, must fit in device memory as CSR
-    threads : default: the processors this process may use; on a cluster, those of each worker
-    client : as for `pagerank`: distributes A for this one batch, whose workers make each pass in lockstep
-    transport : with `client`, as for `Matrix.distribute`; `auto` is `nccl` where each worker has a separate device
-    device_memory, host_memory : with `client`, as for `Matrix.distribute`: most that the plan of the rows may take
-    timeout : with `client`, as for `Matrix.distribute`
+    progress : called with the `Event` of each pass, whose iteration counts passes, and whose change is the largest of
+        the vectors, and with the phase `vectors`, the number of vectors that have ended; on a cluster also with the
+        phases of `pagerank`
     throw : raise when a vector does not meet the tolerance; False returns all with their statuses
-    on_event : called with the event of each pass; its iteration counts passes, its change is the largest of the vectors
-    on_progress : called with ("vectors", vectors that have ended, vectors in all); on a cluster also as for `pagerank`
 
     Returns
     -------
-    BatchSolution with `values` of shape (n_vectors, n), or `top_ids` and `top_ranks` of shape (n_vectors, top).
+    BatchSolution with `values` of shape (n_vectors, n), or `top_ids` and `top_ranks` of shape (n_vectors, keep_top).
 
     Raises
     ------
@@ -123,16 +110,11 @@ def pagerank_batch(
     """
     if width is not None:
         check_choice("width", width, WIDTHS)
-    if client is None and (device_memory is not None or host_memory is not None):
-        raise OptionError(
-            "device_memory= and host_memory= are for the rows of workers; pass client= too, or pass them to "
-            "distribute()"
-        )
-    limits = (device_memory, host_memory, timeout)
-    place = Placement(A, client, backend, threads, *limits, transport, on_progress, on_event)
-    top = _check_top(top)
+    call = Call(A, progress)
+    _check_place(call)
+    top = _check_top(keep_top)
     n = A.shape[0]
-    use_weights = check_graph(A, weights)
+    use_weights = check_graph(A, bool(weight))
     queries = make_queries(personalization, _list_alphas(alpha), n, A.vertex_ids, A.order)
     asked: dict[str, Any] = {"tol": tol, "norm": norm, "max_iter": max_iter, "precision": precision}
     options, threshold = _check_options(queries, asked, n, A.nnz)
@@ -142,27 +124,26 @@ def pagerank_batch(
         start = replace(start, dangling=np.empty(0))
     dtype = None if not use_weights else "float32" if precision == "float32" else "float64"
     keeper = _ResultCollector(A, len(queries), top, "float32" if precision == "float32" else "float64")
-    report = on_progress or ignore
 
     def emit(event: Event, n_ended: int) -> None:
-        place.emit(event)
-        report("vectors", n_ended, len(queries))
+        call.emit(event)
+        call.report("vectors", n_ended, len(queries))
 
     drops = isinstance(dangling, str) and dangling == "drop"
-    task = BatchTask(name_run(), options, threshold, dtype, threads, width, top, drops)
-    if place.is_on_cluster:
-        with place.distribute(precision=precision, weights=use_weights, build_layout=False) as matrix:
+    task = BatchTask(name_run(), options, threshold, dtype, call.place.threads, width, top, drops)
+    if call.place.is_on_cluster:
+        with call.distribute(precision=precision, weights=use_weights, build_layout=False) as matrix:
             loaded = time.perf_counter()
-            outcome = _rank_distributed(matrix, queries, task, start, keeper, emit, report)
-        place.count_loading(outcome.seconds, loaded)
+            outcome = _rank_distributed(matrix, queries, task, start, keeper, emit, call.report)
+        call.count_loading(outcome.seconds, loaded)
     else:
-        outcome = _rank_embedded(place, queries, task, start, keeper, emit)
+        outcome = _rank_embedded(call, queries, task, start, keeper, emit)
     described: dict[str, Any] = {"tol": None if norm == "fixed" else options.tol or DEFAULT_TOL}
-    described |= {"dangling": describe_dangling(dangling), "weights": use_weights}
+    described |= {"dangling": describe_dangling(dangling), "weight": use_weights}
     described |= {"executor": "embedded" if outcome.transport is None else "supersteps"}
     described |= {"out_weight": "store" if out_weight is None else "vector"}
     described |= {"width": outcome.width, "steps": outcome.steps, "top": top}
-    solution = _solve(A, queries, outcome, keeper, start.growth, vars(options) | described, tuple(place.events))
+    solution = _solve(A, queries, outcome, keeper, start.growth, vars(options) | described, tuple(call.events))
     if throw:
         describe = partial(describe_weight_overflow, A, start, precision, use_weights=use_weights)
         _check_success(solution, options, A.nnz, describe)
@@ -173,7 +154,7 @@ def pagerank_batch(
 
 
 def _rank_embedded(
-    place: Placement,
+    call: Call,
     queries: Sequence[Query],
     task: BatchTask,
     start: RunInputs,
@@ -181,7 +162,7 @@ def _rank_embedded(
     emit: Callable[[Event, int], None],
 ) -> BatchOutcome:
     """Rank the vectors of a batch in this process."""
-    A, backend = place.A, place.computes
+    A, backend = call.A, call.computes
     dtype, precision = task.dtype, task.options.precision
     binding: dict[str, Any] = {"backend": backend, "threads": task.threads}
     kernel, n = bind_many(A.block(dtype, **binding), precision, **binding), A.shape[0]
@@ -199,7 +180,7 @@ def _rank_embedded(
     held_bytes = batch.held_bytes
     for event in batch.advance():
         emit(event, batch.n_ended)
-    place.count_loading(batch.seconds, loaded)
+    call.count_loading(batch.seconds, loaded)
     taken = measure_memory(has_device=backend == "cuda") | {"held_bytes": held_bytes}
     memory = {name: [n_bytes] for name, n_bytes in taken.items()}
     return BatchOutcome(batch.endings, batch.iteration, width, kernel.describe(), batch.seconds, memory)
@@ -229,11 +210,25 @@ def _rank_distributed(
 # --- options ---------------------------------------------------------------------------------------------------------
 
 
+def _check_place(call: Call) -> None:
+    """Check that the vectors of a batch can be computed where the matrix is placed."""
+    place = call.place
+    call.check_kernel("pagerank_batch")
+    if place.executor == "tasks":
+        raise OptionError(
+            "executor='tasks' does not compute batches, whose passes workers make in lockstep; leave it out"
+        )
+    if place.is_limited and not place.is_on_cluster:
+        raise OptionError(
+            "device_memory= and host_memory= are for the rows of workers; leave them out where this process computes"
+        )
+
+
 def _check_top(top: Any) -> int | None:
     if top is None:
         return None
     if not hasattr(top, "__index__") or top < 1:
-        raise OptionError(f"top must be an integer of at least 1, not {top!r}")
+        raise OptionError(f"keep_top must be an integer of at least 1, not {top!r}")
     return int(top)
 
 
@@ -278,8 +273,8 @@ class _ResultCollector:
             needed, free = math.prod(self._shape) * self._dtype.itemsize, free_memory()
             if needed > free:
                 raise CapacityError(
-                    f"the ranks of {self._shape[0]} vectors take {needed:,} bytes, and {free:,} are free; pass top=k "
-                    "to keep the k highest of each, or rank fewer vectors at a time"
+                    f"the ranks of {self._shape[0]} vectors take {needed:,} bytes, and {free:,} are free; pass "
+                    "keep_top=k to keep the k highest of each, or rank fewer vectors at a time"
                 )
             self.values = np.empty(self._shape, self._dtype)
         else:

@@ -99,8 +99,7 @@ def hits(
         authorities have Euclidean norm 1, and hubs are A^T a, whose norm is the largest singular value: the vectors of
         NetworkX's `hits`, up to their sign
     transpose : `A.T` distributed, where A is distributed
-    running : others as in `power_iteration`: tol, norm, max_iter, weights, precision, executor, backend, threads,
-        client, device_memory, host_memory, timeout, throw, on_event, on_progress
+    running : others as in `power_iteration`: weight, tol, norm, max_iter, precision, progress, throw
 
     Returns
     -------
@@ -197,7 +196,7 @@ def katz(
     if factor is None and not is_bounded:
         raise OptionError(
             f"alpha=None needs weights that are not negative, and the least is {A.info.min_weight}; pass alpha=, or "
-            "weights=False"
+            "weight=False"
         )
     with open_placement(run) as place:
         if factor is None:
@@ -221,7 +220,7 @@ def _choose_alpha(A: AnyMatrix, products: Products, *, is_pattern: bool) -> floa
     bound = max(bound_radius(products, A.shape[0]), 1.0 if is_pattern else 0.0)  # at least 1 with a cycle
     if not math.isfinite(bound):
         raise OptionError(
-            f"alpha=None: products with {A.info.url} leave the range of floats; pass alpha=, or weights=False"
+            f"alpha=None: products with {A.info.url} leave the range of floats; pass alpha=, or weight=False"
         )
     return KATZ_SHARE / bound if bound else KATZ_SHARE
 
@@ -308,7 +307,7 @@ def stationary(
     nstart : the first x, a vector as in `pagerank`, others 0; default uniform
     lazy : the probability of staying for a step, 0 <= lazy < 1. It does not change the stationary vector; without it
         a periodic chain does not converge
-    running : as for `hits`, except `weights`
+    running : as for `hits`, except `weight`
 
     Returns
     -------
@@ -373,7 +372,7 @@ def _check_chain(run: PowerCall) -> None:
             "with kind='stochastic', or use pagerank for a graph"
         )
     if not run.weights:
-        raise OptionError("a stochastic matrix needs its values; pass weights=True")
+        raise OptionError("a stochastic matrix needs its values; pass weight=True")
     if A.info.min_weight is not None and A.info.min_weight < 0:
         raise OptionError(
             f"{A.info.url} has negative entries, the least is {A.info.min_weight}, but probabilities cannot be "
@@ -398,7 +397,7 @@ def _find_transpose(A: Any, run: PowerCall, transpose: Any) -> Any:
     if transpose is None:
         raise KindError(
             "HITS needs the transpose on the cluster: distribute A.T too, and pass it as transpose=; or pass the "
-            "opened matrix and client="
+            "opened matrix with a client: A.on(client)"
         )
     check_transpose(A, transpose)
     return transpose

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from mgspmv.api.arguments import read_number
-from mgspmv.api.placing import Placement
+from mgspmv.api.placing import Call
 from mgspmv.checkpoints import BEGINNING, Checkpoints, RunProgress
 from mgspmv.errors import CapacityError, CheckpointError, ClosedError, ClusterError, OptionError, add_to_message
 from mgspmv.logs import log_checkpoint
@@ -35,32 +33,48 @@ _FORMER = {"norm": "tol_mode"}
 """Names of inputs when the format was made, under which they may still be written."""
 
 
-def check_checkpoint(checkpoint: StoreLike | None, every: float | None, resume: bool, options: PageRankOptions) -> None:
-    """Check the checkpoint options.
+@dataclass(frozen=True)
+class Checkpoint:
+    """Place and interval at which a run writes its ranks, from which another one resumes.
+
+        mg.pagerank(A, checkpoint=mg.Checkpoint("s3://bucket/run", every_s=30, resume=True))
 
     Raises
     ------
-    OptionError : `resume` or `every` without a place; invalid seconds; a `stop` whose state is more than the ranks
+    OptionError : seconds that are not 0 or more
+    """
+
+    place: StoreLike
+    """Local path, URL or Zarr store, which all workers of a cluster reach, to which the ranks are written periodically
+    during the run, and once more at its end; the last two are kept. Other checkpoints there are removed once the first
+    one is complete."""
+    every_s: float = EVERY_S
+    """Seconds between checkpoints; 0 begins one as soon as the previous one is written."""
+    resume: bool = False
+    """Resume from the last checkpoint, or begin where there is none. Graph, vectors, alpha, precision and norm must be
+    the same, and tol and max_iter must not end the run earlier; workers, backend, executor, memory and threads may
+    differ. In `exact` ranks, changes and iterations are those of an uninterrupted run."""
+
+    def __post_init__(self) -> None:
+        if read_number("every_s", self.every_s) < 0:
+            raise OptionError(f"every_s must be 0 or more seconds, not {self.every_s!r}")
+
+
+def read_checkpoint(checkpoint: StoreLike | Checkpoint | None, options: PageRankOptions) -> Checkpoint | None:
+    """Return the checkpoint of a run, which may be given by its place alone.
+
+    Raises
+    ------
+    OptionError : a `stop` whose state is more than the ranks
     """
     if checkpoint is None:
-        if every is not None:
-            raise OptionError("checkpoint_every= needs a place for checkpoints; pass checkpoint= too")
-        if resume:
-            raise OptionError("resume=True needs the place of the checkpoint; pass checkpoint= too")
-        return
-    if every is not None and read_number("checkpoint_every", every) < 0:
-        raise OptionError(f"checkpoint_every must be 0 or more seconds, not {every!r}")
+        return None
     if options.top is not None:
         raise OptionError(
             f"checkpoints have only ranks, but stop={options.stop!r} needs more state to resume; leave out checkpoint= "
             "or stop="
         )
-
-
-def check_recover(recover: int) -> None:
-    """Raise `OptionError` unless `recover` is an integer of 0 or more."""
-    if not isinstance(recover, int | np.integer) or isinstance(recover, bool) or recover < 0:
-        raise OptionError(f"recover must be an integer of 0 or more, not {recover!r}")
+    return checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
 
 
 @contextmanager
@@ -77,23 +91,11 @@ def add_resume_hint(keeper: Checkpointer | None) -> Iterator[None]:
 
 
 def begin_checkpointing(
-    place: Placement,
-    task: RankTask,
-    start: RunInputs,
-    checkpoint: StoreLike,
-    every: float | None,
-    *,
-    resume: bool,
-    is_shared: bool,
+    call: Call, task: RankTask, start: RunInputs, checkpoint: Checkpoint
 ) -> tuple[Checkpointer, RunInputs]:
     """Return the keeper of a run's checkpoints, and the vectors that the run begins with or resumes from.
 
-    `on_progress` is called with `resume` and the number of iterations made before, and with each checkpoint.
-
-    Parameters
-    ----------
-    every : seconds between checkpoints; None for `EVERY_S`
-    is_shared : whether other processes write slices
+    `progress` hears of `resume` with the number of iterations made before, and of each checkpoint.
 
     Raises
     ------
@@ -101,11 +103,11 @@ def begin_checkpointing(
     StoreExistsError : the place holds data other than checkpoints
     OptionError : the place is in the memory of this process, and other processes are to write to it
     """
-    A, options, report = place.A, task.options, place.on_progress
+    A, options = call.A, task.options
     identity = _describe_run(A, options, start, use_weights=task.dtype is not None)
-    checkpoints = Checkpoints(checkpoint, identity["matrix"], A.shape[0])
-    checkpoints.prepare(is_shared=is_shared)
-    restored = checkpoints.restore() if resume else None
+    checkpoints = Checkpoints(checkpoint.place, identity["matrix"], A.shape[0])
+    checkpoints.prepare(is_shared=call.place.is_on_cluster)
+    restored = checkpoints.restore() if checkpoint.resume else None
     before = BEGINNING if restored is None else restored.reached
     difference = None if restored is None else _compare(before, identity, options, task.threshold)
     if difference is not None:
@@ -113,15 +115,15 @@ def begin_checkpointing(
             f"the checkpoint in {checkpoints.url} is of another run: {difference}; pass the same arguments, or leave "
             "out resume=True to start from the beginning"
         )
-    if resume and report is not None:
-        report("resume", before.iteration, None)
+    if checkpoint.resume:
+        call.report("resume", before.iteration, None)
 
     def notify(kept: CheckpointReport) -> None:
         log_checkpoint(kept)
-        if report is not None and kept.error is None:
-            report("checkpoint", kept.iteration, None)
+        if kept.error is None:
+            call.report("checkpoint", kept.iteration, None)
 
-    keeper = Checkpointer(checkpoints, identity, task.run, EVERY_S if every is None else every, before, notify)
+    keeper = Checkpointer(checkpoints, identity, task.run, checkpoint.every_s, before, notify)
     return keeper, start if restored is None else replace(start, x=restored.x)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,6 +21,7 @@ from mgspmv.order import permute, restore
 from mgspmv.partition import choose_piece, plan_rows, warn_of_streaming
 from mgspmv.plan import Plan
 from mgspmv.solvers.inputs import OutWeights
+from mgspmv.solvers.placing import Placement
 from mgspmv.store.metadata import MatrixProperties
 from mgspmv.store.read import StoredMatrix
 
@@ -28,24 +29,38 @@ if TYPE_CHECKING:
     from mgspmv.kernels.streamed_csr import StreamedCsr
 
 
+@dataclass
+class _Loaded:
+    """Parts of a matrix in memory, shared by its placements."""
+
+    blocks: dict[tuple[str | None, Backend], CsrBlock] = field(default_factory=dict)
+    bound: dict[Hashable, BoundKernel] = field(default_factory=dict)
+    layouts: dict[Hashable, MatrixLayout] = field(default_factory=dict)
+    streamed: dict[Hashable, StreamedCsr | None] = field(default_factory=dict)
+    out_weights: OutWeights | None = None
+    transpose: Any = None
+    """Transpose, which is closed by the matrix that it is of."""
+
+    def clear(self) -> None:
+        self.bound.clear()
+        self.layouts.clear()
+        self.streamed.clear()
+        self.blocks.clear()
+        self.out_weights = None
+
+
 class EmbeddedMatrix(MatrixProperties):
     """A stored matrix of shape (n_rows, n_cols), loaded into the memory of this process when it is first needed."""
 
-    def __init__(self, stored: StoredMatrix) -> None:
+    def __init__(self, stored: StoredMatrix, place: Placement | None = None) -> None:
         super().__init__(stored)
-        self._loaded: dict[tuple[str | None, Backend], CsrBlock] = {}
-        self._bound: dict[Hashable, BoundKernel] = {}
-        self._layouts: dict[Hashable, MatrixLayout] = {}
-        self._streamed: dict[Hashable, StreamedCsr | None] = {}
-        self._out_weights: OutWeights | None = None
+        self.place = place or Placement()
+        """Where the matrix computes, and how; see `on`."""
+        self._loaded = _Loaded()
 
     def close(self) -> None:
         """Free the loaded arrays. The matrix can be used again, and is then loaded again."""
-        self._bound.clear()
-        self._layouts.clear()
-        self._streamed.clear()
         self._loaded.clear()
-        self._out_weights = None
 
     def block(
         self, dtype: str | None, threads: int | None = None, backend: Backend = "cpu", top: int | None = None
@@ -63,14 +78,14 @@ class EmbeddedMatrix(MatrixProperties):
         """
         dtype = None if self.is_pattern else dtype
         key = (dtype, backend)
-        if key not in self._loaded:
+        if key not in self._loaded.blocks:
             is_cuda = backend == "cuda"
             memory = {"device_memory": free_device_memory()} if is_cuda else {"host_memory": free_memory()}
             precision: Precision = "float32" if dtype == "float32" else "float64"
             self._plan_here(dtype, precision, threads, top=top, **memory)
             read = read_block if is_cuda else StoredMatrix.read_block
-            self._loaded[key] = read(self.stored, 0, self.shape[0], dtype, threads)
-        return self._loaded[key]
+            self._loaded.blocks[key] = read(self.stored, 0, self.shape[0], dtype, threads)
+        return self._loaded.blocks[key]
 
     def bind(
         self,
@@ -97,11 +112,11 @@ class EmbeddedMatrix(MatrixProperties):
         CapacityError : the free memory does not suffice
         """
         key = (dtype, precision, kernel, threads, backend, multiplies)
-        if key not in self._bound:
+        if key not in self._loaded.bound:
             bind: Callable[..., BoundKernel] = bind_product if multiplies else bind_kernel
             options: dict[str, Any] = {"kernel": kernel, "threads": threads, "backend": backend}
-            self._bound[key] = bind(self.block(dtype, threads, backend, top), precision, **options)
-        return self._bound[key]
+            self._loaded.bound[key] = bind(self.block(dtype, threads, backend, top), precision, **options)
+        return self._loaded.bound[key]
 
     def bind_product(
         self,
@@ -120,7 +135,7 @@ class EmbeddedMatrix(MatrixProperties):
         ----------
         weights : False takes each stored entry as 1
         n_vectors : columns of x
-        limits : `device_memory` and `host_memory`, as for `spmv`, in bytes
+        limits : `device_memory` and `host_memory`, as for `Matrix.on`, in bytes
 
         Raises
         ------
@@ -129,9 +144,9 @@ class EmbeddedMatrix(MatrixProperties):
         own = dtype if weights and not self.is_pattern else None
         if backend == "cuda":
             key = (dtype, kernel, weights, *limits.values())
-            if key not in self._streamed:
-                self._streamed[key] = self._bind_streamed(own, dtype, kernel, threads, **limits)
-            if (streamed := self._streamed[key]) is not None:
+            if key not in self._loaded.streamed:
+                self._loaded.streamed[key] = self._bind_streamed(own, dtype, kernel, threads, **limits)
+            if (streamed := self._loaded.streamed[key]) is not None:
                 return streamed
         kernel = choose_for_vectors(kernel, backend, self.shape, n_vectors)
         return self.bind(own, dtype, kernel=kernel, threads=threads, backend=backend, multiplies=True)
@@ -147,7 +162,7 @@ class EmbeddedMatrix(MatrixProperties):
         """Return the kernel that streams rows through the current device; None where all rows fit."""
         from mgspmv.kernels.streamed_csr import StreamedCsr
 
-        is_there = any(held == "cuda" for _, held in self._loaded)
+        is_there = any(held == "cuda" for _, held in self._loaded.blocks)
         if is_there and all(limit is None for limit in limits.values()):
             return None
         _, plan = self._plan_here(values, dtype, threads, streams=True, **limit_to_free(**limits))
@@ -174,7 +189,7 @@ class EmbeddedMatrix(MatrixProperties):
         Parameters
         ----------
         top : as for `block`
-        limits : `device_memory` and `host_memory`, as for `pagerank`, in bytes
+        limits : `device_memory` and `host_memory`, as for `Matrix.on`, in bytes
 
         Raises
         ------
@@ -183,7 +198,7 @@ class EmbeddedMatrix(MatrixProperties):
         """
         dtype = None if self.is_pattern else dtype
         key = (dtype, layout, *limits.values())
-        if key not in self._layouts:
+        if key not in self._loaded.layouts:
             memory = limit_to_free(**limits)
             indptr, plan = self._plan_here(dtype, precision, threads, lays_out=True, streams=True, top=top, **memory)
             warn_of_streaming(plan, stacklevel=5)
@@ -197,17 +212,17 @@ class EmbeddedMatrix(MatrixProperties):
                 rows = LayoutBuilder(indptr, read, layout=named, piece_entries=choose_piece(self.nnz, streaming))
                 is_read = read_out_degree(self.stored, 0, self.shape[0], threads) > 0
                 places = rows.place_streamed(is_read, streaming)
-                self._layouts[key] = rows.build_layout(places, places.all_columns, places.n_sent, streaming)
-        return RankSteps(self._layouts[key], precision)
+                self._loaded.layouts[key] = rows.build_layout(places, places.all_columns, places.n_sent, streaming)
+        return RankSteps(self._loaded.layouts[key], precision)
 
     def read_out_weight(self, use_weights: bool, threads: int | None = None) -> np.ndarray:
         """Return out-weights of the vertices, (n,) float64, read-only; out-degrees unless weights are used.
 
         Those of a reversed graph are summed from its stored values, and cached.
         """
-        if self._out_weights is None:
-            self._out_weights = OutWeights(self.stored, 0, self.shape[0], threads)
-        return self._out_weights.read(use_weights)
+        if self._loaded.out_weights is None:
+            self._loaded.out_weights = OutWeights(self.stored, 0, self.shape[0], threads)
+        return self._loaded.out_weights.read(use_weights)
 
     def multiply(
         self,
@@ -216,22 +231,16 @@ class EmbeddedMatrix(MatrixProperties):
         alpha: float = 1.0,
         beta: float = 0.0,
         y: Any = None,
-        kernel: str = "auto",
-        backend: Backend | Literal["auto"] = "auto",
         precision: Literal["float32", "float64"] | None = None,
-        threads: int | None = None,
-        device_memory: int | None = None,
-        host_memory: int | None = None,
         weights: bool = True,
     ) -> np.ndarray:
-        """Return alpha * A @ x + beta * y, computed in this process; see `mgspmv.api.spmv`.
+        """Return alpha * A @ x + beta * y, computed in this process; see `mgspmv.spmv`.
 
         Parameters
         ----------
-        device_memory, host_memory : in bytes
         weights : False takes each stored entry as 1
         """
-        computes = choose_backend(backend)
+        place = self.place
         x = check_vectors("x", x, self.shape[1], "columns")
         chosen = choose_precision(precision, x.dtype, self.info)
         out = start_product(y, beta, (self.shape[0], *x.shape[1:]), chosen)
@@ -239,13 +248,13 @@ class EmbeddedMatrix(MatrixProperties):
         x = permute(np.ascontiguousarray(x, dtype=chosen), self.order)
         if beta != 0:
             out = permute(out, self.order)
-        options: dict[str, Any] = {"kernel": kernel, "threads": threads, "backend": computes, "weights": weights}
-        options |= {"device_memory": device_memory, "host_memory": host_memory}
+        options: dict[str, Any] = {"kernel": place.kernel, "threads": place.threads, "weights": weights}
+        options |= place.limits | {"backend": choose_backend(place.backend)}
         bound = self.bind_product(chosen, n_vectors=x.shape[1] if x.ndim == 2 else 1, **options)
         x, out = bound.put(x), bound.put(out)
         bound.multiply(x, out, alpha, beta)
         restored: np.ndarray = restore(bound.get(out), self.order)
-        multiply = partial(self.multiply, precision="float64", **options)
+        multiply = partial(self.multiply, precision="float64", weights=weights)
         check_integers(self.info, *given, restored, multiply, weights=weights)
         return restored
 
@@ -257,7 +266,7 @@ class EmbeddedMatrix(MatrixProperties):
         Parameters
         ----------
         top : as for `block`
-        limits : `device_memory` and `host_memory`, as for `pagerank`, in bytes
+        limits : `device_memory` and `host_memory`, as for `Matrix.on`, in bytes
 
         Raises
         ------

@@ -34,10 +34,10 @@ def check_graph(A: MatrixProperties, weights: bool) -> bool:
     if A.shape[0] == 0:
         raise OptionError(f"{A.info.url} has no vertices, so there are no ranks")
     if A.kind == "stochastic" and not weights:
-        raise OptionError("a stochastic matrix needs its values; pass weights=True, or ingest it with kind='graph'")
+        raise OptionError("a stochastic matrix needs its values; pass weight=True, or ingest it with kind='graph'")
     if weights and A.info.min_weight is not None and A.info.min_weight < 0:
         raise OptionError(
-            f"PageRank needs non-negative weights, but the least is {A.info.min_weight}; pass weights=False to "
+            f"PageRank needs non-negative weights, but the least is {A.info.min_weight}; pass weight=False to "
             "count every edge as 1"
         )
     return weights and not A.is_pattern

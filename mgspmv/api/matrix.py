@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from zarr.abc.store import Store
 
-from mgspmv.api.arguments import check_threads, limit_to_free, parse_size
+from mgspmv.api.arguments import limit_to_free
 from mgspmv.api.embedded import EmbeddedMatrix
 from mgspmv.errors import KindError, OptionError, hide_secrets
 from mgspmv.kernels.device import release_device_memory
+from mgspmv.kernels.operands import choose_precision
 from mgspmv.kernels.rates import measure_device, measure_rates
 from mgspmv.kernels.select import choose_backend, find_step_layout
 from mgspmv.lookup import VertexLookup
-from mgspmv.model import Precision, Progress, check_choice, describe_entries
-from mgspmv.monitor.progress import watched
+from mgspmv.model import Precision, Progress, check_choice, describe_entries, ignore
+from mgspmv.monitor.progress import ProgressOption, make_report, watched
 from mgspmv.partition import plan_rows, predict_seconds
 from mgspmv.plan import Plan
 from mgspmv.solvers.options import PageRankOptions
+from mgspmv.solvers.placing import BackendChoice, Executor, Placement, TransportChoice, check_threads, parse_size
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.read import StoredMatrix, open_store
 
@@ -63,8 +66,74 @@ class Matrix(EmbeddedMatrix):
 
     def __init__(self, stored: StoredMatrix, transpose_of: Matrix | None = None) -> None:
         super().__init__(stored)
-        self._transpose = transpose_of
+        self._loaded.transpose = transpose_of
         self._is_owner = transpose_of is None
+
+    def on(
+        self,
+        where: Any = "auto",
+        *,
+        backend: BackendChoice = "auto",
+        kernel: str = "auto",
+        threads: int | None = None,
+        executor: Executor = "auto",
+        device_memory: str | int | None = None,
+        host_memory: str | int | None = None,
+        transport: TransportChoice = "auto",
+        timeout: float = 30.0,
+        recover: int = 5,
+    ) -> Matrix:
+        """Return the matrix with this placement of its products and iterations; both share what is loaded.
+
+            mg.pagerank(A.on("cuda", device_memory="60GB"))
+            mg.pagerank(A.on("cpu", threads=2))
+            mg.pagerank(A.on(client, executor="tasks"))
+            y = A.on("cpu") @ x
+
+        Parameters
+        ----------
+        where : `cpu` computes on the host of this process, `cuda` on its current CUDA device, `auto` on a device if one
+            exists; or a Dask client, cluster or address of a scheduler, as for `distribute`: each call distributes the
+            matrix for itself. Calls that share a cluster take turns
+        backend : with a cluster, the backend of its workers, as for `distribute`
+        kernel : `auto`; for products one of those that docs/kernels.md names, on a cluster `csr-rows` or `csr-serial`;
+            for PageRank `csr-rows` or `csr-serial` on hosts, `column-sorted-blocks`, `sell-slices` or `csr-split` on
+            CUDA. `auto` is csr-rows on hosts, and on a device chosen for the matrix
+        threads : default: the processors this process may use; on a cluster, those of each worker
+        executor : of iterations: `embedded`, in this process; `supersteps`, in which the workers of a cluster iterate
+            in lockstep; or `tasks`, in which each iteration is a round of tasks. `auto` is `supersteps` on a cluster,
+            else `embedded`. PageRank makes the same iterations in each, and in `exact` bit-identical ranks
+        device_memory, host_memory : limits as `60GB`, `16GiB` or bytes, on a cluster of each worker, as for
+            `distribute`; in this process only for CUDA, where rows that do not fit in device memory are streamed in
+            each step, from the host or the store
+        transport : on a cluster, as for `distribute`
+        timeout : on a cluster, seconds without a heartbeat after which a worker is considered lost
+        recover : on a cluster, how many times at most, when workers are lost or silent, a call continues on the workers
+            that remain or rejoined: any call restarts loading the rows, and PageRank resumes from its last checkpoint,
+            or starts again without one. 0 raises the error at once
+
+        Raises
+        ------
+        OptionError : an invalid option, or one that does not suit the place
+        """
+        client = None
+        if isinstance(where, str) and ":" not in where:
+            check_choice("where", where, ("auto", "cpu", "cuda"))
+            if backend != "auto":
+                raise OptionError(f"backend={backend!r} is of the workers of a cluster; pass only {where!r}")
+            backend = where  # type: ignore[assignment]
+        else:
+            client = where
+        options: dict[str, Any] = {"backend": backend, "kernel": kernel, "threads": threads, "executor": executor}
+        options |= {"device_memory": device_memory, "host_memory": host_memory, "transport": transport}
+        return self._place(Placement(client, timeout=timeout, recover=recover, **options))
+
+    def _place(self, place: Placement) -> Matrix:
+        if place == self.place:
+            return self
+        placed = copy(self)
+        placed.place = place
+        return placed
 
     @property
     def T(self) -> Matrix:
@@ -75,11 +144,13 @@ class Matrix(EmbeddedMatrix):
         ------
         KindError : the store does not hold it
         """
-        if self._transpose is None:
+        transpose = self._loaded.transpose
+        if transpose is None:
             if not self.info.has_transpose:
                 raise KindError(self._missing_transpose)
-            self._transpose = Matrix(self.stored.transpose(), transpose_of=self)
-        return self._transpose
+            transpose = self._loaded.transpose = Matrix(self.stored.transpose(), transpose_of=self)
+        placed: Matrix = transpose._place(self.place)
+        return placed
 
     @property
     def _missing_transpose(self) -> str:
@@ -179,8 +250,8 @@ class Matrix(EmbeddedMatrix):
     def close(self) -> None:
         """Free the loaded arrays. The matrix can be used again, and is then loaded again."""
         super().close()
-        if self._is_owner and self._transpose is not None:
-            self._transpose.close()
+        if self._is_owner and self._loaded.transpose is not None:
+            self._loaded.transpose.close()
 
     @watched
     def distribute(
@@ -190,15 +261,17 @@ class Matrix(EmbeddedMatrix):
         precision: Precision | None = None,
         stop: str = "change",
         checkpoint: bool = False,
-        weights: bool = True,
+        weight: bool = True,
+        backend: BackendChoice = "auto",
+        kernel: str = "auto",
         threads: int | None = None,
-        backend: Literal["auto", "cpu", "cuda"] = "auto",
-        transport: Literal["auto", "nccl", "peer"] = "auto",
+        executor: Executor = "auto",
+        transport: TransportChoice = "auto",
         device_memory: str | int | None = None,
         host_memory: str | int | None = None,
         timeout: float = 30.0,
-        recover: int = 0,
-        on_progress: Progress | None = None,
+        recover: int = 5,
+        progress: ProgressOption = None,
     ) -> DistributedMatrix:
         """Load the matrix on the workers of a Dask cluster, each its own rows from the store.
 
@@ -208,8 +281,8 @@ class Matrix(EmbeddedMatrix):
         precision : for which values are read now; others are read when they are first needed. Default `exact` for
             graphs, the stored dtype for a `matrix`
         stop, checkpoint : of PageRank, for which memory is reserved in addition to the matrix, as for `plan`
-        weights : False reads no values
-        threads : of each worker's kernels; default as many as its cluster gave the worker
+        weight : False reads no values
+        kernel, threads, executor, recover : of calls with the matrix, as for `on`; `DistributedMatrix.on` changes them
         backend : `cuda` computes on the workers' CUDA devices, `cpu` on their hosts; `auto` on the devices
             found. On devices graphs are laid out for the steps of PageRank in `precision` at once
         transport : how devices send each other slices in supersteps: `nccl`, for which each worker has a separate
@@ -220,9 +293,9 @@ class Matrix(EmbeddedMatrix):
             default: the free memory. Where not all rows of a graph fit in device memory, and the transport is not
             `peer`, some are kept there and the others are streamed in each step of PageRank in `exact` or `float32`
         timeout : seconds without a heartbeat after which a worker is considered lost. A busy worker still sends them
-        recover : how many times at most loading is restarted, on the workers that remain or rejoined, when workers are
-            lost or silent
-        on_progress : called with (phase, workers done, workers in all); phases `join`, `queue` and `load`
+        recover : also how many times at most loading is restarted, on the workers that remain or rejoined, when workers
+            are lost or silent
+        progress : called with the `Phase` of loading: `join`, `queue` and `load`, in workers
 
         Raises
         ------
@@ -233,26 +306,37 @@ class Matrix(EmbeddedMatrix):
         OptionError : the store is in the memory of this process
         StoreError : a worker cannot read the store
         """
+        check_choice("precision", precision, ("exact", "float64", "float32", None))
+        options: dict[str, Any] = {"backend": backend, "kernel": kernel, "threads": threads, "executor": executor}
+        options |= {"device_memory": device_memory, "host_memory": host_memory, "transport": transport}
+        placed = self._place(Placement(client, timeout=timeout, recover=recover, **options))
+        reads: dict[str, Any] = {"precision": precision, "weights": weight, "top": self._read_top(stop)}
+        return placed.distribute_as_placed(make_report(progress), checkpoint=checkpoint, **reads)
+
+    def distribute_as_placed(self, on_progress: Progress = ignore, **reads: Any) -> DistributedMatrix:
+        """Load the matrix on the cluster of its placement.
+
+        Parameters
+        ----------
+        reads : what is read, as in `distribute_matrix`
+        """
         from mgspmv.cluster.matrix import distribute_matrix
 
-        check_threads(threads)
-        check_choice("precision", precision, ("exact", "float64", "float32", None))
-        check_choice("backend", backend, ("auto", "cpu", "cuda"))
-        check_choice("transport", transport, ("auto", "nccl", "peer"))
-        places: dict[str, Any] = {"backend": backend, "transport": transport}
-        places |= {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
-        options: dict[str, Any] = {"precision": precision, "weights": weights, "threads": threads, **places}
-        options |= {"top": self._read_top(stop), "checkpoint": checkpoint}
-        waits: dict[str, Any] = {"timeout": timeout, "recover": recover, "on_progress": on_progress}
-        return distribute_matrix(self.stored, client, **options, **waits)
+        return distribute_matrix(self.stored, self.place, on_progress, **reads)
+
+    def multiply(self, x: Any, *, precision: Literal["float32", "float64"] | None = None, **options: Any) -> Any:
+        """Return alpha * A @ x + beta * y, where the matrix is placed; arguments as for `mgspmv.spmv`."""
+        if self.place.client is None:
+            return super().multiply(x, precision=precision, **options)
+        reads = choose_precision(precision, getattr(x, "dtype", np.dtype(np.float64)), self.info)
+        with self.distribute_as_placed(precision=reads, build_layout=False) as D:
+            return D.multiply(x, precision=precision, **options)
 
     def as_linear_operator(
         self,
         *,
         precision: Literal["float32", "float64"] | None = None,
-        backend: Literal["auto", "cpu", "cuda"] = "auto",
-        threads: int | None = None,
-        weights: bool = True,
+        weight: bool = True,
     ) -> LinearOperator:
         """Return the matrix as `scipy.sparse.linalg.LinearOperator`, whose products are those of `spmv`.
 
@@ -262,24 +346,24 @@ class Matrix(EmbeddedMatrix):
         Parameters
         ----------
         precision : of products; default the dtype of the values, float64 for a pattern, and float64 where x has that
-        backend, threads : as for `spmv`
-        weights : False takes each stored entry as 1
+        weight : False takes each stored entry as 1
 
         Raises
         ------
         OptionError : an invalid option
-        BackendError, MissingDependencyError : `cuda` and no device; or no CuPy
+        BackendError, MissingDependencyError : the matrix is placed on `cuda` and there is no device; or no CuPy
         """
         from mgspmv.solvers.operator import make_operator
 
-        check_threads(threads)
-        transpose = self.T if self._transpose is not None or self.info.has_transpose else None
-        options: dict[str, Any] = {"precision": precision, "threads": threads, "weights": weights}
-        return make_operator(self, transpose, self._missing_transpose, backend=choose_backend(backend), **options)
+        if self.place.client is None:
+            choose_backend(self.place.backend)
+        transpose = self.T if self._loaded.transpose is not None or self.info.has_transpose else None
+        return make_operator(self, transpose, self._missing_transpose, precision=precision, weights=weight)
 
     def rmatvec(self, x: Any) -> np.ndarray:
         """Return A.T @ x; SciPy calls it by this name. Needs the stored transpose."""
-        return self.T.multiply(x)
+        product: np.ndarray = self.T.multiply(x)
+        return product
 
     def to_scipy(self) -> Any:
         """Return the matrix as `scipy.sparse.csr_array`, shape (n_rows, n_cols); a pattern gets ones of float64."""
@@ -297,7 +381,8 @@ class Matrix(EmbeddedMatrix):
 
     def __rmatmul__(self, x: Any) -> np.ndarray:
         """Return x @ A, which is A.T @ x: of shape (n_cols,) or (k, n_cols); needs the stored transpose."""
-        return self.T.multiply(np.asarray(x).T).T
+        product: np.ndarray = self.T.multiply(np.asarray(x).T).T
+        return product
 
     def __repr__(self) -> str:
         return f"<Matrix: {describe_entries(self.info)}, {hide_secrets(self.info.url)}>"

@@ -1,132 +1,68 @@
-"""Placement of a call: in this process, or on the cluster that holds its matrix or is to hold it."""
+"""Calls with a matrix: in this process, or on the cluster that holds it or is to hold it."""
 
 from __future__ import annotations
 
-import os
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from mgspmv.api.arguments import check_threads, parse_size
 from mgspmv.api.matrix import Matrix
 from mgspmv.checkpoints import BEGINNING, RunProgress
 from mgspmv.errors import OptionError
-from mgspmv.kernels.catalogue import BACKENDS, Backend
+from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.select import choose_backend
 from mgspmv.logs import log_iteration
-from mgspmv.model import Event, Progress, check_choice
+from mgspmv.model import Event
+from mgspmv.monitor.progress import ProgressOption, make_report
 from mgspmv.results import Solution, describe_matrix, find_non_finite
 from mgspmv.solvers.pagerank import Outcome, add_event
+from mgspmv.solvers.placing import Placement
 
 if TYPE_CHECKING:
     from mgspmv.cluster.matrix import DistributedMatrix
 
-Executor = Literal["auto", "embedded", "tasks", "supersteps"]
-
 
 @dataclass(frozen=True)
-class Placement:
-    """Requested placement of a call with a matrix, checked, and the events of its iterations."""
+class Call:
+    """One call with a matrix, in the place of the matrix, and the events of its iterations."""
 
     A: Any
     """Opened or distributed matrix."""
-    client: Any = None
-    """Client of the cluster to distribute an opened matrix on for this call; None uses the matrix as it is."""
-    backend: str = "auto"
-    threads: int | None = None
-    device_memory: str | int | None = None
-    host_memory: str | int | None = None
-    timeout: float = 30.0
-    transport: str = "auto"
-    on_progress: Progress | None = None
-    on_event: Callable[[Event], None] | None = None
+    progress: ProgressOption = None
+    """Function that hears of phases and iterations."""
     began: float = field(default_factory=time.perf_counter)
     """Time of the call, in seconds of `time.perf_counter`."""
     events: list[Event] = field(default_factory=list)
     """Events of the iterations."""
 
     def __post_init__(self) -> None:
-        check_threads(self.threads)
-        computes = self.computes
-        check_choice("transport", self.transport, ("auto", "nccl", "peer"))
-        if self.transport != "auto" and self.client is None:
+        if self.place.is_limited and self.computes == "cpu" and not self.place.is_on_cluster:
             raise OptionError(
-                "transport= applies to the workers of a cluster; pass client= too, or pass it to distribute()"
+                "device_memory= and host_memory= limit what a run on CUDA takes, and this process computes on its "
+                "host; leave them out"
             )
-        is_limited = self.device_memory is not None or self.host_memory is not None
-        if is_limited and (self.is_distributed or (self.client is None and computes == "cpu")):
-            raise OptionError(
-                "device_memory= and host_memory= limit what a run on CUDA takes; leave them out with backend='cpu', "
-                "and pass them to distribute() where the matrix is on a cluster already"
-            )
-
-    @cached_property
-    def is_distributed(self) -> bool:
-        """True if the matrix is on a cluster already.
-
-        Raises
-        ------
-        OptionError : A is not a matrix; it is on a cluster, and `client` is given too
-        """
-        if isinstance(self.A, Matrix):
-            return False
-        if "mgspmv.cluster.matrix" in sys.modules:  # otherwise nothing was distributed; avoids importing Dask
-            from mgspmv.cluster.matrix import DistributedMatrix
-
-            if isinstance(self.A, DistributedMatrix):
-                if self.client is not None:
-                    raise OptionError("the matrix is on a cluster already; leave out client=")
-                return True
-        what = repr(self.A) if isinstance(self.A, str | os.PathLike) else f"a {type(self.A).__name__}"
-        raise OptionError(f"A must be a matrix opened by open_matrix, not {what}; pass open_matrix(store)")
 
     @property
-    def is_on_cluster(self) -> bool:
-        """True if workers compute."""
-        return self.is_distributed or self.client is not None
+    def place(self) -> Placement:
+        """Placement of the matrix."""
+        place: Placement = self.A.place
+        return place
 
     @cached_property
     def computes(self) -> Backend:
         """Backend of this process; `cpu` where workers compute."""
-        if not self.is_on_cluster:
-            return choose_backend(self.backend)
-        check_choice("backend", self.backend, ("auto", *BACKENDS))
-        if self.is_distributed and self.backend not in ("auto", self.A.backend):
-            there = self.A.backend
-            where = f"backend={there!r}" if there else "some workers on hosts and others on devices"
+        return "cpu" if self.place.is_on_cluster else choose_backend(self.place.backend)
+
+    def check_kernel(self, operation: str) -> None:
+        """Raise `OptionError` if a kernel is asked for, which this operation chooses by itself."""
+        if self.place.kernel != "auto":
             raise OptionError(
-                f"the matrix was distributed for {where}, not for backend={self.backend!r}; leave out backend=, or "
-                "pass it to distribute()"
+                f"{operation} chooses its kernel, but kernel={self.place.kernel!r} was passed to on() or distribute(); "
+                "leave it out"
             )
-        return "cpu"
-
-    @property
-    def limits(self) -> dict[str, Any]:
-        """Most bytes to take, by memory."""
-        return {"device_memory": parse_size(self.device_memory), "host_memory": parse_size(self.host_memory)}
-
-    def choose_executor(self, executor: Executor) -> Executor:
-        """Return the executor of a run; `auto` is the default of its placement.
-
-        Raises
-        ------
-        OptionError : the placement has no such executor
-        """
-        check_choice("executor", executor, ("auto", "embedded", "tasks", "supersteps"))
-        if executor == "auto":
-            return "supersteps" if self.is_on_cluster else "embedded"
-        if self.is_on_cluster and executor == "embedded":
-            raise OptionError(
-                "executor='embedded' computes in this process; leave out client=, and call it with a matrix of "
-                "open_matrix()"
-            )
-        if not self.is_on_cluster and executor != "embedded":
-            raise OptionError(f"executor={executor!r} needs a cluster; pass client=, or pass a matrix of distribute()")
-        return executor
 
     @contextmanager
     def distribute(self, A: Matrix | DistributedMatrix | None = None, **reads: Any) -> Iterator[DistributedMatrix]:
@@ -136,27 +72,27 @@ class Placement:
         ----------
         reads : as in `distribute_matrix`
         """
-        from mgspmv.cluster.matrix import distribute_matrix
-
         matrix: Any = self.A if A is None else A
         if not isinstance(matrix, Matrix):
             yield matrix
             return
-        asked: dict[str, Any] = {"backend": self.backend, "transport": self.transport, "threads": self.threads}
-        asked |= self.limits | {"timeout": self.timeout, "on_progress": self.on_progress}
-        with distribute_matrix(matrix.stored, self.client, **asked, **reads) as distributed:
+        with matrix.distribute_as_placed(self.report, **reads) as distributed:
             yield distributed
 
+    def report(self, phase: str, done: int, total: int | None) -> None:
+        """Pass a phase to `progress`."""
+        make_report(self.progress)(phase, done, total)
+
     def emit(self, event: Event) -> None:
-        """Record the event of an iteration, log it and pass it to `on_event`."""
+        """Record the event of an iteration, log it and pass it to `progress`."""
         add_event(self.events, event)
         log_iteration(event)
-        if self.on_event is not None:
-            self.on_event(event)
+        if callable(self.progress):
+            self.progress(event)
 
     def count_loading(self, seconds: dict[str, float], loaded: float) -> None:
         """Add the time from the call to `loaded` to the phase `load`, or `start` where the matrix is on a cluster."""
-        phase = "start" if self.is_distributed else "load"
+        phase = "start" if self.place.is_distributed else "load"
         seconds[phase] = seconds.get(phase, 0.0) + loaded - self.began
 
     def make_solution(

@@ -13,17 +13,18 @@ import numpy as np
 
 from mgspmv.api.inputs import reads_input
 from mgspmv.api.matrix import Matrix
-from mgspmv.api.placing import Executor, Placement
+from mgspmv.api.placing import Call
 from mgspmv.errors import ConvergenceError, OptionError, ShapeError
 from mgspmv.kernels.device import measure_memory
 from mgspmv.logs import name_run
-from mgspmv.model import ChangeNorm, Event, Progress, Status, check_choice
-from mgspmv.monitor.progress import watched_to_converge
+from mgspmv.model import ChangeNorm, Event, Status, check_choice
+from mgspmv.monitor.progress import ProgressOption, watched_to_converge
 from mgspmv.order import invert, permute
 from mgspmv.results import Solution
 from mgspmv.solvers.norms import Normalization
 from mgspmv.solvers.options import DEFAULT_TOL, PowerOptions, describe_end
 from mgspmv.solvers.pagerank import Outcome
+from mgspmv.solvers.placing import Executor
 from mgspmv.solvers.power import PowerTask, Products, Step, Update, compile_product, iterate_power
 from mgspmv.solvers.vectors import Weights, make_vector
 
@@ -37,25 +38,17 @@ AnyUpdate = Step | Update
 class Running(TypedDict, total=False):
     """Keywords of `power_iteration` and of the methods built on it; `PowerCall` has their defaults."""
 
+    weight: bool | str | None
     tol: float | None
     norm: ChangeNorm
     max_iter: int
-    weights: bool
     precision: Literal["float64", "float32"]
-    executor: Executor
-    backend: Literal["auto", "cpu", "cuda"]
-    threads: int | None
-    client: Any
-    device_memory: str | int | None
-    host_memory: str | int | None
-    timeout: float
+    progress: ProgressOption
     throw: bool
-    on_event: Callable[[Event], None] | None
-    on_progress: Progress | None
 
 
 @dataclass(frozen=True)
-class PowerCall(Placement):
+class PowerCall(Call):
     """One call: the checked arguments of `power_iteration`, and the events of its iterations."""
 
     operation: str = "power iteration"
@@ -64,33 +57,39 @@ class PowerCall(Placement):
     tol: float | None = None
     norm: ChangeNorm = "l1"
     max_iter: int = 100
-    weights: bool = True
+    weight: bool | str | None = True
     precision: Literal["float64", "float32"] = "float64"
-    executor: Executor = "auto"
     throw: bool = True
+    executor: Executor | None = None
+    """Executor in place of that of the placement."""
 
     def __post_init__(self) -> None:
         check_choice("precision", self.precision, ("float64", "float32"))
         _ = self.options  # raises for invalid options, before a cluster is started
         super().__post_init__()
-        _ = self.chosen_executor
+        self.check_kernel(self.operation)
+
+    @property
+    def weights(self) -> bool:
+        """True if stored values are used."""
+        return bool(self.weight)
 
     @property
     def options(self) -> PowerOptions:
         """Stopping criterion and normalization."""
         return PowerOptions(self.tol, self.norm, self.max_iter, self.normalize)
 
+    @property
+    def chosen_executor(self) -> Executor:
+        """Executor of the iterations."""
+        return self.executor or self.place.chosen_executor
+
     @cached_property
     def task(self) -> PowerTask:
         """Task of the run, independent of its placement."""
         options = self.options
         threshold = options.threshold(self.A.shape[0])
-        return PowerTask(name_run(), options, threshold, self.precision, self.weights, self.threads)
-
-    @property
-    def chosen_executor(self) -> Executor:
-        """Executor of the run, resolved from `auto`."""
-        return self.choose_executor(self.executor)
+        return PowerTask(name_run(), options, threshold, self.precision, self.weights, self.place.threads)
 
 
 @watched_to_converge
@@ -120,17 +119,10 @@ def power_iteration(
     norm : `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol; `linf` largest |x' - x| < tol; `relative`
         largest |x' - x| / |x'| < tol, 0 where x' is 0; `fixed` makes exactly max_iter iterations and takes no tol
     max_iter : most iterations, default 100; a run that converges on the last one has converged
-    weights : False takes each stored entry as 1
+    weight : None or False takes each stored entry as 1
     precision : of vectors and values; norms and changes are summed in float64
-    executor : `embedded`, in this process; `supersteps`, in which the workers of a cluster iterate in lockstep, and
-        which takes no `update`; or `tasks`, in which each product is a round of tasks and everything else is done in
-        this process. `auto` is `supersteps` on a cluster, `tasks` there with an `update`, else `embedded`
-    backend, threads : as for `spmv`
-    client : of a Dask cluster, as for `Matrix.distribute`: distributes A for this one call
-    device_memory, host_memory, timeout : as for `spmv`; rows that do not fit on a device are streamed in each product
+    progress : called with the `Event` of each iteration and with each `Phase`, as for `pagerank`
     throw : raise when the tolerance was not met; False returns the solution with its status
-    on_event : called with the event of each iteration
-    on_progress : with `client` or on a cluster, called with (phase, done, total or None) before the first iteration
 
     Returns
     -------
@@ -149,12 +141,12 @@ def power_iteration(
     if update is not None and not callable(update):
         raise OptionError(f"update must be a function of (y, x), not {update!r}")
     run = PowerCall(A, operation="power iteration", normalize=normalize, **running)
-    if update is not None and run.chosen_executor == "supersteps":
-        if run.executor == "supersteps":
-            raise OptionError(
-                "executor='supersteps' makes the steps on the workers, and update is a function of whole vectors in "
-                "this process; pass executor='tasks', or leave out executor="
-            )
+    if update is not None and run.place.executor == "supersteps":
+        raise OptionError(
+            "executor='supersteps' makes the steps on the workers, and update is a function of whole vectors in this "
+            "process; pass executor='tasks' to on() or distribute(), or leave it out"
+        )
+    if update is not None and run.place.is_on_cluster:
         run = replace(run, executor="tasks")
     check_vertices(run)
     start = make_start(A, "x", x, 1.0 / A.shape[0])
@@ -225,7 +217,7 @@ class ProductPlacement:
             emit = news.follow(run.emit)
             if executor == "supersteps":
                 assert isinstance(update, Step)
-                outcome = run_power(self.matrices, update, x, run.task, emit, news.report(run.on_progress))
+                outcome = run_power(self.matrices, update, x, run.task, emit, news.report(run.report))
             else:
                 began = time.perf_counter()
                 outcome = self._iterate_here(update, x, emit)
@@ -241,7 +233,7 @@ def open_placement(run: PowerCall, *others: Matrix | DistributedMatrix) -> Itera
     """Open products with the matrix of a run and others, distributed first where the run asks for it; matrices that
     were distributed for the run are released at the end of the context."""
     matrices = (run.A, *others)
-    if not run.is_on_cluster:
+    if not run.place.is_on_cluster:
         yield ProductPlacement(run, tuple(_multiply_here(A, run) for A in matrices if isinstance(A, Matrix)))
         return
     from mgspmv.cluster.power_tasks import TaskProducts
@@ -299,7 +291,7 @@ def make_solution(run: PowerCall, outcome: Outcome, method: str, asked: Mapping[
     tol = None if run.norm == "fixed" else DEFAULT_TOL if run.tol is None else float(run.tol)
     options = {"method": method, **asked, "tol": tol, "norm": run.norm, "max_iter": int(run.max_iter)}
     options |= {
-        "weights": run.weights and not run.A.is_pattern,
+        "weight": run.weights and not run.A.is_pattern,
         "precision": run.precision,
         "executor": run.chosen_executor,
     }
@@ -323,13 +315,14 @@ def check_converged(run: PowerCall, status: Status, solution: Any, advice: Mappi
 
 
 def _multiply_here(A: Matrix, run: PowerCall) -> Products:
-    dtype, n, backend = run.precision, A.shape[0], run.computes
-    kernel: Any = A.bind_product(dtype, threads=run.threads, backend=backend, weights=run.weights, **run.limits)
+    dtype, n, backend, place = run.precision, A.shape[0], run.computes, run.place
+    options: dict[str, Any] = {"threads": place.threads, "backend": backend, "weights": run.weights}
+    kernel: Any = A.bind_product(dtype, **options | place.limits)
     if backend == "cpu":
         compile_product(kernel, dtype)
     into = partial(_multiply_into, kernel.multiply, partial(kernel.zeros, n, dtype))
-    place = Products(into, kernel.put, kernel.get, kernel.describe(), kernel.nbytes)
-    return _in_order_of_source(place, A.order, dtype)
+    products = Products(into, kernel.put, kernel.get, kernel.describe(), kernel.nbytes)
+    return _in_order_of_source(products, A.order, dtype)
 
 
 def _multiply_into(multiply: Callable[[Any, Any], None], make: Callable[[], Any], x: Any) -> Any:

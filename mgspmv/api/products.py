@@ -8,12 +8,11 @@ import numpy as np
 
 from mgspmv.api.inputs import reads_input
 from mgspmv.api.matrix import Matrix
-from mgspmv.api.placing import Placement
+from mgspmv.api.placing import Call
 from mgspmv.kernels.dense import multiply_dense
 from mgspmv.kernels.operands import choose_precision
 from mgspmv.kernels.select import choose_backend
-from mgspmv.model import Progress
-from mgspmv.monitor.progress import watched
+from mgspmv.monitor.progress import ProgressOption, watched
 
 if TYPE_CHECKING:
     from mgspmv.cluster.matrix import DistributedMatrix
@@ -28,39 +27,24 @@ def spmv(
     alpha: float = 1.0,
     beta: float = 0.0,
     y: Any = None,
-    kernel: str = "auto",
-    backend: Literal["auto", "cpu", "cuda"] = "auto",
     precision: Literal["float32", "float64"] | None = None,
-    threads: int | None = None,
-    client: Any = None,
-    device_memory: str | int | None = None,
-    host_memory: str | int | None = None,
-    timeout: float = 30.0,
-    on_progress: Progress | None = None,
+    progress: ProgressOption = None,
 ) -> Any:
     """Compute y = alpha * A @ x + beta * y.
 
     Parameters
     ----------
     A : of shape (n_rows, n_cols), opened, distributed, or in another form of those on the page "Inputs": a sparse or
-        dense matrix as it is, others as graphs, for which this is the pull product
+        dense matrix as it is, others as graphs, for which this is the pull product. `A.on` says where it computes, and
+        with which kernel. Rows that do not fit in device memory are streamed in pieces, from the host or the store, and
+        are multiplied by csr-split
     x : (n_cols,) or (n_cols, k), real; of a distributed matrix also a dask array
     y : (n_rows,) or (n_rows, k), real; needed unless beta is 0, when it is not read. It is not changed.
-    kernel : `auto`, or one of those that docs/kernels.md names; on a cluster `csr-rows` or `csr-serial`.
-        `auto` is csr-rows on the host, and on a device chosen for the matrix; its format takes memory and, once, time
-    backend : `cuda` computes on the current CUDA device, `cpu` on the host; `auto` on a device if one exists. With
-        `client`, of the workers, as for `Matrix.distribute`
     precision : default float32 when both A's values and x are float32, else float64; sums are made in float64 by
         csr-rows and csr-serial, and in `precision` by the others. Of integers alone (A's values int64 or a pattern; x,
         alpha and, unless beta is 0, y and beta whole) the product is exact without it, or raises, as float64 holds
         all integers below 2^53; with `float64`, or x in float64, it is rounded
-    threads : default: the processors this process may use; on a cluster, those of each worker
-    client : of a Dask cluster, as for `Matrix.distribute`: distributes A for this one product; default: compute in this
-        process, or where A is
-    device_memory, host_memory : as for `pagerank`. Rows that do not fit in device memory are streamed in pieces, from
-        the host or the store, and are multiplied by csr-split
-    timeout : with `client`, seconds without a heartbeat after which a worker is considered lost
-    on_progress : with `client`, called with (phase, workers done, workers in all) until A is distributed
+    progress : called with the `Phase` of loading where `A.on(client)` distributes A for this product
 
     Returns
     -------
@@ -76,14 +60,12 @@ def spmv(
     CapacityError : the matrix does not fit in free memory
     ClusterError : a worker is lost, or silent for too long
     """
-    place = Placement(A, client, backend, threads, device_memory, host_memory, timeout, on_progress=on_progress)
-    options: dict[str, Any] = {"alpha": alpha, "beta": beta, "y": y, "kernel": kernel, "precision": precision}
-    options["threads"] = threads
-    if not place.is_on_cluster:
-        assert isinstance(A, Matrix)
-        return A.multiply(x, **options, backend=place.computes, **place.limits)
+    call = Call(A, progress)
+    options: dict[str, Any] = {"alpha": alpha, "beta": beta, "y": y, "precision": precision}
+    if call.place.client is None:
+        return A.multiply(x, **options)
     reads = choose_precision(precision, getattr(x, "dtype", np.dtype(np.float64)), A.info)
-    with place.distribute(precision=reads, build_layout=False) as matrix:
+    with call.distribute(precision=reads, build_layout=False) as matrix:
         return matrix.multiply(x, **options)
 
 

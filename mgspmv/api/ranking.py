@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from mgspmv.api.checkpointing import add_resume_hint, begin_checkpointing, check_checkpoint, check_recover
+from mgspmv.api.checkpointing import Checkpoint, add_resume_hint, begin_checkpointing, read_checkpoint
 from mgspmv.api.graphs import check_graph, describe_dangling, describe_weight_overflow
 from mgspmv.api.inputs import reads_input
 from mgspmv.api.matrix import Matrix
-from mgspmv.api.placing import Executor, Placement
+from mgspmv.api.placing import Call
 from mgspmv.api.warm import align_ranks
 from mgspmv.errors import ConvergenceError
 from mgspmv.kernels.catalogue import BACKENDS
@@ -25,13 +25,12 @@ from mgspmv.model import (
     ChangeNorm,
     Event,
     Precision,
-    Progress,
     Stability,
     Status,
     check_choice,
     ignore,
 )
-from mgspmv.monitor.progress import notify_all, watched_to_converge
+from mgspmv.monitor.progress import ProgressOption, notify_all, watched_to_converge
 from mgspmv.order import restore
 from mgspmv.results import Solution
 from mgspmv.solvers.checkpointing import Checkpointer
@@ -53,36 +52,23 @@ if TYPE_CHECKING:
 @reads_input()
 def pagerank(
     A: Matrix | DistributedMatrix,
-    *,
     alpha: float = 0.85,
+    *,
+    personalization: Weights | None = None,
+    dangling: Weights | Literal["uniform", "drop", "error"] | None = None,
+    nstart: Weights | Solution | None = None,
+    weight: bool | str | None = True,
+    out_weight: Weights | None = None,
     tol: float | None = None,
     norm: ChangeNorm = "l1",
     max_iter: int = 100,
     stop: str = "change",
-    personalization: Weights | None = None,
-    dangling: Weights | Literal["uniform", "drop", "error"] | None = None,
-    nstart: Weights | Solution | None = None,
-    out_weight: Weights | None = None,
-    weights: bool = True,
     precision: Precision = "exact",
-    executor: Executor = "auto",
-    kernel: str = "auto",
-    backend: Literal["auto", "cpu", "cuda"] = "auto",
-    threads: int | None = None,
-    client: Any = None,
-    transport: Literal["auto", "nccl", "peer"] = "auto",
-    device_memory: str | int | None = None,
-    host_memory: str | int | None = None,
-    timeout: float = 30.0,
-    checkpoint: StoreLike | None = None,
-    checkpoint_every: float | None = None,
-    resume: bool = False,
-    recover: int = 5,
+    checkpoint: StoreLike | Checkpoint | None = None,
+    progress: ProgressOption = None,
     throw: bool = True,
-    on_event: Callable[[Event], None] | None = None,
-    on_progress: Progress | None = None,
 ) -> Solution:
-    """Compute PageRank of the vertices of a stored graph.
+    """Compute PageRank of the vertices of a graph.
 
         z = x / w (0 where w = 0);   m = sum of x over dangling vertices
         x' = alpha (A z + m d) + (1 - alpha) p
@@ -90,16 +76,9 @@ def pagerank(
     Parameters
     ----------
     A : graph in any form that is on the page "Inputs"; or of kind `graph` or `stochastic`, opened or distributed; for
-        the ranks of the reversed graph the transpose `A.T` of a graph
+        the ranks of the reversed graph the transpose `A.T` of a graph. `A.on(...)` and `A.distribute(...)` say where
+        and how it computes
     alpha : damping, 0 <= alpha < 1
-    tol : stop when the change is below; default 1e-6, with `stop="topk:100"` 1e-10
-    norm : `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol, as in NetworkX; `linf` largest |x' - x| < tol;
-        `relative` largest |x' - x| / x' < tol, 0 where x' is 0; `fixed` makes exactly max_iter iterations and takes
-        no tol
-    max_iter : most iterations; a run that converges on the last one has converged
-    stop : `change`; or `topk:k`, such as `topk:100`, which also stops as soon as error bounds prove which vertices are
-        the k highest. `Solution.stability` describes their order. Places k and k + 1 with equal ranks cannot be
-        separated: then the run continues to the tolerance, or to max_iter
     personalization : p, by the source's ids: a mapping of ids to numbers, a pandas Series whose index has ids, a frame
         or Arrow table of ids and numbers, or a list of ids; or by place: (n,) array in the order of the store's
         vertices. Normalized; default uniform
@@ -109,39 +88,24 @@ def pagerank(
     nstart : the first x, like p; normalized; default p, so that vertices that no path reaches from there have rank 0
         where dangling mass goes to p or is dropped. Or a Solution of an earlier version of the graph: ranks of
         remaining vertices, by id, and 1/n for new ones
+    weight : None or False counts every stored edge as 1
     out_weight : w, a vector like p, not normalized; default the sum of the stored out-edges. Larger where
         edges leave the stored part: their share of the rank is lost. Smaller is an error, with a tolerance of 1e-6
-    weights : False counts every stored edge as 1
+    tol : stop when the change is below; default 1e-6, with `stop="topk:100"` 1e-10
+    norm : `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol, as in NetworkX; `linf` largest |x' - x| < tol;
+        `relative` largest |x' - x| / x' < tol, 0 where x' is 0; `fixed` makes exactly max_iter iterations and takes
+        no tol
+    max_iter : most iterations; a run that converges on the last one has converged
+    stop : `change`; or `topk:k`, such as `topk:100`, which also stops as soon as error bounds prove which vertices are
+        the k highest. `Solution.stability` describes their order. Places k and k + 1 with equal ranks cannot be
+        separated: then the run continues to the tolerance, or to max_iter
     precision : `exact` fixed point, bit-identical everywhere; `float64`; `float32`
-    executor : `embedded`, in this process; `supersteps`, in which the workers of a cluster iterate in lockstep;
-        or `tasks`, in which each iteration is a round of tasks. `auto` is `supersteps` on a cluster, else `embedded`.
-        All make the same iterations, and in `exact` bit-identical ranks
-    kernel : `auto`; or `csr-rows` or `csr-serial` on the host, `column-sorted-blocks`, `sell-slices` or `csr-split`
-        on CUDA
-    backend : as for `spmv`; `exact` is bit-identical on every backend
-    threads : default: the processors this process may use; on a cluster, those of each worker
-    client : of a Dask cluster, as for `Matrix.distribute`: distributes A for this one run. A cluster runs one
-        at a time, others wait
-    transport : with `client`, as for `Matrix.distribute`
-    device_memory, host_memory : limits, with `client` of each worker, as for `Matrix.distribute`; only for CUDA,
-        where rows that do not fit in device memory are streamed in each iteration, from the host or the store
-    timeout : with `client`, seconds without a heartbeat after which a worker is considered lost
-    checkpoint : local path, URL or Zarr store, which all workers of a cluster reach, to which the ranks are written
-        periodically during the run, and once more at its end; the last two are kept. Other checkpoints in
-        the place are removed once the first one is complete. Not with `stop="topk:..."`
-    checkpoint_every : seconds between checkpoints, default 30; 0 begins one as soon as the previous one is written
-    resume : resume from the last checkpoint, or begin where there is none. Graph, vectors, alpha, precision and
-        norm must be the same, and tol and max_iter must not end the run earlier; workers, backend, executor, memory
-        and threads may differ. In `exact` ranks, changes and iterations are those of an uninterrupted run
-    recover : on a cluster, how many times at most the run resumes when workers are lost or silent, on the workers that
-        remain or rejoined, from its last checkpoint; without one it starts again. 0 raises the error at once. A matrix
-        that was distributed before is then distributed again, in place
+    checkpoint : a `Checkpoint`, or its place alone. Not with `stop="topk:..."`
+    progress : called with each `Event` of an iteration and with each `Phase`; on a cluster about once a second with all
+        new events. Iterations that are repeated after a loss are reported again, with a higher `epoch`. The phase
+        `checkpoint` has the iteration that was written, `resume` the iterations that were made before, `recover` says
+        that the run resumes with other workers. True and False show and hide the progress, as does `show_progress`
     throw : raise when the tolerance was not met; False returns the solution with its status
-    on_event : called with the event of each iteration; on a cluster about once a second with all new ones. Iterations
-        that are repeated after a loss are reported again, with a higher `epoch`
-    on_progress : with `client` or on a cluster, called with (phase, done, total or None) before the first iteration;
-        with `checkpoint`, with `checkpoint` and the iteration that was written; with `resume`, once with `resume` and
-        the iterations that were made before; with `recover` when the run resumes with other workers
 
     Returns
     -------
@@ -163,43 +127,35 @@ def pagerank(
     ConvergenceError : not converged, with the `solution` attached
     """
     options = PageRankOptions(alpha, tol, norm, max_iter, precision, stop)
-    check_checkpoint(checkpoint, checkpoint_every, resume, options)
-    check_recover(recover)
-    limits = (device_memory, host_memory, timeout)
-    place = Placement(A, client, backend, threads, *limits, transport, on_progress, on_event)
-    executor = place.choose_executor(executor)
-    if not place.is_on_cluster:
-        check_kernel(kernel, place.computes, for_steps=True)
-    elif client is not None:  # the backends of the workers are checked when they join
-        known = [name for each in BACKENDS for name in list_kernels(each, for_steps=True)]
-        check_choice("kernel", kernel, ("auto", *dict.fromkeys(known)))
-    use_weights = check_graph(A, weights)
+    keeping = read_checkpoint(checkpoint, options)
+    call = Call(A, progress)
+    place, executor = call.place, call.place.chosen_executor
+    _check_kernel(call)
+    use_weights = check_graph(A, bool(weight))
     threshold = options.threshold(A.shape[0], A.nnz)
     if isinstance(nstart, Solution):
         nstart = align_ranks(nstart, A)
     vectors = (personalization, dangling, nstart, out_weight)
     start = make_inputs(A.stored, A.vertex_ids, options, *vectors, use_weights=use_weights, order=A.order)
     dtype = None if not use_weights else "float32" if precision == "float32" else "float64"
-    task, keeper = RankTask(name_run(), options, threshold, dtype, threads, kernel), None
-    if checkpoint is not None:
-        keeping: dict[str, Any] = {"resume": resume, "is_shared": executor != "embedded"}
-        keeper, start = begin_checkpointing(place, task, start, checkpoint, checkpoint_every, **keeping)
+    task, keeper = RankTask(name_run(), options, threshold, dtype, place.threads, place.kernel), None
+    if keeping is not None:
+        keeper, start = begin_checkpointing(call, task, start, keeping)
     before = find_before(keeper)
     if place.is_on_cluster:
         reads: dict[str, Any] = {"precision": precision, "weights": use_weights, "checkpoint": keeper is not None}
         reads["top"] = options.top if executor == "supersteps" else None  # in rounds, this process holds the ranks
-        assert executor in ("supersteps", "tasks")
-        with add_resume_hint(keeper), place.distribute(recover=recover, **reads) as matrix:
+        with add_resume_hint(keeper), call.distribute(**reads) as matrix:
             loaded = time.perf_counter()
-            outcome = _rank_distributed(place, matrix, task, start, keeper, executor=executor, recover=recover)
-        place.count_loading(outcome.seconds, loaded)
+            outcome = _rank_distributed(call, matrix, task, start, keeper)
+        call.count_loading(outcome.seconds, loaded)
     else:
-        outcome = _rank_embedded(place, task, start, place.emit, keeper)
+        outcome = _rank_embedded(call, task, start, call.emit, keeper)
 
         def step(once: PageRankOptions, probe: RunInputs) -> np.ndarray:
-            return _rank_embedded(place, replace(task, options=once, threshold=0.0), probe, ignore, None).values
+            return _rank_embedded(call, replace(task, options=once, threshold=0.0), probe, ignore, None).values
 
-        outcome = _find_underflow(A, outcome, start, task, step, on_device=place.computes == "cuda")
+        outcome = _find_underflow(A, outcome, start, task, step, on_device=call.computes == "cuda")
     bound = widen_bound(outcome.error_bound_l1, options.alpha, start.growth)
     reached = time.perf_counter()
     outcome = replace(outcome, values=restore(outcome.values, A.order), error_bound_l1=bound)
@@ -207,9 +163,7 @@ def pagerank(
     given = {"dangling": describe_dangling(dangling), "out_weight": "store" if out_weight is None else "vector"}
     asked = vars(options) | {"tol": options.choose_tol(A.shape[0], A.nnz)} | given
     outcome = replace(outcome, stability=_check_stability(options, outcome))
-    solution = place.make_solution(
-        outcome, asked | {"weights": use_weights, "executor": executor}, before, is_rank=True
-    )
+    solution = call.make_solution(outcome, asked | {"weight": use_weights, "executor": executor}, before, is_rank=True)
     if throw and not outcome.status.is_success:
         end = describe_end(outcome.status, solution.iterations, solution.changes[-1], asked["tol"], options.norm)
         more = _describe_wrong(solution) + _describe_tie(solution)
@@ -220,11 +174,21 @@ def pagerank(
     return solution
 
 
+def _check_kernel(call: Call) -> None:
+    """Check the name of the kernel; the workers of a cluster are known later, when they join."""
+    kernel = call.place.kernel
+    if not call.place.is_on_cluster:
+        check_kernel(kernel, call.computes, for_steps=True)
+    elif call.place.client is not None:
+        known = [name for each in BACKENDS for name in list_kernels(each, for_steps=True)]
+        check_choice("kernel", kernel, ("auto", *dict.fromkeys(known)))
+
+
 def _rank_embedded(
-    place: Placement, task: RankTask, start: RunInputs, emit: Callable[[Event], None], keeper: Checkpointer | None
+    call: Call, task: RankTask, start: RunInputs, emit: Callable[[Event], None], keeper: Checkpointer | None
 ) -> Outcome:
     """Rank in this process: on a device by its fused steps, where a layout for them can hold the matrix."""
-    A, backend, limits = place.A, place.computes, place.limits
+    A, backend, limits = call.A, call.computes, call.place.limits
     layout, options, dtype, threads = None, task.options, task.dtype, task.threads
     weight = start.take_weight(lambda: A.read_out_weight(dtype is not None, threads))
     if backend == "cuda":
@@ -243,40 +207,37 @@ def _rank_embedded(
     balance = start.find_balance(options.alpha, A.shape[0])
     with nullcontext() if keeper is None else keeper:
         outcome = run_here(steps, task, emit, growth=start.growth, keeper=keeper, balance=balance)
-    place.count_loading(outcome.seconds, loaded)
+    call.count_loading(outcome.seconds, loaded)
     taken = measure_memory(has_device=backend == "cuda")
     outcome.memory.update({name: [n_bytes] for name, n_bytes in taken.items()})
     return outcome
 
 
 def _rank_distributed(
-    place: Placement,
-    matrix: DistributedMatrix,
-    task: RankTask,
-    start: RunInputs,
-    keeper: Checkpointer | None,
-    *,
-    executor: Literal["tasks", "supersteps"],
-    recover: int,
+    call: Call, matrix: DistributedMatrix, task: RankTask, start: RunInputs, keeper: Checkpointer | None
 ) -> Outcome:
     """Rank on a cluster."""
     from mgspmv.cluster.recovery import Recovering
     from mgspmv.monitor.events import publish_run
 
-    earlier = () if place.is_distributed else matrix.recoveries  # made while the matrix was loaded for this run
+    executor = call.place.chosen_executor
+    assert executor in ("supersteps", "tasks")
+    # Recoveries while the matrix was loaded for this run.
+    earlier = () if call.place.is_distributed else matrix.recoveries
+    recover = call.place.recover - len(earlier)
     with publish_run([matrix], task, "pagerank", executor) as news, nullcontext() if keeper is None else keeper:
         if keeper is not None:
             keeper.notify = notify_all(keeper.notify, news.publish_checkpoint)
         notify = notify_all(log_recovery, news.publish_recovery)
         for recovery in earlier:
             notify(recovery, 0)
-        hearing = news.follow(place.emit), news.report(place.on_progress), notify
-        outcome = Recovering(matrix, task, start, executor, recover - len(earlier), *hearing, keeper).run()
+        hearing = news.follow(call.emit), news.report(call.report), notify
+        outcome = Recovering(matrix, task, start, executor, recover, *hearing, keeper).run()
         news.end(outcome.status, outcome)
 
     def step(once: PageRankOptions, probe: RunInputs) -> np.ndarray:
         again = replace(task, run=name_run(), options=once, threshold=0.0)
-        return Recovering(matrix, again, probe, executor, recover - len(earlier), ignore).run().values
+        return Recovering(matrix, again, probe, executor, recover, ignore).run().values
 
     outcome = _find_underflow(matrix, outcome, start, task, step, on_device=matrix.backend != "cpu")
     return replace(outcome, recoveries=(*earlier, *outcome.recoveries))

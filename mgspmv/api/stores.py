@@ -10,7 +10,6 @@ from typing import Any, Literal, get_args
 
 from zarr.storage import MemoryStore
 
-from mgspmv.api.arguments import check_threads, parse_size
 from mgspmv.api.matrix import Matrix
 from mgspmv.errors import OptionError
 from mgspmv.ingest.generate import make_generator
@@ -33,6 +32,7 @@ from mgspmv.model import (
 )
 from mgspmv.monitor.progress import watched
 from mgspmv.order import METHODS, check_square
+from mgspmv.solvers.placing import check_threads, parse_size
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.read import StoredMatrix, open_store
 from mgspmv.store.versions import check_keep, check_target

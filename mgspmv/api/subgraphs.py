@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from zarr.storage import MemoryStore
 
-from mgspmv.api.arguments import check_threads, parse_size
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.stores import open_given, open_written, stamp
 from mgspmv.errors import OptionError
@@ -19,6 +18,7 @@ from mgspmv.ingest.store_writing import find_budget
 from mgspmv.ingest.subgraph import check_bounds, write_subgraph
 from mgspmv.model import Progress, ignore
 from mgspmv.monitor.progress import watched
+from mgspmv.solvers.placing import check_threads, parse_size
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.versions import check_target
 from mgspmv.validation import to_json

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from mgspmv.cli.graphs import GRAPH, open_graph
@@ -17,7 +16,8 @@ from mgspmv.cli.solutions import answer_ranks
 from mgspmv.errors import ConvergenceError
 
 if TYPE_CHECKING:
-    from mgspmv.model import Event, Stability
+    from mgspmv.api import Checkpoint
+    from mgspmv.model import Event, Phase, Stability
     from mgspmv.results import Solution
 
 
@@ -52,14 +52,20 @@ class Iteration:
         from mgspmv.cli.vectors import read_vectors
 
         check_choices(self.place, executor=self.executor, **{name: own[name] for name in ("transport",) if name in own})
-        options = {name: getattr(self, name) for name in ("tol", "norm", "max_iter", "precision", "executor")}
-        options |= self.place.arguments | {"weights": not self.ignore_weights} | own
+        options = {name: getattr(self, name) for name in ("tol", "norm", "max_iter", "precision")}
+        options |= {"weight": not self.ignore_weights} | own
+        placing = {name: options.pop(name) for name in ("kernel", "transport", "recover") if name in own}
         reading: dict[str, Any] = {"kind": "stochastic" if call == "stationary" else "graph"}
         reading["transpose"] = reverse or call == "hits"
         with open_graph(self.graph, self.place, **reading) as opened, opened.T if reverse else opened as matrix:
             given = {"nstart": self.nstart} | {name: options.pop(name) for name in vectors}
             options |= read_vectors(matrix, aligns=call == "pagerank", **given)
-            return listen(partial(getattr(api, call), matrix, **options), self.place, own.get("checkpoint"))
+
+            def compute(client: Any, progress: Callable[[Event | Phase], None]) -> Any:
+                placed = self.place.place(matrix, client, executor=self.executor, **placing)
+                return getattr(api, call)(placed, **options, progress=progress)
+
+            return listen(compute, self.place, own.get("checkpoint"))
 
     def write(
         self,
@@ -77,36 +83,39 @@ class Iteration:
 
 
 def listen(
-    compute: Callable[..., Any], place: PlacementOptions, checkpoint: str | None = None
+    compute: Callable[[Any, Callable[[Event | Phase], None]], Any],
+    place: PlacementOptions,
+    checkpoint: Checkpoint | None = None,
 ) -> tuple[Any, ConvergenceError | None]:
     """Iterate in the given place; return the result, and the error if it did not converge.
 
     Parameters
     ----------
-    compute : called with `client`, `on_event` and `on_progress`
-    checkpoint : place of the run's checkpoints; None for none
+    compute : called with the client of a cluster, or None, and with a function for `progress`
+    checkpoint : checkpoints of the run; None for none
     """
+    from mgspmv.model import Event
+
     last: Event | None = None
     kept = "nothing is written"
 
-    def follow(phase: str, done: int, total: int | None) -> None:
-        nonlocal kept
-        if phase == "resume" and not done:
-            print_note(f"no checkpoint in {checkpoint}; starting from the first iteration")
-        elif phase == "resume":
-            print_note(f"resuming after iteration {done} from the checkpoint in {checkpoint}")
-        if phase in ("checkpoint", "resume") and done:
-            kept = f"{checkpoint} has the checkpoint of iteration {done}; --resume resumes from it"
+    def hear(news: Event | Phase) -> None:
+        nonlocal kept, last
+        if isinstance(news, Event):
+            last = news
+        elif checkpoint is not None and news.name in ("checkpoint", "resume"):
+            if news.name == "resume" and not news.done:
+                print_note(f"no checkpoint in {checkpoint.place}; starting from the first iteration")
+                return
+            if news.name == "resume":
+                print_note(f"resuming after iteration {news.done} from the checkpoint in {checkpoint.place}")
+            kept = f"{checkpoint.place} has the checkpoint of iteration {news.done}; --resume resumes from it"
             note_checkpoint(kept)
-
-    def hear(event: Event) -> None:
-        nonlocal last
-        last = event
 
     note_checkpoint(kept)
     with open_client(place) as client:
         try:
-            return compute(client=client, on_event=hear, on_progress=follow), None
+            return compute(client, hear), None
         except ConvergenceError as error:
             return error.solution, error
         except KeyboardInterrupt:

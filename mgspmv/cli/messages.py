@@ -77,9 +77,11 @@ def find_options(command: Any) -> dict[str, Option]:
             negation = names[1] if len(names) > 1 else None
             found[own.name] = Option(names[0], negation, bool(own.is_flag), takes_auto=takes_auto)
     if "scheduler" in found and "cluster" in found:
-        found.setdefault("client", Option("--cluster or --scheduler"))
+        for name in ("client", "where"):
+            found.setdefault(name, Option("--cluster or --scheduler"))
     if "ignore_weights" in found:
-        found.setdefault("weights", Option("", found["ignore_weights"].name, is_flag=True))
+        for name in ("weight", "weights"):
+            found.setdefault(name, Option("", found["ignore_weights"].name, is_flag=True))
     return found
 
 

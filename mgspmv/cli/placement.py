@@ -15,6 +15,7 @@ from mgspmv.cli.mode import open_progress, print_note
 from mgspmv.errors import OptionError
 
 if TYPE_CHECKING:
+    from mgspmv.api import Matrix
     from mgspmv.monitor.progress import ProgressLine
 
 
@@ -79,11 +80,24 @@ class ComputingOptions(PlacementOptions):
     device_memory: str | None = None
     host_memory: str | None = None
 
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """Options as arguments of API functions, except the client."""
-        given = {"threads": self.threads, "timeout": self.timeout, "backend": self.choose_backend(self.backend)}
-        return given | {"device_memory": self.device_memory, "host_memory": self.host_memory}
+    def __post_init__(self) -> None:
+        from mgspmv.model import check_choice
+
+        super().__post_init__()
+        check_choice("--backend", self.backend, ("auto", "cpu", "cuda"))
+
+    def place(self, matrix: Matrix, client: Any, **options: Any) -> Matrix:
+        """Return a matrix placed on a client, or in this process without one.
+
+        Parameters
+        ----------
+        options : others of `Matrix.on`
+        """
+        given = {"threads": self.threads, "device_memory": self.device_memory, "host_memory": self.host_memory}
+        backend: Any = self.choose_backend(self.backend)
+        if client is None:
+            return matrix.on(backend, **given | options)
+        return matrix.on(client, backend=backend, timeout=self.timeout, **given | options)
 
 
 def parse_option(text: str) -> tuple[str, Any]:

@@ -119,11 +119,11 @@ def spmv(
     note_checkpoint(f"{output} is unchanged")
     began = time.perf_counter()
     with api.open(store) as matrix:
-        options = {"alpha": alpha, "beta": beta, "kernel": kernel, "precision": precision, **place.arguments}
+        options: dict[str, Any] = {"alpha": alpha, "beta": beta, "precision": precision}
         options["y"] = None if y is None else read_vector(y, max_ndim=2)
         factor = read_vector(x, max_ndim=2)
         with open_client(place) as client:
-            product = api.spmv(matrix, factor, **options, client=client)
+            product = api.spmv(place.place(matrix, client, kernel=kernel), factor, **options)
     with write_beside(output) as part, open(part, "wb") as file:
         np.save(file, product)
     elapsed_s = time.perf_counter() - began

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, cast, get_args
 
 from mgspmv.cli.graphs import GRAPH, open_graph
@@ -13,6 +12,7 @@ from mgspmv.cli.outputs import find_outputs
 from mgspmv.cli.placement import ComputingOptions, check_choices
 from mgspmv.cli.program import Answer
 from mgspmv.cli.solutions import answer_batch
+from mgspmv.errors import OptionError
 from mgspmv.kernels.catalogue import SPARSE_KERNELS
 
 _KERNELS = ", ".join(kernel.name for kernel in SPARSE_KERNELS if kernel.step_backends)
@@ -41,6 +41,26 @@ class PageRankFlags:
     resume: Annotated[bool, option("Resume from the last checkpoint, or start if none exists.")] = False
     recover: Annotated[int, option("On a cluster: maximum number of restarts after lost workers.", "N", min=0)] = 5
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Options as arguments of the function, with one for the checkpoint.
+
+        Raises
+        ------
+        OptionError : options of a checkpoint without its place
+        """
+        from mgspmv.api import Checkpoint
+
+        given = dict(vars(self))
+        every_s, resume = given.pop("checkpoint_every"), given.pop("resume")
+        if self.checkpoint is None:
+            if every_s is not None or resume:
+                name = "--resume" if resume else "--checkpoint-every"
+                raise OptionError(f"{name} needs the place of the checkpoints; add --checkpoint")
+            return given
+        seconds = {} if every_s is None else {"every_s": every_s}
+        return given | {"checkpoint": Checkpoint(self.checkpoint, resume=resume, **seconds)}
+
 
 def pagerank(own: PageRankFlags, ranking: RankingOptions, reverse: bool = False, scaler: str = "none") -> Answer:
     """Compute PageRank of a graph. Ranks that did not converge are written too, with exit code 5."""
@@ -50,7 +70,7 @@ def pagerank(own: PageRankFlags, ranking: RankingOptions, reverse: bool = False,
     check_choice("--set scaler", scaler, get_args(Scaler))
     outputs = find_outputs(ranking.output, overwrite=ranking.overwrite)
     vectors = ("personalization", "dangling", "out_weight")
-    solution, failure = ranking.compute("pagerank", vectors, reverse=reverse, **vars(own))
+    solution, failure = ranking.compute("pagerank", vectors, reverse=reverse, **own.arguments)
     order, solution = solution.check_order(ranking.top), solution.scale(cast(Scaler, scaler))
     return ranking.write(solution, outputs, failure, order)
 
@@ -85,12 +105,16 @@ def pagerank_batch(
     check_choices(place, transport=transport, width=width)
     outputs = find_outputs(output, overwrite=overwrite)
     options: dict[str, Any] = {"alpha": alpha or 0.85, "tol": tol, "norm": norm, "max_iter": max_iter}
-    options |= {"weights": not ignore_weights, "precision": precision, "width": width, "top": keep_top}
-    options |= place.arguments | {"transport": transport}
+    options |= {"weight": not ignore_weights, "precision": precision, "width": width, "keep_top": keep_top}
     with open_graph(graph, place, transpose=reverse) as opened, opened.T if reverse else opened as matrix:
         string_ids = matrix.info.vertex_ids == "string"
         table = None if personalization is None else read_seeds(personalization, string_ids=string_ids)
         options |= read_vectors(matrix, dangling=dangling, out_weight=out_weight)
-        batch, failure = listen(partial(api.pagerank_batch, matrix, table, **options), place)
+
+        def compute(client: Any, progress: Any) -> Any:
+            placed = place.place(matrix, client, transport=transport)
+            return api.pagerank_batch(placed, table, **options, progress=progress)
+
+        batch, failure = listen(compute, place)
     outputs.save(batch, overwrite=overwrite)
     return outputs.print(answer_batch(batch, top, outputs.paths, failure), generate_csv(batch))

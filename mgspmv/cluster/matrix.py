@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import uuid
 from contextlib import ExitStack
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
@@ -40,6 +42,7 @@ from mgspmv.kernels.operands import (
 from mgspmv.model import Progress, Recovery, describe_entries, ignore
 from mgspmv.order import permute, restore
 from mgspmv.plan import Plan
+from mgspmv.solvers.placing import Executor, Placement
 from mgspmv.store.metadata import MatrixProperties
 from mgspmv.store.read import StoredMatrix
 
@@ -47,8 +50,16 @@ if TYPE_CHECKING:
     from distributed import Client, Future
     from scipy.sparse.linalg import LinearOperator
 
-TIMEOUT_S = 30.0
-"""Default seconds that a worker may be silent."""
+
+@dataclass
+class _HeldRows:
+    """Rows that the workers hold, shared by the placements of a matrix."""
+
+    loading: LoadedRows
+    parts: list[Any]
+    is_closed: bool = False
+    pending: WeakSet[Future] = field(default_factory=WeakSet)
+    """Products that are being computed."""
 
 
 class DistributedMatrix(MatrixProperties):
@@ -65,17 +76,47 @@ class DistributedMatrix(MatrixProperties):
         cluster: Cluster,
         request: LoadRequest,
         loading: LoadedRows,
+        place: Placement,
         recoveries: tuple[Recovery, ...] = (),
     ) -> None:
         super().__init__(stored)
         self.cluster = cluster
+        self.place = place
+        """How the workers compute; see `on`."""
         self.recoveries = recoveries
         """Workers lost during loading, with the time after which it resumed."""
-        self.is_closed = False
-        """True if it was closed; it cannot be opened again."""
         self._request = request
-        self._pending: WeakSet[Future] = WeakSet()
-        self._loading, self._parts = loading, loading.parts
+        self._held = _HeldRows(loading, loading.parts)
+
+    def on(
+        self,
+        *,
+        kernel: str | None = None,
+        threads: int | None = None,
+        executor: Executor | None = None,
+        recover: int | None = None,
+    ) -> DistributedMatrix:
+        """Return the matrix with other options of its products and iterations; both share the rows on the workers.
+
+            mg.pagerank(D.on(executor="tasks"))
+
+        Parameters
+        ----------
+        kernel, threads, executor, recover : as for `Matrix.on`; None leaves them as they are
+
+        Raises
+        ------
+        OptionError : an invalid option
+        """
+        given: dict[str, Any] = {"kernel": kernel, "threads": threads, "executor": executor, "recover": recover}
+        placed = copy(self)
+        placed.place = replace(self.place, **{name: value for name, value in given.items() if value is not None})
+        return placed
+
+    @property
+    def is_closed(self) -> bool:
+        """True if it was closed; it cannot be opened again."""
+        return self._held.is_closed
 
     def redistribute(self, on_progress: Progress | None = None, *, has_lease: bool = False) -> None:
         """Distribute the matrix over the present workers, with the options of `Matrix.distribute`.
@@ -93,20 +134,21 @@ class DistributedMatrix(MatrixProperties):
         CapacityError, ClusterError, StoreError : as in `Matrix.distribute`; the call can be repeated
         """
         self._check_closed()
-        loading = load_matrix(
-            self.stored, self.cluster, self._request, on_progress or ignore, self._parts, has_lease=has_lease
+        held = self._held
+        held.loading = load_matrix(
+            self.stored, self.cluster, self._request, on_progress or ignore, held.parts, has_lease=has_lease
         )
-        self._loading, self._parts = loading, loading.parts
+        held.parts = held.loading.parts
 
     @property
     def plan(self) -> Plan:
         """Rows and memory planned for each worker."""
-        return self._loading.plan
+        return self._held.loading.plan
 
     @property
     def members(self) -> tuple[Member, ...]:
         """The workers, in the order of their rows."""
-        return self._loading.members
+        return self._held.loading.members
 
     @property
     def bounds(self) -> tuple[int, ...]:
@@ -121,13 +163,13 @@ class DistributedMatrix(MatrixProperties):
     @property
     def backend(self) -> Literal["cpu", "cuda"] | None:
         """Backend of all workers; None if some compute on their hosts and some on devices."""
-        return self._loading.places.backend
+        return self._held.loading.places.backend
 
     @property
     def transport(self) -> Literal["nccl", "peer"]:
         """Transport of slices between workers in supersteps; devices with NCCL may also write directly, see
         `Solution.matrix["transport"]` for the transport of a run."""
-        return self._loading.places.transport
+        return self._held.loading.places.transport
 
     @property
     def workers(self) -> tuple[str | int, ...]:
@@ -143,7 +185,7 @@ class DistributedMatrix(MatrixProperties):
         ClosedError : it was closed
         """
         self.check_open()
-        return [part.future.key for part in self._parts]
+        return [part.future.key for part in self._held.parts]
 
     def check_open(self) -> None:
         """Check that the matrix is open and the client is connected.
@@ -164,7 +206,7 @@ class DistributedMatrix(MatrixProperties):
     @property
     def is_whole(self) -> bool:
         """True if each worker has its rows, as far as known to the client."""
-        return len(self._parts) == len(self.members)
+        return len(self._held.parts) == len(self.members)
 
     def _check_closed(self) -> None:
         if self.is_closed:
@@ -183,9 +225,7 @@ class DistributedMatrix(MatrixProperties):
         alpha: float = 1.0,
         beta: float = 0.0,
         y: Any = None,
-        kernel: str = "auto",
         precision: str | None = None,
-        threads: int | None = None,
         weights: bool = True,
     ) -> Any:
         """Compute alpha * D @ x + beta * y; each worker computes its rows.
@@ -209,6 +249,7 @@ class DistributedMatrix(MatrixProperties):
         WorkerLostError, WorkerTimeoutError : a worker is lost or does not answer
         ClosedError : the matrix was closed
         """
+        kernel, threads = self.place.kernel, self.place.threads
         if _is_dask(x):
             check_form("x", x, self.shape[1], "columns")
             check_lazy_product(self.info, x.dtype, precision, weights=weights)
@@ -240,7 +281,7 @@ class DistributedMatrix(MatrixProperties):
         for (start, stop), rows in zip(slices, results, strict=True):
             out[start:stop] = rows
         product = restore(out, self.order)
-        multiply = partial(self.multiply, kernel=kernel, precision="float64", threads=threads, weights=weights)
+        multiply = partial(self.multiply, precision="float64", weights=weights)
         check_integers(self.info, *given, product, multiply, weights=weights)
         return put(product) if is_on_device else product
 
@@ -249,8 +290,7 @@ class DistributedMatrix(MatrixProperties):
         transpose: DistributedMatrix | None = None,
         *,
         precision: Literal["float32", "float64"] | None = None,
-        threads: int | None = None,
-        weights: bool = True,
+        weight: bool = True,
     ) -> LinearOperator:
         """Return the matrix as a `scipy.sparse.linalg.LinearOperator`; each product is a round of tasks.
 
@@ -260,8 +300,7 @@ class DistributedMatrix(MatrixProperties):
         ----------
         transpose : `A.T` distributed, for `rmatvec`, which `svds`, `lsqr` and others call
         precision : as in `Matrix.as_linear_operator`
-        threads : threads per worker
-        weights : False takes each stored entry as 1
+        weight : False takes each stored entry as 1
 
         Raises
         ------
@@ -275,17 +314,18 @@ class DistributedMatrix(MatrixProperties):
             "products with the transpose need it on the cluster: distribute A.T too, and pass that as transpose to "
             "as_linear_operator"
         )
-        return make_operator(self, transpose, missing, precision=precision, threads=threads, weights=weights)
+        return make_operator(self, transpose, missing, precision=precision, weights=weight)
 
     def close(self) -> None:
         """Free the memory of the workers, after products already begun have finished."""
-        parts, self._parts = self._parts, []
-        if self.is_closed:
+        held = self._held
+        parts, held.parts = held.parts, []
+        if held.is_closed:
             return
-        self.is_closed = True
+        held.is_closed = True
         try:
             self.cluster.check_client()
-            self.cluster.await_done([f for f in self._pending if not f.done()])
+            self.cluster.await_done([f for f in self._held.pending if not f.done()])
             self.cluster.free([part.future.key for part in parts], [part.member for part in parts])
         except ClusterError:
             pass  # a worker that does not answer frees its rows when the key is released
@@ -330,7 +370,7 @@ class DistributedMatrix(MatrixProperties):
         x = permute(x.astype(chosen), self.order)
         pieces = self._compute_pieces(x, x.chunks[0])
         futures = self._submit(keys, [pieces] * len(keys), ys, options)
-        self._pending.update(futures)
+        self._held.pending.update(futures)
         chunks = [
             da.from_delayed(future, (n, *x.shape[1:]), dtype=chosen)
             for future, n in zip(futures, rows, strict=True)
@@ -340,7 +380,7 @@ class DistributedMatrix(MatrixProperties):
         if self.order is None:
             return product
         restored = self.client.persist(restore(product, self.order))
-        self._pending.update(futures_of(restored))  # it depends on the futures above
+        self._held.pending.update(futures_of(restored))  # it depends on the futures above
         return restored
 
     def _compute_pieces(self, array: Any, rows: tuple[int, ...]) -> list[Future]:
@@ -351,27 +391,29 @@ class DistributedMatrix(MatrixProperties):
 
 
 def distribute_matrix(
-    stored: StoredMatrix,
-    client: Any,
-    *,
-    timeout: float = TIMEOUT_S,
-    recover: int = 0,
-    on_progress: Progress | None = None,
-    **asked: Any,
+    stored: StoredMatrix, place: Placement, on_progress: Progress = ignore, **reads: Any
 ) -> DistributedMatrix:
-    """Let each worker of a cluster read its rows; see `mgspmv.api.Matrix.distribute`.
+    """Let each worker of a cluster read its rows; see `mgspmv.Matrix.distribute`.
 
     Parameters
     ----------
-    recover : maximum number of times that loading restarts when a worker is lost
-    asked : fields of `LoadRequest`
+    place : with the client, its time-out, and how many times loading restarts when a worker is lost
+    reads : fields of `LoadRequest` that are not in `place`
     """
     stored.address()  # raises for a store in memory, which workers cannot read
-    request = LoadRequest(**asked)
-    cluster = Cluster(client, timeout)
+    asked: dict[str, Any] = {"backend": place.backend, "transport": place.transport, "threads": place.threads}
+    request = LoadRequest(**asked | place.limits | reads)
+    cluster = Cluster(place.client, place.timeout)
     try:
-        loading, recoveries = _load_until_done(stored, cluster, request, on_progress or ignore, recover)
-        return DistributedMatrix(stored, cluster, request, loading, recoveries)
+        loading, recoveries = _load_until_done(stored, cluster, request, on_progress, place.recover)
+        held = Placement(
+            is_distributed=True,
+            kernel=place.kernel,
+            threads=place.threads,
+            executor=place.executor,
+            recover=place.recover,
+        )
+        return DistributedMatrix(stored, cluster, request, loading, held, recoveries)
     except BaseException:
         cluster.close()
         raise

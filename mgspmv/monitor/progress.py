@@ -24,10 +24,13 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import Task
 
-    from mgspmv.model import Event
+    from mgspmv.model import Event, Phase, Progress
 
 P = ParamSpec("P")
 R = TypeVar("R")
+ProgressOption = Callable[["Phase | Event"], None] | bool | None
+"""Argument of calls: a function that is called with each `Phase` and each `Event` of an iteration; True shows the
+progress, False does not; None shows it within `show_progress`."""
 
 LEAST_RATED_S = 1.0
 """Seconds after which the rate of a phase is shown."""
@@ -99,6 +102,15 @@ class ProgressLine:
         # The line is reused: a second task would appear before this one is removed, or after.
         self._task.total = total
         self._bars.reset(self._task.id, description=description)
+
+    def hear(self, news: Phase | Event) -> None:
+        """Show a phase or an iteration."""
+        from mgspmv.model import Event
+
+        if isinstance(news, Event):
+            self.on_event(news)
+        else:
+            self.on_progress(news.name, news.done, news.total)
 
     def on_progress(self, phase: str, done: int, total: int | None) -> None:
         """Show `done` of `total` units of `phase`, and begin the phase if it is a new one."""
@@ -205,8 +217,8 @@ def show_progress() -> Iterator[None]:
             ranks = mg.pagerank(mg.open("web.zarr"))
 
     In a terminal it is on stderr, in a notebook below the cell: one line for the current call, removed when it ends;
-    in a pipeline it begins with the step. If stderr is not a terminal, nothing is shown. `on_event` and `on_progress`
-    of a call are called as well.
+    in a pipeline it begins with the step. If stderr is not a terminal, nothing is shown. A function given as `progress`
+    of a call is called as well; `progress=False` of a call shows nothing of it.
     """
     with _set_title(""):
         yield
@@ -229,7 +241,7 @@ def _set_title(title: str | None) -> Iterator[None]:
 
 
 def watched(call: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a call that takes `on_progress`, and maybe `on_event`, for `show_progress`; and log how it ends."""
+    """Decorate a call that takes `progress` or `on_progress` for `show_progress`; and log how it ends."""
     return _show(call, predicts=False)
 
 
@@ -249,22 +261,34 @@ def notify_all(*hearers: Callable[..., None] | None) -> Callable[..., None]:
     return notify
 
 
+def make_report(progress: ProgressOption) -> Progress:
+    """Return a function of (phase, done, total) that calls a given function with a `Phase`."""
+    from mgspmv.model import Phase, ignore
+
+    if not callable(progress):
+        return ignore
+    hear = progress
+    return lambda phase, done, total: hear(Phase(phase, done, total))
+
+
 def _show(call: Callable[P, R], *, predicts: bool) -> Callable[P, R]:
     takes = signature(call)
-    names = ("on_progress", "on_event") if predicts or "on_event" in takes.parameters else ("on_progress",)
+    name = "on_progress" if "on_progress" in takes.parameters else "progress"
 
     @wraps(call)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        title = _TITLE.get()
+        title, asked = _TITLE.get(), kwargs.get(name)
+        is_shown = asked if isinstance(asked, bool) else title is not None
         with log_call(call.__name__), translating(), _set_title(None):  # nested calls get no line
-            if title is None:
+            if not is_shown:
                 return call(*args, **kwargs)
             given = takes.bind(*args, **kwargs)
             given.apply_defaults()
             known = given.arguments | given.arguments.get("running", {})
             with open_progress(**_read_end(known) if predicts else {}) as progress:
-                progress.title = title
-                heard: dict[str, Any] = {n: notify_all(getattr(progress, n), known.get(n)) for n in names}
+                progress.title = title or ""
+                show = progress.hear if name == "progress" else progress.on_progress
+                heard: dict[str, Any] = {name: notify_all(show, asked if callable(asked) else None)}
                 told: Any = {**kwargs, **heard}
                 return call(*args, **told)
 

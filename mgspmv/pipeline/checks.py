@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from mgspmv.api.checkpointing import check_checkpoint
+from mgspmv.api.checkpointing import read_checkpoint
 from mgspmv.errors import OptionError
 from mgspmv.pipeline.definition import LOADABLE, PREVIOUS, Pipeline, suggest
 from mgspmv.pipeline.steps import list_matrices, list_points
@@ -59,7 +59,7 @@ def _check_ranks(pipeline: Pipeline, key: Key, section: Any) -> Problems:
     try:
         options = PageRankOptions(**{name: getattr(section, name) for name in names})
         if key[0] == "run" and section.checkpoint:
-            check_checkpoint("", None, False, options)
+            read_checkpoint("", options)
     except OptionError as error:
         yield key, str(error)
     output = pipeline.output

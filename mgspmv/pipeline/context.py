@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import psutil
@@ -17,7 +17,6 @@ from mgspmv.api.matrix import Matrix
 from mgspmv.model import default_threads
 from mgspmv.monitor.progress import watched
 from mgspmv.monitor.versions import find_versions
-from mgspmv.partition import parse_bytes
 from mgspmv.pipeline.definition import ClusterSection
 from mgspmv.pipeline.keys import Identity
 from mgspmv.pipeline.reading import Definition
@@ -76,13 +75,12 @@ class ComputeResources(ExitStack):
         return cluster.client
 
     @property
-    def distributing(self) -> dict[str, Any]:
-        """Options of `Matrix.distribute`."""
+    def placing(self) -> dict[str, Any]:
+        """Options of `Matrix.on` with a cluster."""
         started = {} if self._given is not None else {"local": "cpu", "cuda": "cuda"}
         backend = started.get(self.section.kind, "auto")
-        given = self.section.given("transport", "timeout", "threads")
-        sizes = self.section.given("device_memory", "host_memory")
-        return {"backend": backend, **given, **{name: parse_bytes(size) for name, size in sizes.items()}}
+        names = ("transport", "timeout", "threads", "executor", "device_memory", "host_memory")
+        return {"backend": backend, **self.section.given(*names)}
 
 
 class OpenedMatrix(ExitStack):
@@ -128,13 +126,11 @@ class OpenedMatrix(ExitStack):
             return matrix
         wanted = (is_turned, for_steps)
         if wanted != self._wanted:
-            from mgspmv.cluster.matrix import distribute_matrix
-
             self._wanted = None
             self._loaded.close()  # first: the workers may not have memory for both
-            for_products = partial(watched(distribute_matrix), matrix.stored, build_layout=False)
-            distribute: Any = matrix.distribute if for_steps else for_products
-            distributed = distribute(self._computing.client, **self._computing.distributing)
+            placed = matrix.on(self._computing.client, **self._computing.placing)
+            distribute = watched(placed.distribute_as_placed)
+            distributed = distribute(build_layout=for_steps)
             self._wanted, self._distributed = wanted, self._loaded.enter_context(distributed)
         return self._distributed
 

@@ -292,7 +292,7 @@ class RanksSection(Section):
     `personalization`."""
     out_weight: Grid[Location] | None = None
     """File with the total weight of out-edges per vertex; default the sum of the stored edges."""
-    weights: Grid[bool] = True
+    weight: Grid[bool] = True
     """Whether to use the stored values; otherwise each entry is 1."""
     reverse: Grid[bool] = False
     """Rank the graph with all edges reversed."""

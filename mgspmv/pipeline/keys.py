@@ -21,6 +21,9 @@ _FILES = ("personalization", "dangling", "nstart", "out_weight", "x", "y")
 _NOT_IN_KEY = {"matrix", "backend", "checkpoint", "recover"}
 """Keys of a section that do not affect the result: matrix (an input), backend and fault tolerance."""
 
+_FORMER = {"norm": "tol_mode", "weight": "weights"}
+"""Names of options in keys, where they differ, so that results of earlier versions are kept."""
+
 
 @dataclass(frozen=True)
 class Identity:
@@ -88,8 +91,8 @@ def identify_result(step: PipelineStep, pipeline: Pipeline, info: MatrixInfo, ch
     options = step.written.model_dump(mode="json", exclude_none=True, exclude=_NOT_IN_KEY)
     if step.kind != "product":
         options |= {"formats": sorted(pipeline.output.formats), "scaler": pipeline.output.scaler}
-    key = digest_json([__version__, step.kind, _leave_out(options, *files), inputs])
-    return Identity(key, options, inputs)
+    named = {_FORMER.get(name, name): value for name, value in _leave_out(options, *files).items()}
+    return Identity(digest_json([__version__, step.kind, named, inputs]), options, inputs)
 
 
 def list_files(step: PipelineStep) -> dict[str, str]:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import numpy as np
 import zarr
 
-from mgspmv.api import pagerank, pagerank_batch, spmv
+from mgspmv.api import Checkpoint, pagerank, pagerank_batch, spmv
 from mgspmv.api.warm import align_ranks
 from mgspmv.api.warm import read_vector as read_given
 from mgspmv.batch_results import BatchSolution, load_batch
@@ -36,7 +36,7 @@ from mgspmv.results import Solution, describe_matrix, load_solution
 from mgspmv.store.locations import check_links, locate_store
 from mgspmv.validation import to_json
 
-_OPTIONS = ("alpha", "tol", "norm", "max_iter", "weights", "precision")
+_OPTIONS = ("alpha", "tol", "norm", "max_iter", "weight", "precision")
 
 
 def make_result(work: RunContext, step: PipelineStep, opened: OpenedMatrix) -> tuple[StepRecord, Exception | None]:
@@ -114,22 +114,23 @@ def _rank(work: RunContext, step: PipelineStep, opened: OpenedMatrix, folder: Pa
 def _run_pagerank(work: RunContext, step: PipelineStep, matrix: Any, vectors: dict[str, Any]) -> Solution:
     """Compute ranks, in the scale of [output]."""
     section = step.section
-    options = {name: getattr(section, name) for name in (*_OPTIONS, "stop", "kernel")} | vectors | _place(work, section)
+    options = {name: getattr(section, name) for name in (*_OPTIONS, "stop")} | vectors
+    placed = _place(work, section, matrix, kernel=section.kernel)
     if work.computing.is_on_cluster:
-        options |= {"recover": section.recover, "executor": work.computing.section.executor}
-    if section.checkpoint:
-        options["checkpoint"] = _locate_checkpoint(work, step)
+        placed = placed.on(recover=section.recover)
+    place = _locate_checkpoint(work, step) if section.checkpoint else None
     try:
-        solution = pagerank(matrix, **options, resume=section.checkpoint)
+        kept = None if place is None else Checkpoint(place, resume=True)
+        solution = pagerank(placed, **options, checkpoint=kept)
     except CheckpointError:  # from another matrix or other options, or damaged: start again
-        solution = pagerank(matrix, **options)
+        solution = pagerank(placed, **options, checkpoint=place)
     return solution.scale(work.definition.pipeline.output.scaler)
 
 
 def _run_batch(work: RunContext, step: PipelineStep, matrix: Any, vectors: dict[str, Any]) -> BatchSolution:
     section = step.section
-    options = {name: getattr(section, name) for name in (*_OPTIONS, "width")} | vectors | _place(work, section)
-    return pagerank_batch(matrix, **options, top=section.keep_top)
+    options = {name: getattr(section, name) for name in (*_OPTIONS, "width")} | vectors
+    return pagerank_batch(_place(work, section, matrix), **options, keep_top=section.keep_top)
 
 
 def _read_vectors(section: Any, matrix: Any) -> dict[str, Any]:
@@ -149,10 +150,11 @@ def _read_vectors(section: Any, matrix: Any) -> dict[str, Any]:
     return vectors
 
 
-def _place(work: RunContext, section: Any) -> dict[str, Any]:
-    """Return the options that select threads and backend."""
-    computing = work.computing
-    return {"threads": computing.threads} | ({} if computing.is_on_cluster else {"backend": section.backend})
+def _place(work: RunContext, section: Any, matrix: Any, kernel: str = "auto") -> Any:
+    """Return a matrix with the backend, threads and kernel of a step."""
+    if work.computing.is_on_cluster:
+        return matrix.on(kernel=kernel)
+    return matrix.on(section.backend, threads=work.computing.threads, kernel=kernel)
 
 
 def _load_before(work: RunContext, step: PipelineStep) -> Any:
@@ -180,9 +182,10 @@ def _multiply(work: RunContext, step: PipelineStep, opened: OpenedMatrix, folder
     started = time.perf_counter()
     matrix = opened.find(section.transpose)
     x, y = read_array(section.x), None if section.y is None else read_array(section.y)
-    options: dict[str, Any] = section.given("alpha", "beta", "kernel", "precision") | _place(work, section)
+    options: dict[str, Any] = section.given("alpha", "beta", "precision")
+    placed = _place(work, section, matrix, **section.given("kernel"))
     prepared = time.perf_counter()
-    product = np.asarray(spmv(matrix, x, y=y, **options))
+    product = np.asarray(spmv(placed, x, y=y, **options))
     multiplied = time.perf_counter()
     if section.format == "npy":
         np.save(folder / "y.npy", product)

@@ -76,7 +76,7 @@ def list_matrices(pipeline: Pipeline, section: Any) -> list[str]:
 
 GRID = (
     *("x", "alpha", "beta", "tol", "norm", "max_iter", "stop", "personalization", "dangling", "nstart"),
-    *("out_weight", "weights", "reverse", "transpose", "precision", "kernel", "backend"),
+    *("out_weight", "weight", "reverse", "transpose", "precision", "kernel", "backend"),
 )
 """Keys whose lists are grids, in the order in which labels, and so names of folders, list them."""
 

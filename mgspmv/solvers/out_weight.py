@@ -63,7 +63,7 @@ def describe_overflow(weight: np.ndarray, vertex_ids: np.ndarray | None, precisi
         vertex = _name(int(is_finite.argmin()), vertex_ids)
         return (
             f"The weights of the out-edges of vertex {vertex} sum to more than the largest float64 (1.8e308); scale "
-            "the weights down, or pass weights=False"
+            "the weights down, or pass weight=False"
         )
     least = weight.min(where=weight > 0, initial=np.inf)
     if least * float(np.finfo(np.float32 if precision == "float32" else np.float64).max) >= 1.0:
@@ -71,7 +71,7 @@ def describe_overflow(weight: np.ndarray, vertex_ids: np.ndarray | None, precisi
     vertex = _name(int((weight == least).argmax()), vertex_ids)
     return (
         f"The weights of the out-edges of vertex {vertex} sum to {least:.3g}, and a rank divided by that overflows "
-        f"with precision={precision!r}; scale the weights up, or pass weights=False"
+        f"with precision={precision!r}; scale the weights up, or pass weight=False"
     )
 
 

@@ -280,7 +280,7 @@ class StoredMatrix:
             except FloatingPointError as error:
                 raise OptionError(
                     f"{self._name_elements(name, piece.start, piece.stop)} have values beyond the range of float32 "
-                    "(3.4e38); pass precision='float64' or weights=False"
+                    "(3.4e38); pass precision='float64' or weight=False"
                 ) from error
             except MissingChunkError as error:
                 raise MissingChunkError(

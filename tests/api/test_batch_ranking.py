@@ -22,6 +22,7 @@ from mgspmv.errors import (
 )
 from mgspmv.exchange.multivector import make_local
 from mgspmv.model import Status
+from tests.support.hearing import on_both
 from tests.support.oracles import rank_by_solving
 
 PRECISIONS = ["exact", "float64", "float32"]
@@ -97,7 +98,7 @@ def test_width_threads_and_company_change_nothing(pattern):
     vectors = draw(pattern, 7)
     wanted = mg.pagerank_batch(pattern, vectors, width=4)
     for width, threads, order in ((2, 1, [6, 0, 3]), (4, 2, [5, 2, 1, 0, 6, 4, 3]), (2, 1, [4])):
-        found = mg.pagerank_batch(pattern, [vectors[k] for k in order], width=width, threads=threads)
+        found = mg.pagerank_batch(pattern.on(threads=threads), [vectors[k] for k in order], width=width)
         for place, k in enumerate(order):
             assert found[place].digest() == wanted[k].digest()
             assert found[place].changes == wanted[k].changes
@@ -166,7 +167,7 @@ def test_many_vectors_wait_for_few_columns(pattern):
     seen, told = [], []
     vectors = draw(pattern, 23)
     batch = mg.pagerank_batch(
-        pattern, vectors, width=4, top=1, on_event=seen.append, on_progress=lambda *said: told.append(said)
+        pattern, vectors, width=4, keep_top=1, progress=on_both(seen.append, lambda *said: told.append(said))
     )
     assert len(seen) == len(told) == batch.options["steps"]
     assert [event.iteration for event in seen] == list(range(1, len(seen) + 1))
@@ -187,11 +188,11 @@ def test_many_vectors_wait_for_few_columns(pattern):
 def test_only_the_highest_are_kept(weighted):
     _, A = weighted
     vectors = {"a": [1], "b": [2, 3], "c": None}
-    whole, highest = (mg.pagerank_batch(A, vectors, width=4, top=top) for top in (None, 5))
+    whole, highest = (mg.pagerank_batch(A, vectors, width=4, keep_top=top) for top in (None, 5))
     assert highest.values is None
     assert (highest.top_ids.shape, highest.top_ranks.shape) == ((3, 5), (3, 5))
     assert highest.top() == whole.top(5) == {label: whole[label].top(5) for label in vectors}
-    assert mg.pagerank_batch(A, vectors, width=4, top=100).top() == whole.top(100)
+    assert mg.pagerank_batch(A, vectors, width=4, keep_top=100).top() == whole.top(100)
 
 
 def test_widths_are_chosen_by_memory_and_number(weighted, monkeypatch):
@@ -201,11 +202,11 @@ def test_widths_are_chosen_by_memory_and_number(weighted, monkeypatch):
     assert mg.pagerank_batch(A, [[1]], width=64).options["width"] == 2
     room = 2 * api_batch.count_bytes(make_local(60, np.zeros), 60, "exact", 8, 4)
     monkeypatch.setattr(api_batch, "free_memory", lambda: room)
-    assert mg.pagerank_batch(A, [[k] for k in range(8)], top=1).options["width"] == 4
+    assert mg.pagerank_batch(A, [[k] for k in range(8)], keep_top=1).options["width"] == 4
     monkeypatch.setattr(api_batch, "free_memory", lambda: 100)
     with pytest.raises(CapacityError, match=r"a pass of 2 vectors needs [\d,]+ bytes, but may take 50"):
-        mg.pagerank_batch(A, [[1]], top=1)
-    with pytest.raises(CapacityError, match=r"ranks of 1 vectors take 480 bytes, and 100 are free; pass top=k"):
+        mg.pagerank_batch(A, [[1]], keep_top=1)
+    with pytest.raises(CapacityError, match=r"ranks of 1 vectors take 480 bytes, and 100 are free; pass keep_top=k"):
         mg.pagerank_batch(A, [[1]], width=2)
 
 
@@ -213,7 +214,7 @@ def test_widths_are_chosen_by_memory_and_number(weighted, monkeypatch):
 def test_a_pass_takes_the_memory_that_is_planned(precision):
     n, vectors = 200_000, [[k] for k in range(7)]
     A = make_graph((np.arange(n), (np.arange(n) * 7 + 1) % n))
-    options = {"precision": precision, "width": 4, "top": 3, "alpha": np.linspace(0.1, 0.5, 7)}
+    options = {"precision": precision, "width": 4, "keep_top": 3, "alpha": np.linspace(0.1, 0.5, 7)}
     mg.pagerank_batch(A, vectors, **options)
     tracemalloc.start()
     try:
@@ -232,19 +233,14 @@ def test_a_pass_takes_the_memory_that_is_planned(precision):
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"backend": "gpu"}, OptionError, "backend must be one of"),
-        ({"transport": "peer"}, OptionError, "transport= applies to the workers of a cluster; pass client= too"),
-        ({"device_memory": "1GB"}, OptionError, "are for the rows of workers; pass client= too"),
-        ({"host_memory": 10**9}, OptionError, "are for the rows of workers; pass client= too"),
         ({"width": 3}, OptionError, "width must be one of 2, 4, 8, 16, 32, 64, not 3"),
-        ({"top": 0}, OptionError, "top must be an integer of at least 1, not 0"),
-        ({"top": 1.5}, OptionError, "top must be an integer of at least 1, not 1.5"),
+        ({"keep_top": 0}, OptionError, "keep_top must be an integer of at least 1, not 0"),
+        ({"keep_top": 1.5}, OptionError, "keep_top must be an integer of at least 1, not 1.5"),
         ({"alpha": 1.0}, OptionError, "vector 0: alpha must be at least 0 and less than 1, not 1.0"),
         ({"alpha": [0.5, 2]}, OptionError, "vector 1: alpha must be at least 0 and less than 1, not 2"),
         ({"alpha": []}, ShapeError, "alpha is an empty sequence"),
         ({"alpha": "much"}, OptionError, "vector 0: alpha must be at least 0 and less than 1, not 'much'"),
         ({"tol": 3.0}, OptionError, "vector 0: tol=3 with norm='l1' is met by any ranks"),
-        ({"threads": 0}, OptionError, "threads must be at least 1"),
         ({"dangling": "error"}, DanglingError, "of 60 vertices have no out-edges"),
         ({"dangling": {99: 1}}, OptionError, "dangling has the id 99"),
     ],
@@ -252,3 +248,15 @@ def test_a_pass_takes_the_memory_that_is_planned(precision):
 def test_what_is_refused(weighted, options, error, message):
     with pytest.raises(error, match=message):
         mg.pagerank_batch(weighted[1], [[1], [2]], **options)
+
+
+def test_places_that_are_refused(weighted, in_process):
+    _, A = weighted
+    for how, message in (
+        ({"device_memory": "1GB"}, "device_memory= and host_memory= limit what a run on CUDA takes"),
+        ({"kernel": "csr-rows"}, r"pagerank_batch chooses its kernel, but kernel='csr-rows' was passed to on\(\)"),
+    ):
+        with pytest.raises(OptionError, match=message):
+            mg.pagerank_batch(A.on(**how), [[1], [2]])
+    with pytest.raises(OptionError, match="executor='tasks' does not compute batches"):
+        mg.pagerank_batch(A.on(in_process(1), executor="tasks"), [[1], [2]])

@@ -79,7 +79,7 @@ def test_hits_as_igraph(graph):
     G, A = graph
     other = igraph.Graph(n=40, edges=list(G.edges), directed=True)
     weights = list(nx.get_edge_attributes(G, "weight").values())
-    for w, options in ((weights, {}), (None, {"weights": False})):
+    for w, options in ((weights, {}), (None, {"weight": False})):
         hubs, authorities = mg.hits(A, **options, **SURE)
         np.testing.assert_allclose(hubs.values / hubs.values.max(), other.hub_score(weights=w), rtol=1e-8)
         np.testing.assert_allclose(
@@ -121,7 +121,7 @@ def test_hits_need_the_transpose(in_process, graph, tmp_path):
         with pytest.raises(OptionError, match="transpose must be that of"):
             mg.hits(D, transpose=D)
         found = mg.hits(D, transpose=DT, tol=1e-8)
-    once = mg.hits(A, client=client, tol=1e-8)
+    once = mg.hits(A.on(client), tol=1e-8)
     for own, other, third in zip(wanted, found, once, strict=True):
         assert other.digest() == third.digest()
         np.testing.assert_allclose(other.values, own.values, rtol=1e-13)
@@ -150,10 +150,10 @@ def test_katz_as_networkx(renumbered, weight, normalized):
         wanted = nx.katz_centrality_numpy(
             G, beta=beta if isinstance(given, np.ndarray) else given, weight=weight, **options
         )
-        solution = mg.katz(A, beta=given, weights=weight is not None, **options, **SURE)
+        solution = mg.katz(A, beta=given, weight=weight is not None, **options, **SURE)
         np.testing.assert_allclose(solution.values, in_order(wanted, 40), rtol=1e-11)
     assert solution.options["beta"] == "vector"
-    reversed_ = mg.katz(A.T, weights=weight is not None, **options, **SURE)
+    reversed_ = mg.katz(A.T, weight=weight is not None, **options, **SURE)
     wanted = nx.katz_centrality_numpy(G.reverse(), weight=weight, **options)
     np.testing.assert_allclose(reversed_.values, in_order(wanted, 40), rtol=1e-11)
 
@@ -173,7 +173,6 @@ def test_katz_with_too_large_alpha(graph, alpha, status, end):
 def test_katz_refuses(graph):
     _, A = graph
     for wrong, message in (
-        ({"executor": "supersteps"}, "executor='supersteps' needs a cluster"),
         ({"alpha": math.nan}, "alpha must be a finite number, not nan"),
         ({"alpha": "small"}, "alpha must be a finite number, not 'small'"),
         ({"beta": math.inf}, "beta must be a finite number, not inf"),
@@ -194,9 +193,9 @@ def test_katz_refuses(graph):
 @pytest.mark.parametrize("weight", [None, "weight"])
 def test_eigenvector_centrality_as_networkx(renumbered, weight):
     G, A = renumbered
-    solution = mg.eigenvector_centrality(A, weights=weight is not None, **SURE)
+    solution = mg.eigenvector_centrality(A, weight=weight is not None, **SURE)
     np.testing.assert_allclose(solution.values, in_order(nx.eigenvector_centrality_numpy(G, weight), 40), rtol=1e-10)
-    turned = mg.eigenvector_centrality(A.T, weights=weight is not None, **SURE)
+    turned = mg.eigenvector_centrality(A.T, weight=weight is not None, **SURE)
     wanted = nx.eigenvector_centrality_numpy(G.reverse(), weight)
     np.testing.assert_allclose(turned.values, in_order(wanted, 40), rtol=1e-10)
 
@@ -286,7 +285,7 @@ def test_stationary_refuses():
     for wrong, message in (
         ({"lazy": 1.0}, "lazy must be at least 0 and less than 1, not 1.0"),
         ({"lazy": None}, "lazy must be a finite number, not None"),
-        ({"weights": False}, "a stochastic matrix needs its values"),
+        ({"weight": False}, "a stochastic matrix needs its values"),
         ({"nstart": np.zeros(3)}, "nstart must not be negative, nor 0 everywhere"),
         ({"nstart": np.array([1, -1, 1])}, "nstart must not be negative"),
     ):
@@ -320,13 +319,13 @@ def test_device(graph):
     G, A = graph
     beta = np.arange(40.0)
     for call in (
-        lambda k: mg.katz(A, alpha=0.05, beta=beta, backend=k, **SURE),
-        lambda k: mg.hits(A, backend=k, **SURE).hubs,
+        lambda k: mg.katz(A.on(k), alpha=0.05, beta=beta, **SURE),
+        lambda k: mg.hits(A.on(k), **SURE).hubs,
     ):
         np.testing.assert_allclose(call("cuda").values, call("cpu").values, rtol=1e-9)
     chain = store_chain(make_chain())
     for backend in ("cuda", "cpu"):
-        found = mg.stationary(chain, lazy=0.25, backend=backend, **SURE).values
+        found = mg.stationary(chain.on(backend), lazy=0.25, **SURE).values
         np.testing.assert_allclose(make_chain() @ found, found, rtol=1e-11)
-    found = mg.eigenvector_centrality(A, backend="cuda", **SURE).values
+    found = mg.eigenvector_centrality(A.on("cuda"), **SURE).values
     np.testing.assert_allclose(found, in_order(nx.eigenvector_centrality_numpy(G, "weight"), 40), rtol=1e-9)

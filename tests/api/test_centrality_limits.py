@@ -79,11 +79,11 @@ def test_on_workers(executor, in_process, tmp_path):
         mg.ingest(edges, tmp_path / f"{name}.zarr")
         with mg.open_matrix(tmp_path / f"{name}.zarr") as A:
             if name == "cycle":
-                mg.eigenvector_centrality(A, client=in_process(2), executor=executor)
+                mg.eigenvector_centrality(A.on(in_process(2), executor=executor))
             else:
                 with pytest.raises(AcyclicError):
-                    mg.eigenvector_centrality(A, client=in_process(2), executor=executor, tol=1e-2)
-            chosen = mg.katz(A, alpha=None, client=in_process(2), executor=executor)
+                    mg.eigenvector_centrality(A.on(in_process(2), executor=executor), tol=1e-2)
+            chosen = mg.katz(A.on(in_process(2), executor=executor), alpha=None)
             assert chosen.digest() == mg.katz(A, alpha=None).digest()
 
 
@@ -136,7 +136,7 @@ def test_alpha_is_not_chosen_of_negative_weights():
     A = ingest((*make_edges((0, 1), (1, 0)), np.array([1.0, -1.0])))
     with pytest.raises(OptionError, match=r"alpha=None needs weights that are not negative, and the least is -1\.0"):
         mg.katz(A, alpha=None)
-    assert mg.katz(A, alpha=None, weights=False).options["alpha"] == pytest.approx(0.7)
+    assert mg.katz(A, alpha=None, weight=False).options["alpha"] == pytest.approx(0.7)
     huge = ingest((*make_edges((0, 1), (1, 0)), np.array([1e300, 1e300])))
     with pytest.raises(OptionError, match="leave the range of floats"):
         mg.katz(huge, alpha=None)

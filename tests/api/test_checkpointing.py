@@ -15,6 +15,7 @@ import mgspmv as mg
 import mgspmv.checkpoints
 from mgspmv.checkpoints import Checkpoints
 from mgspmv.errors import CheckpointError, OptionError
+from tests.support.hearing import on_phases
 
 N = 300
 P = {vertex: 1 + vertex % 3 for vertex in range(0, N, 2)}
@@ -29,9 +30,8 @@ KINDS = {
     "linf": {"norm": "linf"},
     "per node": {"norm": "l1_per_node", "tol": 1e-9},
     "fixed": {"norm": "fixed", "max_iter": 30},
-    "pattern": {"weights": False},
+    "pattern": {"weight": False},
     "out-weights": {"out_weight": dict.fromkeys(range(N), 30.0)},
-    "threads": {"threads": 2},
 }
 
 
@@ -53,10 +53,10 @@ def graph(store):
         yield opened
 
 
-def run_until(A, place, iteration, **options):
+def run_until(A, place, iteration, *, resume=False, **options):
     """A run that ends before it converges, and is kept."""
-    options = {"checkpoint": place, "checkpoint_every": 0} | options
-    solution = mg.pagerank(A, **options | {"max_iter": iteration, "throw": False})
+    kept = mg.Checkpoint(place, every_s=0, resume=resume)
+    solution = mg.pagerank(A, **options | {"max_iter": iteration, "throw": False}, checkpoint=kept)
     assert solution.iterations == iteration
     return solution
 
@@ -74,38 +74,40 @@ def check_same(solution, whole, resumed_after):
 def test_it_is_as_if_it_had_never_ended(graph, tmp_path, options):
     whole = mg.pagerank(graph, **options)
     run_until(graph, tmp_path / "c", 4, **options)
-    solution = mg.pagerank(graph, **options, checkpoint=tmp_path / "c", resume=True)
+    solution = mg.pagerank(graph, **options, checkpoint=mg.Checkpoint(tmp_path / "c", resume=True))
     check_same(solution, whole, 4)
     assert {event.epoch for event in solution.events} == {1}
-    check_same(mg.pagerank(graph, **options, checkpoint=tmp_path / "c", resume=True), whole, whole.iterations)
+    check_same(
+        mg.pagerank(graph, **options, checkpoint=mg.Checkpoint(tmp_path / "c", resume=True)), whole, whole.iterations
+    )
 
 
 def test_the_reversed_graph(graph, tmp_path):
     whole = mg.pagerank(graph.T)
     run_until(graph.T, tmp_path, 4)
-    check_same(mg.pagerank(graph.T, checkpoint=tmp_path, resume=True), whole, 4)
+    check_same(mg.pagerank(graph.T, checkpoint=mg.Checkpoint(tmp_path, resume=True)), whole, 4)
     with pytest.raises(CheckpointError, match=r"its matrix is .*, transposed"):
-        mg.pagerank(graph, checkpoint=tmp_path, resume=True)
+        mg.pagerank(graph, checkpoint=mg.Checkpoint(tmp_path, resume=True))
 
 
 def test_a_graph_that_is_renumbered(store, tmp_path):
     mg.reorder(store, tmp_path / "r.zarr", method="degree")
     with mg.open_matrix(tmp_path / "r.zarr") as A, mg.open_matrix(store) as B:
         run_until(A, tmp_path / "c", 4)
-        check_same(mg.pagerank(A, checkpoint=tmp_path / "c", resume=True), mg.pagerank(B), 4)
+        check_same(mg.pagerank(A, checkpoint=mg.Checkpoint(tmp_path / "c", resume=True)), mg.pagerank(B), 4)
         with pytest.raises(CheckpointError, match="its matrix is"):
-            mg.pagerank(B, checkpoint=tmp_path / "c", resume=True)
+            mg.pagerank(B, checkpoint=mg.Checkpoint(tmp_path / "c", resume=True))
 
 
 def test_a_place_in_memory(graph):
     place = MemoryStore()
     run_until(graph, place, 4)
-    check_same(mg.pagerank(graph, checkpoint=place, resume=True), mg.pagerank(graph), 4)
+    check_same(mg.pagerank(graph, checkpoint=mg.Checkpoint(place, resume=True)), mg.pagerank(graph), 4)
 
 
 def test_what_is_kept_is_the_last_state(graph, tmp_path):
     told = []
-    solution = mg.pagerank(graph, checkpoint=tmp_path, on_progress=lambda *said: told.append(said))
+    solution = mg.pagerank(graph, checkpoint=tmp_path, progress=on_phases(lambda *said: told.append(said)))
     assert told == [("checkpoint", solution.iterations, None)]  # of a run that is over before it is time for one
     restored = Checkpoints(tmp_path).restore()
     assert restored.x.tobytes() == solution.values.tobytes()
@@ -125,7 +127,7 @@ OTHERS = {
     "dangling": ({"dangling": {3: 1}}, "it has another distribution of the rank of dangling vertices"),
     "out_weight": ({"out_weight": dict.fromkeys(range(N), 1000.0)}, "it has another vector of out-weights"),
     "nstart": ({"nstart": P}, "it has another start vector"),
-    "weights": ({"weights": False}, r"its matrix is [0-9a-f]{64}, not [0-9a-f]{64}, pattern"),
+    "weight": ({"weight": False}, r"its matrix is [0-9a-f]{64}, not [0-9a-f]{64}, pattern"),
     "max_iter": ({"max_iter": 4}, "it has iteration 5, but this run ends after 4"),
     "tol": ({"tol": 0.5}, "it has iteration 5, but this run with tol=0.5 ends after 1"),
 }
@@ -136,33 +138,33 @@ def test_another_run_is_refused(graph, tmp_path, options, said):
     run_until(graph, tmp_path, 5)
     message = f"is of another run: {said}; pass the same arguments, or leave out resume=True"
     with pytest.raises(CheckpointError, match=message):
-        mg.pagerank(graph, **options, checkpoint=tmp_path, resume=True)
+        mg.pagerank(graph, **options, checkpoint=mg.Checkpoint(tmp_path, resume=True))
     assert Checkpoints(tmp_path).restore().reached.iteration == 5
 
 
 def test_a_longer_run_and_a_finer_one(graph, tmp_path):
     run_until(graph, tmp_path, 5)
-    mg.pagerank(graph, checkpoint=tmp_path, resume=True)
+    mg.pagerank(graph, checkpoint=mg.Checkpoint(tmp_path, resume=True))
     finer = {"tol": 1e-12, "max_iter": 200}
     whole = mg.pagerank(graph, **finer)
     coarse = mg.pagerank(graph).iterations
-    check_same(mg.pagerank(graph, **finer, checkpoint=tmp_path, resume=True), whole, coarse)
+    check_same(mg.pagerank(graph, **finer, checkpoint=mg.Checkpoint(tmp_path, resume=True)), whole, coarse)
 
 
-REFUSED = {
-    "topk": ({"stop": "topk:5"}, r"checkpoints have only ranks, but stop='topk:5' needs more state to resume"),
-    "no place to write to": ({"checkpoint": None, "resume": False, "checkpoint_every": 5}, "pass checkpoint= too"),
-    "negative": ({"checkpoint_every": -1}, "checkpoint_every must be 0 or more seconds, not -1"),
-    "not a number": ({"checkpoint_every": "often"}, "checkpoint_every must be a finite number, not 'often'"),
-    "nowhere": ({"checkpoint": None, "resume": True}, r"pass checkpoint= too"),
-}
+def test_threads_may_differ(graph, tmp_path):
+    run_until(graph.on("cpu", threads=2), tmp_path, 4)
+    found = mg.pagerank(graph.on("cpu", threads=1), checkpoint=mg.Checkpoint(tmp_path, resume=True))
+    check_same(found, mg.pagerank(graph), 4)
 
 
-@pytest.mark.parametrize(("options", "said"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_makes_no_sense_is_refused(graph, tmp_path, options, said):
-    with pytest.raises(OptionError, match=said):
-        mg.pagerank(graph, **{"checkpoint": tmp_path / "c"} | options)
+def test_what_makes_no_sense_is_refused(graph, tmp_path):
+    with pytest.raises(OptionError, match="checkpoints have only ranks, but stop='topk:5' needs more state to resume"):
+        mg.pagerank(graph, checkpoint=tmp_path / "c", stop="topk:5")
     assert not (tmp_path / "c").exists()
+    with pytest.raises(OptionError, match="every_s must be 0 or more seconds, not -1"):
+        mg.Checkpoint(tmp_path, every_s=-1)
+    with pytest.raises(OptionError, match="every_s must be a finite number, not 'often'"):
+        mg.Checkpoint(tmp_path, every_s="often")
 
 
 # --- what cannot be written ------------------------------------------------------------------------------------------
@@ -189,14 +191,14 @@ def test_what_cannot_be_written_does_not_end_a_run(graph, tmp_path, monkeypatch,
     owner, _, name = where.rpartition(".")
     monkeypatch.setattr(getattr(mgspmv.checkpoints, owner) if owner else mgspmv.checkpoints, name, failure)
     with pytest.warns(UserWarning, match="the checkpoint of iteration") as warned:
-        solution = mg.pagerank(graph, checkpoint=tmp_path, checkpoint_every=0, resume=True)
+        solution = mg.pagerank(graph, checkpoint=mg.Checkpoint(tmp_path, every_s=0, resume=True))
     check_same(solution, whole, 4)
     [message] = [str(each.message) for each in warned]
     assert message.startswith("the checkpoint of iteration ")
     assert message.endswith(f"{said}; the run continues, and the previous checkpoint is kept")
     monkeypatch.undo()
     assert Checkpoints(tmp_path).restore().reached.iteration == 4
-    assert mg.pagerank(graph, checkpoint=tmp_path, resume=True).digest() == whole.digest()
+    assert mg.pagerank(graph, checkpoint=mg.Checkpoint(tmp_path, resume=True)).digest() == whole.digest()
 
 
 # --- on clusters -----------------------------------------------------------------------------------------------------
@@ -209,10 +211,10 @@ def test_it_goes_on_from_each_place_to_each(graph, tmp_path, in_process):
     walk = ["host", "host", "own", "own", "directed", "directed", "host", "directed", "own", "host"]
     assert set(pairwise(walk)) == set(product(places, repeat=2))
     whole = mg.pagerank(graph, tol=1e-13)
-    keeping = {"tol": 1e-13, "checkpoint": tmp_path, "checkpoint_every": 0, "resume": True, "throw": False}
+    keeping = {"tol": 1e-13, "checkpoint": mg.Checkpoint(tmp_path, every_s=0, resume=True), "throw": False}
     for k, name in enumerate(walk):
-        where = places[name] | ({"client": in_process(n_workers[name])} if n_workers[name] else {})
-        solution = mg.pagerank(graph, **keeping, **where, max_iter=k + 1)
+        placed = graph.on(in_process(n_workers[name]), **places[name]) if n_workers[name] else graph
+        solution = mg.pagerank(placed, **keeping, max_iter=k + 1)
         assert (solution.resumed_after, solution.iterations) == (k, k + 1), walk[: k + 1]
         assert solution.changes == whole.changes[: k + 1], walk[: k + 1]
     check_same(mg.pagerank(graph, **keeping), whole, len(walk))
@@ -221,14 +223,12 @@ def test_it_goes_on_from_each_place_to_each(graph, tmp_path, in_process):
 @pytest.mark.parametrize("executor", ["supersteps", "tasks"])
 def test_states_are_kept_between_iterations(graph, tmp_path, in_process, executor):
     client, told = in_process(2), []
-    options = {"norm": "fixed", "max_iter": 3000 if executor == "supersteps" else 60, "executor": executor}
     solution = mg.pagerank(
-        graph,
-        client=client,
-        **options,
-        checkpoint=tmp_path,
-        checkpoint_every=0,
-        on_progress=lambda phase, done, total: told.append(done) if phase == "checkpoint" else None,
+        graph.on(client, executor=executor),
+        norm="fixed",
+        max_iter=3000 if executor == "supersteps" else 60,
+        checkpoint=mg.Checkpoint(tmp_path, every_s=0),
+        progress=on_phases(lambda phase, done, total: told.append(done) if phase == "checkpoint" else None),
     )
     assert len(told) > 1
     assert told == sorted(told)
@@ -246,7 +246,7 @@ def test_states_are_kept_between_iterations(graph, tmp_path, in_process, executo
 
 def test_a_place_in_memory_is_not_for_workers(graph, in_process):
     with pytest.raises(OptionError, match="in the memory of this process, where the workers"):
-        mg.pagerank(graph, client=in_process(1), checkpoint=MemoryStore())
+        mg.pagerank(graph.on(in_process(1)), checkpoint=MemoryStore())
 
 
 # --- on devices ------------------------------------------------------------------------------------------------------
@@ -256,19 +256,19 @@ def test_a_place_in_memory_is_not_for_workers(graph, in_process):
 @pytest.mark.parametrize("kernel", ["auto", "csr-split"])
 @pytest.mark.parametrize("weights", [True, False])
 def test_devices_go_on_where_hosts_were(graph, tmp_path, kernel, weights):
-    whole = mg.pagerank(graph, backend="cpu", weights=weights)
-    device = {"backend": "cuda", "kernel": kernel}
-    run_until(graph, tmp_path, 4, backend="cpu", weights=weights)
-    run_until(graph, tmp_path, 9, **device, weights=weights, resume=True)
-    check_same(mg.pagerank(graph, backend="cpu", weights=weights, checkpoint=tmp_path, resume=True), whole, 9)
-    run_until(graph, tmp_path, 4, **device, weights=weights)
-    check_same(mg.pagerank(graph, **device, weights=weights, checkpoint=tmp_path, resume=True), whole, 4)
-    check_same(mg.pagerank(graph, **device, weights=weights, checkpoint=tmp_path, resume=True), whole, whole.iterations)
+    host, device = graph.on("cpu"), graph.on("cuda", kernel=kernel)
+    whole, kept = mg.pagerank(host, weight=weights), mg.Checkpoint(tmp_path, resume=True)
+    run_until(host, tmp_path, 4, weight=weights)
+    run_until(device, tmp_path, 9, weight=weights, resume=True)
+    check_same(mg.pagerank(host, weight=weights, checkpoint=kept), whole, 9)
+    run_until(device, tmp_path, 4, weight=weights)
+    check_same(mg.pagerank(device, weight=weights, checkpoint=kept), whole, 4)
+    check_same(mg.pagerank(device, weight=weights, checkpoint=kept), whole, whole.iterations)
 
 
 @pytest.mark.gpu
 def test_floats_of_a_device_go_on(graph, tmp_path):
-    options = {"backend": "cuda", "precision": "float32", "tol": 1e-5}
-    whole = mg.pagerank(graph, **options)
-    run_until(graph, tmp_path, 4, **options)
-    check_same(mg.pagerank(graph, **options, checkpoint=tmp_path, resume=True), whole, 4)
+    device, options = graph.on("cuda"), {"precision": "float32", "tol": 1e-5}
+    whole = mg.pagerank(device, **options)
+    run_until(device, tmp_path, 4, **options)
+    check_same(mg.pagerank(device, **options, checkpoint=mg.Checkpoint(tmp_path, resume=True)), whole, 4)

@@ -225,7 +225,7 @@ def test_ranks_as_a_table_of_pandas(name, files):
     opened = {"opened": (mg.ingest(ADJACENCY, kind="graph"), True)}
     forms = WEIGHTED | files | opened | {key: (obj, True) for key, obj in PATTERNS.items()}
     obj, weight = forms[name]
-    table = find_table(Relation(pa.table(COLUMNS)) if name == "stream" else obj, weights=weight, tol=1e-12)
+    table = find_table(Relation(pa.table(COLUMNS)) if name == "stream" else obj, weight=weight, tol=1e-12)
     graph, weight = make_networkx(), None if name in PATTERNS else "cost"
     wanted = nx.pagerank(graph, weight=weight, tol=1e-12)
     assert dict(zip(table["id"], table["rank"], strict=True)) == pytest.approx(wanted, abs=1e-9)
@@ -235,10 +235,10 @@ def test_other_calls_take_them():
     graph = make_networkx()
     A = mg.ingest(ADJACENCY, kind="graph", transpose=True)
     for call in (mg.katz, mg.eigenvector_centrality):
-        assert (call(graph, weights="cost").values == call(A).values).all()
-    assert (mg.hits(graph, weights="cost").hubs.values == mg.hits(A).hubs.values).all()
+        assert (call(graph, weight="cost").values == call(A).values).all()
+    assert (mg.hits(graph, weight="cost").hubs.values == mg.hits(A).hubs.values).all()
     wanted = mg.pagerank_batch(A, personalization=[0, 1]).values
-    assert (mg.pagerank_batch(graph, personalization=[0, 1], weights="cost").values == wanted).all()
+    assert (mg.pagerank_batch(graph, personalization=[0, 1], weight="cost").values == wanted).all()
     assert mg.spmv(ADJACENCY, np.arange(4.0)) == pytest.approx(ADJACENCY @ np.arange(4.0))
     assert mg.spmv(np.eye(2, dtype=int), [1, 2]).tolist() == [1, 2]
     steps = {"normalize": "l1", "max_iter": 5, "throw": False}

@@ -23,6 +23,7 @@ from mgspmv.errors import (
 )
 from mgspmv.kernels.device import has_device
 from mgspmv.model import Status
+from tests.support.hearing import on_phases
 
 
 def store_matrix(source, store=None, **options):
@@ -71,7 +72,7 @@ def test_power_method(square):
         "tol": 1e-14,
         "norm": "l1",
         "max_iter": 300,
-        "weights": True,
+        "weight": True,
         "precision": "float64",
         "executor": "embedded",
     }
@@ -91,19 +92,15 @@ def test_a_cluster_has_the_same_result(square, in_process):
     here, client, said = power_iteration(A, **options), in_process(3), []
     with A.distribute(client) as D:
         there = power_iteration(D, **options)
-        unweighted = power_iteration(D, weights=False, **options)
-        with pytest.raises(OptionError, match="the matrix is on a cluster already; leave out client="):
-            power_iteration(D, client=client)
-        with pytest.raises(OptionError, match="device_memory= and host_memory= limit what a run on CUDA takes"):
-            power_iteration(D, device_memory="1GB")
+        unweighted = power_iteration(D, weight=False, **options)
     with pytest.raises(ClosedError):
         power_iteration(D)
-    once = power_iteration(A, client=client, weights=False, on_progress=lambda *news: said.append(news), **options)
+    once = power_iteration(A.on(client), weight=False, **options, progress=on_phases(lambda *news: said.append(news)))
     np.testing.assert_allclose(there.values, here.values, rtol=1e-13)
     assert there.iterations == here.iterations
     assert there.matrix["hardware"] == "3 workers of 1 threads"
     assert once.digest() == unweighted.digest()
-    np.testing.assert_allclose(once.values, power_iteration(A, weights=False, **options).values, rtol=1e-13)
+    np.testing.assert_allclose(once.values, power_iteration(A, weight=False, **options).values, rtol=1e-13)
     assert said[-2:] == [("load", 3, 3), ("start", 0, None)]
 
 
@@ -116,12 +113,12 @@ def test_steps_of_users_are_made_in_the_client(order, in_process, tmp_path):
         with pytest.raises(
             OptionError, match="executor='supersteps' makes the steps on the workers, and update is a fun"
         ):
-            power_iteration(D, lambda y, x: y, executor="supersteps")
+            power_iteration(D.on(executor="supersteps"), lambda y, x: y)
     assert (found.digest(), found.changes) == (wanted.digest(), wanted.changes)
     assert (found.options["executor"], found.matrix["transport"]) == ("tasks", "client")
     assert found.matrix["hardware"] == "3 workers on hosts"
     with pytest.raises(OptionError, match="executor='supersteps' needs a cluster"):
-        power_iteration(A, lambda y, x: y, executor="supersteps")
+        power_iteration(A.on(executor="supersteps"), lambda y, x: y)
 
 
 def test_without_convergence(square):
@@ -137,17 +134,18 @@ def test_without_convergence(square):
 
 def test_what_is_refused(square):
     _, A = square
+    with pytest.raises(OptionError, match="where must be one of 'auto', 'cpu', 'cuda', not 'gpu'"):
+        A.on("gpu")
+    with pytest.raises(OptionError, match="power iteration chooses its kernel, but kernel='csr-rows' was passed to on"):
+        power_iteration(A.on("cpu", kernel="csr-rows"))
     for wrong, message in (
         ({"update": 3}, r"update must be a function of \(y, x\), not 3"),
         ({"x": np.full(40, math.nan)}, "x must be finite; vertex 0 has nan"),
         ({"x": {77: 1.0}}, "x has the id 77, which no vertex has"),
         ({"precision": "exact"}, "precision must be one of 'float64', 'float32', not 'exact'"),
-        ({"threads": 0}, "threads must be at least 1, not 0"),
-        ({"backend": "gpu"}, "backend must be one of"),
         ({"tol": -1}, "tol must be a positive number, not -1"),
         ({"normalize": "l7"}, "normalize must be one of"),
-        ({"executor": "sideways"}, "executor must be one of 'auto', 'embedded', 'tasks', 'supersteps', not 'sideways'"),
-        ({"executor": "tasks"}, "executor='tasks' needs a cluster; pass client=, or pass a matrix of distribute()"),
+        ({"weight": "cost"}, "weight='cost' names a column or an attribute, but the matrix is stored already"),
     ):
         with pytest.raises(OptionError, match=message):
             power_iteration(A, **wrong)
@@ -162,7 +160,7 @@ def test_what_is_refused(square):
 @pytest.mark.skipif(has_device(), reason="there is a CUDA device")
 def test_without_a_device(square):
     with pytest.raises((BackendError, MissingDependencyError), match="backend='cuda' needs"):
-        power_iteration(square[1], backend="cuda")
+        power_iteration(square[1].on("cuda"))
 
 
 # --- on a device -----------------------------------------------------------------------------------------------------
@@ -173,11 +171,11 @@ def test_cycles_and_katz_on_a_device():
     """A graph without cycles is told, and Katz' alpha is chosen, from arrays on the device."""
     mg.ingest((np.arange(50), np.arange(1, 51)), path := MemoryStore())
     with pytest.raises(AcyclicError):
-        mg.eigenvector_centrality(mg.open_matrix(path), backend="cuda")
+        mg.eigenvector_centrality(mg.open_matrix(path).on("cuda"))
     rng = np.random.default_rng(5)
     mg.ingest(tuple(rng.integers(0, 500, (2, 4000))), graph := MemoryStore(), n_vertices=500)
     A = mg.open_matrix(graph)
-    found, wanted = (mg.katz(A, alpha=None, backend=backend) for backend in ("cuda", "cpu"))
+    found, wanted = (mg.katz(A.on(backend), alpha=None) for backend in ("cuda", "cpu"))
     assert found.status is wanted.status is Status.CONVERGED
     np.testing.assert_allclose(found.values, wanted.values, rtol=1e-9)
 
@@ -198,21 +196,19 @@ def test_device(order, limits):
         y += cupy.asarray(b)
         return y
 
-    runs = [
-        power_iteration(A, update, backend="cuda", normalize="l2", norm="fixed", max_iter=5, **limits) for _ in range(2)
-    ]
-    here = power_iteration(A, lambda y, x: 0.01 * y + b, backend="cpu", normalize="l2", norm="fixed", max_iter=5)
+    runs = [power_iteration(A.on("cuda"), update, normalize="l2", norm="fixed", max_iter=5, **limits) for _ in range(2)]
+    here = power_iteration(A.on("cpu"), lambda y, x: 0.01 * y + b, normalize="l2", norm="fixed", max_iter=5)
     assert set(seen) == {(cupy.ndarray, cupy.ndarray)}
     assert len({(s.digest(), s.changes) for s in runs}) == 1
     np.testing.assert_allclose(runs[0].values, here.values, rtol=1e-12)
     np.testing.assert_allclose(runs[0].changes, here.changes, rtol=1e-9, atol=1e-12)  # of 386 at first
     for norm in ("linf", "relative"):
         own, other = (
-            power_iteration(A, backend=k, normalize="max", norm=norm, max_iter=3, throw=False) for k in ("cuda", "cpu")
+            power_iteration(A.on(k), normalize="max", norm=norm, max_iter=3, throw=False) for k in ("cuda", "cpu")
         )
         np.testing.assert_allclose(own.changes, other.changes, rtol=1e-9)
         assert own.memory["device_bytes"][0] > 0
     unweighted = [
-        power_iteration(A, backend=k, normalize="l1", weights=False, norm="fixed", max_iter=3) for k in ("cuda", "cpu")
+        power_iteration(A.on(k), normalize="l1", weight=False, norm="fixed", max_iter=3) for k in ("cuda", "cpu")
     ]
     np.testing.assert_allclose(unweighted[0].values, unweighted[1].values, rtol=1e-12)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
-from mgspmv.cluster.matrix import distribute_matrix
 from mgspmv.errors import OptionError
 
 REFUSED = r"float64, which is exact below 2\^53.* pass x.astype\(\"float64\"\) or precision=\"float64\""
@@ -112,7 +111,7 @@ def test_on_a_cluster(tmp_path, in_process):
             matrix = store(dense, tmp_path / name.replace(" ", "-") / str(is_exact))
             if not matrix.shape[0]:
                 continue
-            with distribute_matrix(matrix.stored, client, build_layout=False) as distributed:
+            with matrix.on(client).distribute_as_placed(build_layout=False) as distributed:
                 if is_exact:
                     assert (distributed @ np.asarray(x)).tolist() == multiply_exactly(dense, x), name
                     continue
@@ -129,13 +128,13 @@ def test_dask_arrays(tmp_path, in_process):
 
     matrix = store([[3, 1], [0, 2]], tmp_path / "m")
     x = da.from_array(np.array([5, 6]))
-    with distribute_matrix(matrix.stored, client, build_layout=False) as distributed:
+    with matrix.on(client).distribute_as_placed(build_layout=False) as distributed:
         with pytest.raises(OptionError, match=r"x \(int64\) and the matrix hold integers; .* is not checked; pass x"):
             _ = distributed @ x
         assert compute(distributed.multiply(x, precision="float64")) == [21, 12]
         assert compute(distributed @ x.astype(float)) == [21, 12]
     pattern = store([[1, 1], [0, 1]], tmp_path / "p", ignore_weights=True)
-    with distribute_matrix(pattern.stored, client, build_layout=False) as distributed:
+    with pattern.on(client).distribute_as_placed(build_layout=False) as distributed:
         assert compute(distributed @ x.astype("int16")) == [11, 6]
         with pytest.raises(OptionError, match=r"x \(int64\) and the matrix hold integers"):
             _ = distributed @ x

@@ -43,7 +43,7 @@ def test_the_first_vertex_of_the_source_is_named(tmp_path, in_process, precision
     assert math.isnan(found.value) if precision != "exact" else not 0 <= found.value <= 2
     with A.distribute(in_process(2)) as D:
         for executor in ("tasks", "supersteps"):
-            there = mg.pagerank(D, precision=precision, executor=executor, throw=False).non_finite
+            there = mg.pagerank(D.on(executor=executor), precision=precision, throw=False).non_finite
             assert str(there) == str(found)
     with pytest.raises(ConvergenceError, match=f"'all': NaN or infinite values .*{SUMMED}"):
         mg.pagerank_batch(A, {"all": None}, precision=precision)
@@ -52,14 +52,14 @@ def test_the_first_vertex_of_the_source_is_named(tmp_path, in_process, precision
 
 @pytest.mark.filterwarnings("error")
 def test_weights_beyond_float32_are_refused(tmp_path, in_process):
-    message = r"values beyond the range of float32 \(3\.4e38\); pass precision='float64' or weights=False"
+    message = r"values beyond the range of float32 \(3\.4e38\); pass precision='float64' or weight=False"
     A = make_named(tmp_path)
     for call in (mg.pagerank, mg.katz, mg.pagerank_batch):
         with pytest.raises(OptionError, match=message):
             call(A, precision="float32", **({"personalization": None} if call is mg.pagerank_batch else {}))
     with pytest.raises(OptionError, match=message):
-        mg.pagerank(A, precision="float32", client=in_process(2))
-    assert mg.pagerank(A, precision="float32", weights=False).status.is_success
+        mg.pagerank(A.on(in_process(2)), precision="float32")
+    assert mg.pagerank(A, precision="float32", weight=False).status.is_success
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,6 @@ def test_power_iteration(norm, in_process, tmp_path):
     A, x = mg.open_matrix(tmp_path / "m.zarr"), np.array([1.0, 1e200, 1.0])
     with pytest.raises(ConvergenceError, match=r"; vertex 1 became inf first, in iteration 1$"):
         mg.power_iteration(A, x=x, normalize=norm)
-    for options in ({}, {"client": in_process(2), "executor": "tasks"}):
-        solution = mg.power_iteration(A, x=x, normalize=norm, throw=False, **options)
+    for placed in (A, A.on(in_process(2), executor="tasks")):
+        solution = mg.power_iteration(placed, x=x, normalize=norm, throw=False)
         assert (solution.status, solution.non_finite) == (Status.NON_FINITE, NonFinite(1, math.inf, 1))

@@ -64,7 +64,7 @@ SEEDS = {"near": ["a"], "in": {"c": 1.0}, "all": None}
 
 
 def test_lists_of_a_batch_end_with_rank_0(graph, tmp_path, in_process):
-    batch = mg.pagerank_batch(graph, SEEDS, top=8)
+    batch = mg.pagerank_batch(graph, SEEDS, keep_top=8)
     assert {label: len(own) for label, own in batch.top().items()} == {"near": 3, "in": 1, "all": 8}
     assert batch.top_ids.shape == batch.top_ranks.shape == (3, 8)
     assert batch.top_ids[0, 3:].tolist() == [""] * 5
@@ -73,7 +73,7 @@ def test_lists_of_a_batch_end_with_rank_0(graph, tmp_path, in_process):
         batch.save(tmp_path / f"b.{suffix}")
         assert mg.load_batch(tmp_path / f"b.{suffix}").digest() == batch.digest()
     assert pq.read_table(tmp_path / "b.parquet").num_rows == 3 + 1 + 8
-    assert mg.pagerank_batch(graph, SEEDS, top=8, client=in_process(3)).digest() == batch.digest()
+    assert mg.pagerank_batch(graph.on(in_process(3)), SEEDS, keep_top=8).digest() == batch.digest()
 
 
 # --- digests ---------------------------------------------------------------------------------------------------------

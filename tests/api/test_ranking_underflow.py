@@ -51,11 +51,11 @@ def test_each_precision_has_its_resolution(chain, precision, n):
 def test_workers_tell_the_same(chain, executor, in_process, tmp_path):
     mg.ingest(make_chain(), tmp_path / "g.zarr")
     with mg.open_matrix(tmp_path / "g.zarr") as A:
-        found = mg.pagerank(A, client=in_process(3), executor=executor, **RUN)
+        found = mg.pagerank(A.on(in_process(3), executor=executor), **RUN)
         assert found.underflow == Underflow(1000, 6, 2.0**-62, "exact")
         assert found.digest() == mg.pagerank(chain, **RUN).digest()
         with A.distribute(in_process(2)) as D:
-            assert mg.pagerank(D, executor=executor, **RUN).underflow == found.underflow
+            assert mg.pagerank(D.on(executor=executor), **RUN).underflow == found.underflow
 
 
 def test_jumps_that_float32_has_no_number_for():

@@ -26,7 +26,7 @@ def test_all_is_checked_and_timed(rmat: str) -> None:
 
 def test_wrong_ranks_are_an_error(rmat: str, monkeypatch, capsys) -> None:
     def rank(A, personalization, **options):
-        if "top" not in options:
+        if "keep_top" not in options:
             personalization = [dict.fromkeys(own, 1.0) for own in personalization]
         return made(A, personalization, **options)
 

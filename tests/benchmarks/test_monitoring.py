@@ -44,7 +44,7 @@ def test_both_ways_are_counted_and_only_one_publishes(command: list[str], cluste
         assert kinds.count("begin") == kinds.count("end") == 5, "two of them to compile"
         assert kinds.count("iterations") >= 5
         with monitoring.silenced(client):
-            mg.pagerank(mg.open_matrix(tmp_path / f"rmat-{SCALE}-16.zarr"), client=client)
+            mg.pagerank(mg.open_matrix(tmp_path / f"rmat-{SCALE}-16.zarr").on(client))
         assert len(client.get_events(TOPIC)) == before + len(kinds)
     on, off = json.loads(found.read_text())["rows"]
     assert (on["way"], off["way"]) == ("on", "off")

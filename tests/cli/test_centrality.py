@@ -128,7 +128,11 @@ def test_what_is_wrong_is_found_before_the_work(command, folder):
             "--tol 1 with --set norm=relative is met by any growing",
         ),
         (["--precision", "exact"], 2, "precision must be one of 'float64', 'float32'"),
-        (["--executor", "supersteps"], 2, "--executor supersteps needs a cluster; pass --cluster or --scheduler"),
+        (
+            ["--executor", "supersteps"],
+            2,
+            "--executor supersteps needs a cluster; pass one as --cluster or",
+        ),
         (["--nstart", "none.txt"], 3, "no file 'none.txt' exists"),
     ):
         _, stderr = invoke(command, "chain.zarr" if command == "stationary" else "g.zarr", *options, code=code)

@@ -106,9 +106,9 @@ def stores(tmp_path_factory):
         (["pagerank", "g.zarr", "--max-iter", "2"], 5, "ConvergenceError", "after 2 iterations"),
         (["plan", "g.zarr", "--set", "host_memory=10"], 6, "CapacityError", "needs"),
         (["pagerank", "g.zarr", "--backend", "cpu", "--device-memory", "1GB"], 2, "OptionError",
-         "--device-memory and --set host_memory limit what a run on CUDA takes"),
+         "--device-memory and --set host_memory limit what a run on CUDA"),
         (["spmv", "a.zarr", "x3.npy", "-o", "y.npy", "--backend", "cpu", "--set", "host_memory=1GB"], 2, "OptionError",
-         "--device-memory and --set host_memory limit what a run on CUDA takes"),
+         "--device-memory and --set host_memory limit what a run on CUDA"),
     ],
 )  # fmt: skip
 def test_exit_codes(args, code, type_name, message, stores):
@@ -303,9 +303,9 @@ def test_an_interrupt_says_what_is_kept(monkeypatch):
 
     rank = mgspmv.api.pagerank
 
-    def interrupt_third(A, *, on_event, **_):
+    def interrupt_third(A, *, progress, **_):
         for k in (1, 2, 3):
-            on_event(Event("run", 0, k, 0.5**k, (0.1,), (0.0,), (0.0,), (0,), (0,)))
+            progress(Event("run", 0, k, 0.5**k, (0.1,), (0.0,), (0.0,), (0,), (0,)))
         raise KeyboardInterrupt
 
     for call, args, said in (

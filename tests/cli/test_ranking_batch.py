@@ -60,7 +60,7 @@ def test_only_the_highest_are_written():
         for label, p in ((4, [1, 2]), (6, [9])):
             alone = mg.pagerank(A, personalization=dict.fromkeys(p, 1), dangling="uniform", precision="float32")
             assert mg.load_batch("r.parquet").top()[label] == alone.top(2)
-    for name, value in {"top": 2, "dangling": "uniform", "weights": False, "precision": "float32", "width": 2}.items():
+    for name, value in {"top": 2, "dangling": "uniform", "weight": False, "precision": "float32", "width": 2}.items():
         assert answer["options"][name] == value
 
 

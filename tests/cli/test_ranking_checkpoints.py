@@ -76,7 +76,9 @@ def test_another_run_is_refused_in_a_line():
     _, stderr = invoke(*list_options("--resume"), code=4)
     assert "c.zarr is of another run: it has --alpha 0.9, not --alpha 0.85; pass the same arguments" in stderr
     _, stderr = invoke("pagerank", "r.zarr", "--resume", code=2)
-    assert "pass --checkpoint too" in stderr
+    assert "--resume needs the place of the checkpoints; add --checkpoint" in stderr
+    _, stderr = invoke("pagerank", "r.zarr", "--checkpoint-every", "3", code=2)
+    assert "--checkpoint-every needs the place of the checkpoints; add --checkpoint" in stderr
 
 
 def test_plan_counts_the_copy():

@@ -119,7 +119,7 @@ def test_a_thread_is_interrupted_and_no_other_run(graph, in_process):
 
     def rank(name: str) -> None:
         try:
-            outcomes[name] = mg.pagerank(A, client=client, norm="fixed", max_iter=10**8 if name == "long" else 20)
+            outcomes[name] = mg.pagerank(A.on(client), norm="fixed", max_iter=10**8 if name == "long" else 20)
         except KeyboardInterrupt as error:
             outcomes[name] = error
 

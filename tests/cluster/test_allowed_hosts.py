@@ -84,7 +84,7 @@ def test_dashboards_of_schedulers_and_workers(tmp_path):
     mg.generate("rmat", tmp_path / "g.zarr", scale=5, seed=1)
     serving = {"dashboard_origins": ["dash.example.org"]}
     with start_local(1, 1, **serving) as cluster, Client(cluster, set_as_default=False) as client:
-        mg.pagerank(mg.open_matrix(tmp_path / "g.zarr"), client=client)  # which adds a page, and an agent to workers
+        mg.pagerank(mg.open_matrix(tmp_path / "g.zarr").on(client))  # which adds a page, and an agent to workers
         scheduler = cluster.scheduler.http_server.port
         [worker] = cluster.scheduler.workers.values()
         for port, paths in (

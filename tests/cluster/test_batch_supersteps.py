@@ -21,6 +21,8 @@ from mgspmv.errors import (
     WorkerLostError,
 )
 from tests.support.clusters import start_cluster
+from tests.support.hearing import on_both, on_events, on_phases
+from tests.support.placed import call_placed
 from tests.support.waiting import HANG_S, wait_for
 
 N = 60
@@ -81,7 +83,7 @@ def test_each_vector_has_the_bits_of_one_process(n_workers, precision, named, de
     for A in (named, dealt):
         vectors, alphas = draw(A, 13), np.linspace(0.0, 0.95, 13)
         with A.distribute(in_process(n_workers)) as D:
-            for more in ({}, {"top": 5}):
+            for more in ({}, {"keep_top": 5}):
                 options = {"alpha": alphas, "precision": precision, "width": 4, "max_iter": 60, "throw": False} | more
                 batch = mg.pagerank_batch(D, vectors, **options)
                 check_same(batch, mg.pagerank_batch(A, vectors, **options))
@@ -98,11 +100,11 @@ OPTIONS = {
     "linf": {"norm": "linf", "tol": 1e-7},
     "relative": {"norm": "relative", "tol": 1e-3},
     "fixed": {"norm": "fixed", "max_iter": 7},
-    "weights left out": {"weights": False},
+    "weights left out": {"weight": False},
     "out-weights": {"out_weight": 30 + np.arange(float(N))},
     "threads": {"threads": 2},
     "a wide pass": {"width": 64},
-    "more than there are": {"top": 100},
+    "more than there are": {"keep_top": 100},
     "default alpha": {"alpha": 0.85},
 }
 
@@ -118,7 +120,7 @@ def test_options(named, placed):
     for name, options in OPTIONS.items():
         vectors = draw(named, 6)
         options = {"width": 4, "max_iter": 200, "alpha": 0.6} | options
-        batch, wanted = mg.pagerank_batch(placed, vectors, **options), mg.pagerank_batch(named, vectors, **options)
+        batch, wanted = (call_placed(mg.pagerank_batch, A, vectors, **options) for A in (placed, named))
         check_same(batch, wanted)
         assert batch.matrix["hardware"] == "3 workers of 1 threads", name
         assert batch.matrix["transport"] == "peer", name
@@ -128,7 +130,7 @@ def test_options(named, placed):
 def test_a_client_distributes_for_one_batch(named, client, tmp_path):
     told = []
     vectors = {"a": ["v01"], "b": ["v02", "v03"], "c": None}
-    batch = mg.pagerank_batch(named, vectors, client=client, on_progress=lambda *said: told.append(said))
+    batch = mg.pagerank_batch(named.on(client), vectors, progress=on_phases(lambda *said: told.append(said)))
     check_same(batch, mg.pagerank_batch(named, vectors))
     assert batch.matrix["hardware"] == "4 workers of 1 threads"
     assert [phase for phase, *_ in told[:6]] == ["join", *["load"] * 5]
@@ -146,11 +148,9 @@ def test_a_client_distributes_for_one_batch(named, client, tmp_path):
 def test_passes_are_those_of_one_process(dealt, in_process, monkeypatch):
     vectors, seen, wanted_seen, told = draw(dealt, 23), [], [], []
     options = {"width": 4, "alpha": np.linspace(0.3, 0.9, 23)}
-    wanted = mg.pagerank_batch(dealt, vectors, **options, on_event=wanted_seen.append)
+    wanted = mg.pagerank_batch(dealt, vectors, **options, progress=on_events(wanted_seen.append))
     with dealt.distribute(in_process(3)) as D:
-        batch = mg.pagerank_batch(
-            D, vectors, **options, on_event=seen.append, on_progress=lambda *said: told.append(said)
-        )
+        batch = mg.pagerank_batch(D, vectors, **options, progress=on_both(seen.append, lambda *said: told.append(said)))
         check_same(batch, wanted)
         assert [(e.iteration, e.change) for e in seen] == [(e.iteration, e.change) for e in wanted_seen]
         assert [done for phase, done, _ in told if phase == "vectors"][-1] == 23
@@ -186,45 +186,60 @@ def test_the_width_is_what_all_workers_have_room_for(named, in_process, monkeypa
         most = max(own[4] for own in needed)
         # Both workers are on this host and have half of what is free each, and of that a half is for a pass.
         monkeypatch.setattr(batch_run, "free_memory", lambda: 2 * 2 * most)
-        assert mg.pagerank_batch(D, vectors, top=1).options["width"] == 4
+        assert mg.pagerank_batch(D, vectors, keep_top=1).options["width"] == 4
         monkeypatch.setattr(batch_run, "free_memory", lambda: 400)
         with pytest.raises(
             CapacityError, match=r"a pass of 2 vectors needs [\d,]+ bytes on worker 0 .*, but may take 100,"
         ):
-            mg.pagerank_batch(D, vectors, top=1)
+            mg.pagerank_batch(D, vectors, keep_top=1)
         assert mg.pagerank_batch(D, vectors, width=8).options["width"] == 8
         monkeypatch.setattr("mgspmv.api.batch_ranking.free_memory", lambda: 100)
-        with pytest.raises(CapacityError, match=r"ranks of 9 vectors take 4,320 bytes, and 100 are free; pass top=k"):
+        with pytest.raises(
+            CapacityError, match=r"ranks of 9 vectors take 4,320 bytes, and 100 are free; pass keep_top=k"
+        ):
             mg.pagerank_batch(D, vectors)
 
 
 # --- what goes wrong -------------------------------------------------------------------------------------------------
 
 
-def test_what_is_refused(named, placed, client, in_process):
+def test_what_is_refused(named, placed, client, in_process, monkeypatch):
     for options, message in (
         ({"width": 3}, "width must be one of"),
-        ({"backend": "cuda"}, "was distributed for backend='cpu', not for backend='cuda'"),
-        ({"client": client}, "the matrix is on a cluster already; leave out client="),
+        ({"keep_top": 0}, "keep_top must be an integer of at least 1, not 0"),
+        ({"executor": "tasks"}, "executor='tasks' does not compute batches, whose passes workers make in lockstep"),
+        ({"kernel": "csr-rows"}, "pagerank_batch chooses its kernel, but kernel='csr-rows' was passed to on"),
+    ):
+        for matrix, where in ((placed, {}), (named, {"client": client})):
+            with pytest.raises(OptionError, match=message):
+                call_placed(mg.pagerank_batch, matrix, [["v01"]], **where, **options)
+    for options, message in (
         ({"transport": "ucx"}, "transport must be one of 'auto', 'nccl', 'peer', not 'ucx'"),
-        ({"transport": "peer"}, "transport= applies to the workers of a cluster; pass client= too"),
-        ({"host_memory": "1GB"}, "device_memory= and host_memory= are for the rows of workers"),
+        ({"transport": "peer"}, "transport= applies to the workers of a cluster; pass one as where="),
     ):
         with pytest.raises(OptionError, match=message):
-            mg.pagerank_batch(placed, [["v01"]], **options)
+            mg.pagerank_batch(named.on(**options), [["v01"]])
+    for computes, message in (
+        ("cpu", "limit what a run on CUDA takes, and this process computes on its host"),
+        ("cuda", "are for the rows of workers"),
+    ):
+        monkeypatch.setattr("mgspmv.api.placing.choose_backend", lambda backend, computes=computes: computes)
+        with pytest.raises(OptionError, match=f"device_memory= and host_memory= {message}"):
+            mg.pagerank_batch(named.on(host_memory="1GB"), [["v01"]])
+    monkeypatch.undo()
     closed = named.distribute(in_process(2))
     closed.close()
     with pytest.raises(ClosedError, match="was closed; distribute it again"):
         mg.pagerank_batch(closed, [["v01"]])
     with pytest.raises(ClusterError, match="transport='nccl' needs a GPU on each worker"):
-        mg.pagerank_batch(named, [["v01"]], client=client, backend="cpu", transport="nccl")
+        mg.pagerank_batch(named.on(client, backend="cpu", transport="nccl"), [["v01"]])
     with start_cluster(1, processes=False) as cluster:
         own = Client(cluster, set_as_default=False)
         left = named.distribute(own)
         own.close()
-        for matrix, options in ((left, {}), (named, {"client": own})):
+        for matrix in (left, named.on(own)):
             with pytest.raises(SchedulerNotFoundError):
-                mg.pagerank_batch(matrix, [["v01"]], **options)
+                mg.pagerank_batch(matrix, [["v01"]])
 
 
 def test_rows_that_come_by_are_refused(named, placed, monkeypatch):
@@ -273,17 +288,17 @@ def test_errors_of_a_worker_end_the_batch(named, client):
     vectors, wanted = draw(named, 5), mg.pagerank_batch(named, draw(named, 5))
     client.run(fail_in, step=4, workers=[last])
     with pytest.raises(ZeroDivisionError, match=r"^of this worker alone$"):
-        mg.pagerank_batch(named, vectors, client=client)
+        mg.pagerank_batch(named.on(client), vectors)
     client.run(compute_wrongly, workers=[last])
     with pytest.raises(ClusterError, match=r"^the workers do not agree on the changes of this superstep; one of them"):
-        mg.pagerank_batch(named, vectors, client=client)
+        mg.pagerank_batch(named.on(client), vectors)
 
     def listen(event):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        mg.pagerank_batch(named, vectors, client=client, on_event=listen)
-    check_same(mg.pagerank_batch(named, vectors, client=client), wanted)
+        mg.pagerank_batch(named.on(client), vectors, progress=on_events(listen))
+    check_same(mg.pagerank_batch(named.on(client), vectors), wanted)
 
 
 @pytest.mark.slow
@@ -299,6 +314,6 @@ def test_a_worker_that_dies_ends_the_batch(tmp_path):
                 os.kill(pid, signal.SIGKILL)
 
         with pytest.raises(WorkerLostError, match=rf"worker \d \({victim}\) left the cluster \(during iterations"):
-            mg.pagerank_batch(A, [[1], [2]], client=client, norm="fixed", max_iter=10**6, on_event=strike)
+            mg.pagerank_batch(A.on(client), [[1], [2]], norm="fixed", max_iter=10**6, progress=on_events(strike))
         assert wait_for(lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == 2, HANG_S)
-        check_same(mg.pagerank_batch(A, [[1], [2]], client=client), mg.pagerank_batch(A, [[1], [2]]))
+        check_same(mg.pagerank_batch(A.on(client), [[1], [2]]), mg.pagerank_batch(A, [[1], [2]]))

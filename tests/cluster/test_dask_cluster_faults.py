@@ -24,13 +24,12 @@ from mgspmv.errors import (
     WorkerTimeoutError,
 )
 from tests.support.clusters import check_left, find_held, find_left, start_cluster
+from tests.support.hearing import on_events, on_phases
 from tests.support.waiting import HANG_S, wait_for
 
 pytestmark = pytest.mark.slow
 
 ENDLESS = {"norm": "fixed", "max_iter": 10**6}
-ONCE = {**ENDLESS, "recover": 0}
-"""A run that goes on no more when it has lost a worker."""
 TIMEOUT_S = 6.0
 
 
@@ -88,7 +87,7 @@ class Strike:
 
 def check_serves(client, graph, wanted, n_workers=3):
     client.wait_for_workers(n_workers, timeout=HANG_S)
-    solution = mg.pagerank(graph, client=client)
+    solution = mg.pagerank(graph.on(client))
     assert solution.digest() == wanted
     assert solution.matrix["hardware"] == f"{n_workers} workers of 1 threads"
 
@@ -102,7 +101,7 @@ def test_a_worker_that_dies_ends_the_run(executor, graph, wanted, three):
     left = find_left(client)
     strike = Strike(lambda: os.kill(processes[1], signal.SIGKILL))
     with pytest.raises(WorkerLostError, match=r"worker 1 \(tcp://.*\) left the cluster \(during iteration") as caught:
-        mg.pagerank(graph, client=client, executor=executor, on_event=strike, **ONCE)
+        mg.pagerank(graph.on(client, executor=executor, recover=0), **ENDLESS, progress=on_events(strike))
     assert strike.seconds_since < HANG_S
     assert caught.value.worker == "1"
     assert caught.value.phase.startswith("iteration")
@@ -124,15 +123,15 @@ def test_a_worker_that_is_lost_ends_other_iterations_too(how, executor, graph, t
     left = find_left(client)
     strike = Strike(lambda: os.kill(processes[1], how))
     error = WorkerLostError if how == signal.SIGKILL else WorkerTimeoutError
-    options = {"client": client, "executor": executor, "timeout": TIMEOUT_S, "on_event": strike, **ENDLESS}
+    placed = graph.on(client, executor=executor, timeout=TIMEOUT_S)
     with pytest.raises(error, match=r"worker 1 \(tcp://.*during iteration") as caught:
-        mg.eigenvector_centrality(graph, **options)
+        mg.eigenvector_centrality(placed, **ENDLESS, progress=on_events(strike))
     assert strike.seconds_since < HANG_S
     assert caught.value.worker == "1"
     os.kill(processes[1], signal.SIGCONT) if how == signal.SIGSTOP else client.wait_for_workers(3, timeout=HANG_S)
     short = {"norm": "fixed", "max_iter": 3}
     wanted = mg.eigenvector_centrality(graph, **short).values
-    found = mg.eigenvector_centrality(graph, client=client, executor=executor, **short).values
+    found = mg.eigenvector_centrality(graph.on(client, executor=executor), **short).values
     np.testing.assert_allclose(found, wanted, rtol=1e-13)
     caught = None  # its traceback holds what the run held
     check_left(client, left)
@@ -146,12 +145,13 @@ def test_a_worker_that_hangs_ends_the_run_in_time(executor, graph, wanted, three
     client, processes = three
     left = find_left(client)
     strike = Strike(lambda: os.kill(processes[1], signal.SIGSTOP))
+    placed = graph.on(client, executor=executor, timeout=TIMEOUT_S, recover=0)
     with pytest.raises(WorkerTimeoutError, match=r"worker 1 \(tcp://.*during iteration") as caught:
-        mg.pagerank(graph, client=client, executor=executor, timeout=TIMEOUT_S, on_event=strike, **ONCE)
+        mg.pagerank(placed, **ENDLESS, progress=on_events(strike))
     assert strike.seconds_since < TIMEOUT_S + HANG_S
     assert caught.value.worker == "1"
     with pytest.warns(UserWarning, match=r"worker 1 \(tcp://.*\) does not answer and is left out"):
-        solution = mg.pagerank(graph, client=client, timeout=TIMEOUT_S)
+        solution = mg.pagerank(graph.on(client, timeout=TIMEOUT_S))
     assert solution.digest() == wanted
     assert solution.matrix["hardware"] == "2 workers of 1 threads"
     os.kill(processes[1], signal.SIGCONT)
@@ -177,7 +177,7 @@ def test_a_worker_that_is_busy_with_something_else_is_named(graph, wanted, three
     occupy = []
     strike = Strike(lambda: occupy.append(client.submit(time.sleep, 2 * TIMEOUT_S, workers=[address], pure=False)))
     with pytest.raises(WorkerTimeoutError, match=r"worker 2 .*; it hangs, or other tasks occupy its threads") as caught:
-        mg.pagerank(graph, client=client, timeout=TIMEOUT_S, on_event=strike, **ONCE)
+        mg.pagerank(graph.on(client, timeout=TIMEOUT_S, recover=0), **ENDLESS, progress=on_events(strike))
     assert strike.seconds_since < TIMEOUT_S + HANG_S
     assert caught.value.worker == "2"
     occupy[0].result()
@@ -190,13 +190,13 @@ SCRIPT = """
 import sys, threading
 import mgspmv as mg
 
-def tell(event):
-    if event.iteration >= 5:
+def tell(news):
+    if isinstance(news, mg.Event) and news.iteration >= 5:
         print("running", flush=True)
 
 if __name__ == "__main__":
-    mg.pagerank(mg.open_matrix(sys.argv[1]), client=sys.argv[2], executor=sys.argv[3], timeout=float(sys.argv[4]),
-                norm="fixed", max_iter=10**6, on_event=tell)
+    placed = mg.open_matrix(sys.argv[1]).on(sys.argv[2], executor=sys.argv[3], timeout=float(sys.argv[4]))
+    mg.pagerank(placed, norm="fixed", max_iter=10**6, progress=tell)
 """
 
 
@@ -255,7 +255,7 @@ def test_one_run_waits_for_another(graph, wanted, cluster, client):
 
     def run_second():
         with Client(cluster, set_as_default=False) as own:
-            digests["second"] = mg.pagerank(graph, client=own, on_progress=note).digest()
+            digests["second"] = mg.pagerank(graph.on(own), progress=on_phases(note)).digest()
 
     second = threading.Thread(target=run_second)
 
@@ -265,7 +265,7 @@ def test_one_run_waits_for_another(graph, wanted, cluster, client):
             assert second_waits.wait(HANG_S)
             assert phases == ["join", "queue"]
 
-    digests["first"] = mg.pagerank(graph, client=client, on_event=hold).digest()
+    digests["first"] = mg.pagerank(graph.on(client), progress=on_events(hold)).digest()
     second.join(HANG_S)
     assert digests == {"first": wanted, "second": wanted}
 
@@ -277,9 +277,9 @@ def test_who_is_interrupted_in_the_queue_takes_no_lease(graph, wanted, client):
         if event.iteration == 1:
             interrupt.start()
             with pytest.raises(KeyboardInterrupt):
-                mg.pagerank(graph, client=client, on_progress=lambda *phase: None)
+                mg.pagerank(graph.on(client), progress=on_phases(lambda *phase: None))
 
-    mg.pagerank(graph, client=client, on_event=wait_in_queue, norm="fixed", max_iter=2)
+    mg.pagerank(graph.on(client), norm="fixed", max_iter=2, progress=on_events(wait_in_queue))
     began = time.monotonic()
     check_serves(client, graph, wanted, n_workers=4)
     assert time.monotonic() - began < HANG_S

@@ -20,6 +20,7 @@ import mgspmv as mg
 from mgspmv.cluster.connect import start_cuda
 from mgspmv.errors import CapacityError, ClusterError, OptionError, WorkerLostError
 from tests.support.clusters import check_left, find_held, find_left, start_cluster
+from tests.support.hearing import on_events
 from tests.support.waiting import HANG_S, wait_for
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
@@ -73,38 +74,38 @@ GRAPHS = pytest.mark.parametrize("name", ["pattern", "weighted", "dealt", "grid"
 def test_exact_ranks_have_the_bits_of_this_process(name, devices, stores):
     A = stores[name]
     options = {"tol": 1e-9, "dangling": "uniform"}
-    wanted = mg.pagerank(A, **options, backend="cpu")
+    wanted = mg.pagerank(A.on("cpu"), **options)
     with A.distribute(devices) as D:
         assert (D.backend, D.transport) == ("cuda", "nccl")
         for executor in ("supersteps", "tasks"):
-            got = mg.pagerank(D, **options, executor=executor)
+            got = mg.pagerank(D.on(executor=executor), **options)
             assert got.values.tobytes() == wanted.values.tobytes()
             assert got.changes == wanted.changes
             assert got.error_bound_l1 == pytest.approx(wanted.error_bound_l1, rel=0.5)
             assert "H200" in got.matrix["hardware"] or "workers of" in got.matrix["hardware"]
             assert got.matrix["transport"] in (("ipc", "nccl") if executor == "supersteps" else ("client",))
     for transport in ("nccl", "peer"):
-        got = mg.pagerank(A, **options, client=devices, transport=transport)
+        got = mg.pagerank(A.on(devices, transport=transport), **options)
         assert got.values.tobytes() == wanted.values.tobytes()
         assert got.matrix["transport"] == transport
 
 
 def test_exact_ranks_on_a_device_that_workers_share(sharing, stores):
     A = stores["weighted"]
-    wanted = mg.pagerank(A, tol=1e-9, backend="cpu")
+    wanted = mg.pagerank(A.on("cpu"), tol=1e-9)
     with pytest.warns(UserWarning, match="2 workers share GPUs"):
         distributed = A.distribute(sharing)
     with distributed as D:
         assert (D.backend, D.transport) == ("cuda", "peer")
         for executor in ("supersteps", "tasks"):
-            assert mg.pagerank(D, tol=1e-9, executor=executor).values.tobytes() == wanted.values.tobytes()
+            assert mg.pagerank(D.on(executor=executor), tol=1e-9).values.tobytes() == wanted.values.tobytes()
         with pytest.raises(
             OptionError, match=r"kernel='column-sorted-blocks' needs executor='supersteps' and transport='nccl', not"
         ):
-            mg.pagerank(D, kernel="column-sorted-blocks")
+            mg.pagerank(D.on(kernel="column-sorted-blocks"))
     with pytest.raises(ClusterError, match=r"transport='nccl' needs a separate GPU for each worker, and 2 workers"):
         A.distribute(sharing, transport="nccl")
-    assert mg.pagerank(A, tol=1e-9, client=sharing, backend="cpu").values.tobytes() == wanted.values.tobytes()
+    assert mg.pagerank(A.on(sharing, backend="cpu"), tol=1e-9).values.tobytes() == wanted.values.tobytes()
 
 
 @pytest.mark.parametrize("name", ["weighted", "dealt"])
@@ -112,8 +113,8 @@ def test_centralities_are_the_same_with_either_executor(name, devices, stores):
     A, options = stores[name], {"tol": 1e-8, "max_iter": 1000}
     with A.distribute(devices) as D:
         for call in (mg.eigenvector_centrality, lambda M, **own: mg.katz(M, alpha=1e-4, beta=np.arange(3000.0), **own)):
-            wanted = call(A, backend="cpu", **options)
-            found = [call(D, executor=executor, **options) for executor in ("supersteps", "tasks")]
+            wanted = call(A.on("cpu"), **options)
+            found = [call(D.on(executor=executor), **options) for executor in ("supersteps", "tasks")]
             np.testing.assert_allclose(found[1].values, found[0].values, rtol=1e-10, atol=1e-300)
             assert found[0].iterations == found[1].iterations
             np.testing.assert_allclose(found[0].values, wanted.values, rtol=1e-6, atol=1e-12)
@@ -128,10 +129,10 @@ def test_devices_of_one_host_write_into_each_others_memory(devices, stores):
         with stores["uniform"].distribute(devices, precision=precision) as D:
             direct = [mg.pagerank(D, precision=precision, tol=1e-6) for _ in range(2)]
             assert {s.matrix["transport"] for s in direct} == {"ipc" if n > 1 else "nccl"}
-        by_nccl = mg.pagerank(stores["uniform"], precision=precision, tol=1e-6, client=devices, transport="nccl")
+        by_nccl = mg.pagerank(stores["uniform"].on(devices, transport="nccl"), precision=precision, tol=1e-6)
         assert {s.values.tobytes() for s in direct} == {by_nccl.values.tobytes()}
         assert by_nccl.events[-1].exchanged_bytes == direct[0].events[-1].exchanged_bytes
-    assert mg.pagerank(stores["grid"], client=devices).matrix["transport"] == "nccl"
+    assert mg.pagerank(stores["grid"].on(devices)).matrix["transport"] == "nccl"
 
 
 def test_events_say_what_each_device_did(devices, stores):
@@ -151,14 +152,14 @@ def test_events_say_what_each_device_did(devices, stores):
 @pytest.mark.parametrize("precision", ["float32", "float64", "exact"])
 def test_precisions_and_kernels(precision, devices, stores):
     A = stores["weighted"]
-    wanted = mg.pagerank(A, tol=1e-5, precision=precision, backend="cpu")
+    wanted = mg.pagerank(A.on("cpu"), tol=1e-5, precision=precision)
     for kernel in ("auto", "column-sorted-blocks", "sell-slices", "csr-split"):
         with A.distribute(devices, precision=precision) as D:
             if precision == "float64" and kernel in ("column-sorted-blocks", "sell-slices"):
                 with pytest.raises(mg.errors.FormatError, match="adds in fixed point"):
-                    mg.pagerank(D, tol=1e-5, precision=precision, kernel=kernel)
+                    mg.pagerank(D.on(kernel=kernel), tol=1e-5, precision=precision)
                 continue
-            got = mg.pagerank(D, tol=1e-5, precision=precision, kernel=kernel)
+            got = mg.pagerank(D.on(kernel=kernel), tol=1e-5, precision=precision)
         rtol = 2e-5 if precision == "float32" else 1e-12
         np.testing.assert_allclose(got.values, wanted.values, rtol=rtol, err_msg=kernel)
         assert got.iterations == wanted.iterations, kernel
@@ -169,18 +170,16 @@ def test_several_runs_of_one_matrix(devices, stores):
     with A.distribute(devices) as D:
         for options in (
             {},
-            {"weights": False},
+            {"weight": False},
             {"precision": "float32"},
             {"alpha": 0.5},
             {"personalization": {7: 1.0}},
         ):
-            got, wanted = mg.pagerank(D, tol=1e-5, **options), mg.pagerank(A, tol=1e-5, **options, backend="cpu")
+            got, wanted = mg.pagerank(D, tol=1e-5, **options), mg.pagerank(A.on("cpu"), tol=1e-5, **options)
             if "precision" in options:
                 np.testing.assert_allclose(got.values, wanted.values, rtol=2e-5)
             else:
                 assert got.values.tobytes() == wanted.values.tobytes()
-        with pytest.raises(OptionError, match="was distributed for backend='cuda', not for backend='cpu'"):
-            mg.pagerank(D, backend="cpu")
 
 
 @pytest.mark.parametrize(
@@ -207,7 +206,7 @@ def test_products(name, dtype, devices, stores):
         np.testing.assert_allclose(lazy.compute(), matrix @ x, **tolerance)
         chunks = da.from_array(x, chunks=100).map_blocks(cupy.asarray)
         np.testing.assert_allclose(cupy.asnumpy((D @ chunks).compute()), matrix @ x, **tolerance)
-    np.testing.assert_allclose(mg.spmv(A, x, client=devices), matrix @ x, **tolerance)
+    np.testing.assert_allclose(mg.spmv(A.on(devices), x), matrix @ x, **tolerance)
 
 
 @pytest.mark.parametrize("name", ["grid", "rmat"])
@@ -250,7 +249,7 @@ def test_a_worker_that_is_lost_in_a_collective(action, stores):
         acted: list[float] = []
         try:
             with pytest.raises(ClusterError) as caught:
-                mg.pagerank(D, norm="fixed", max_iter=100_000_000, recover=0, on_event=on_event)
+                mg.pagerank(D.on(recover=0), norm="fixed", max_iter=100_000_000, progress=on_events(on_event))
             elapsed_s = time.monotonic() - acted[0]
         finally:
             if action == signal.SIGSTOP:
@@ -260,7 +259,7 @@ def test_a_worker_that_is_lost_in_a_collective(action, stores):
             assert isinstance(caught.value, WorkerLostError)
         assert caught.value.worker == str(D.members[1].name)
         if action == signal.SIGSTOP:  # both are there again
-            wanted = mg.pagerank(A, backend="cpu").values
+            wanted = mg.pagerank(A.on("cpu")).values
             assert mg.pagerank(D).values.tobytes() == wanted.tobytes()
 
 
@@ -274,8 +273,8 @@ def test_an_interrupt_leaves_the_devices_to_the_next_run(stores):
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            mg.pagerank(D, norm="fixed", max_iter=100_000_000, on_event=on_event)
-        assert mg.pagerank(D).values.tobytes() == mg.pagerank(A, backend="cpu").values.tobytes()
+            mg.pagerank(D, norm="fixed", max_iter=100_000_000, progress=on_events(on_event))
+        assert mg.pagerank(D).values.tobytes() == mg.pagerank(A.on("cpu")).values.tobytes()
 
 
 # --- many vectors ----------------------------------------------------------------------------------------------------
@@ -292,8 +291,8 @@ def draw(A: Any, n_vectors: int, seed: int = 0) -> list[Any]:
 MANY_OPTIONS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "few columns": {"width": 4, "alpha": np.linspace(0.3, 0.9, 21).tolist()},
-    "many columns": {"width": 64, "top": 7},
-    "two columns": {"width": 2, "top": 100, "dangling": "uniform"},
+    "many columns": {"width": 64, "keep_top": 7},
+    "two columns": {"width": 2, "keep_top": 100, "dangling": "uniform"},
     "dropped": {"width": 16, "dangling": "drop"},
     "relative": {"width": 8, "dangling": {3: 1.0, 5: 2.0}, "norm": "relative", "tol": 1e-3, "throw": False},
 }
@@ -312,13 +311,13 @@ def test_many_vectors_have_the_bits_of_this_process(name, devices, stores):
     A = stores[name]
     vectors = draw(A, 21)
     for options in MANY_OPTIONS.values():
-        wanted = mg.pagerank_batch(A, vectors, **options, backend="cpu")
+        wanted = mg.pagerank_batch(A.on("cpu"), vectors, **options)
         with A.distribute(devices) as D:
             check_batch(mg.pagerank_batch(D, vectors, **options), wanted, "nccl")
             check_batch(mg.pagerank_batch(D, vectors, **options), wanted, "nccl")
             assert mg.pagerank(D, personalization=vectors[0]).status == "converged"  # by its own layout and links
     for transport in ("auto", "nccl", "peer"):
-        batch = mg.pagerank_batch(A, vectors, **options, client=devices, transport=transport)
+        batch = mg.pagerank_batch(A.on(devices, transport=transport), vectors, **options)
         check_batch(batch, wanted, "peer" if transport == "peer" else "nccl")
 
 
@@ -326,19 +325,19 @@ def test_many_vectors_on_a_device_that_workers_share(sharing, stores):
     A = stores["dealt"]
     vectors = draw(A, 7)
     with pytest.warns(UserWarning, match="2 workers share GPUs"):
-        batch = mg.pagerank_batch(A, vectors, width=4, top=9, client=sharing)
-    check_batch(batch, mg.pagerank_batch(A, vectors, width=4, top=9, backend="cpu"), "peer")
+        batch = mg.pagerank_batch(A.on(sharing), vectors, width=4, keep_top=9)
+    check_batch(batch, mg.pagerank_batch(A.on("cpu"), vectors, width=4, keep_top=9), "peer")
 
 
 def test_many_vectors_need_all_rows_on_the_devices(devices, stores):
     with pytest.raises(CapacityError):
-        mg.pagerank_batch(stores["rmat"], [[1]], client=devices, device_memory=100_000)
+        mg.pagerank_batch(stores["rmat"].on(devices, device_memory=100_000), [[1]])
 
 
 def test_workers_that_dask_cuda_starts(stores, tmp_path):
     """`dask scheduler` and `dask cuda worker`, as docs/cluster.md has them."""
     A, address_file = stores["rmat"], tmp_path / "scheduler.json"
-    wanted = mg.pagerank(A, tol=1e-6, backend="cpu").values.tobytes()
+    wanted = mg.pagerank(A.on("cpu"), tol=1e-6).values.tobytes()
     with (
         run_module("distributed.cli.dask_scheduler", "--port", "0", "--scheduler-file", address_file),
         run_module("dask_cuda.cli", "worker", "--scheduler-file", address_file, *NO_LIMITS),
@@ -347,7 +346,7 @@ def test_workers_that_dask_cuda_starts(stores, tmp_path):
         address = json.loads(address_file.read_text())["address"]
         with Client(address) as client:
             client.wait_for_workers(count_devices(), timeout=HANG_S)
-        solution = mg.pagerank(A, tol=1e-6, client=address)
+        solution = mg.pagerank(A.on(address), tol=1e-6)
     assert solution.values.tobytes() == wanted
     assert f"{count_devices()} workers of" in solution.matrix["hardware"]
     assert solution.matrix["transport"] in ("ipc", "nccl")
@@ -412,7 +411,7 @@ def test_a_device_that_does_not_come_ends_the_run_and_not_the_cluster(fault, tra
     if count_devices() < 2:
         pytest.skip("needs 2 GPUs")
     A, acted = stores["rmat"], list[float]()
-    wanted = mg.pagerank(A, backend="cpu").digest()
+    wanted = mg.pagerank(A.on("cpu")).digest()
     with start_cuda(2) as cluster, Client(cluster) as client:
         victim = find_worker(client, 1)
         [pid] = client.run(os.getpid, workers=[victim]).values()
@@ -422,16 +421,16 @@ def test_a_device_that_does_not_come_ends_the_run_and_not_the_cluster(fault, tra
                 acted.append(time.monotonic())
                 client.run(spin, flag_s=90.0, workers=[victim]) if fault == "spin" else os.kill(pid, fault)
 
-        endless: dict[str, Any] = {"norm": "fixed", "max_iter": 10**8, "recover": 0}
+        endless: dict[str, Any] = {"norm": "fixed", "max_iter": 10**8}
         try:
             with pytest.raises(ClusterError) as caught:
-                mg.pagerank(A, client=client, transport=transport, on_event=act, **endless)
+                mg.pagerank(A.on(client, transport=transport, recover=0), **endless, progress=on_events(act))
             assert time.monotonic() - acted[0] < HANG_S
             assert caught.value.worker == "1"
             assert caught.value.rank == 1
             if fault == "spin":
                 with pytest.warns(UserWarning, match=r"worker 1 .* left out until it resumes or is restarted"):
-                    left = mg.pagerank(A, client=client, transport=transport)
+                    left = mg.pagerank(A.on(client, transport=transport))
                 assert (left.digest(), len(left.events[0].product_s)) == (wanted, 1)
         finally:
             if fault == signal.SIGSTOP:
@@ -439,5 +438,5 @@ def test_a_device_that_does_not_come_ends_the_run_and_not_the_cluster(fault, tra
         client.wait_for_workers(2, timeout=HANG_S)
         if fault == "spin":
             assert wait_for(lambda: time.monotonic() - acted[0] > 100.0)
-        again = mg.pagerank(A, client=client, transport=transport)
+        again = mg.pagerank(A.on(client, transport=transport))
         assert (again.digest(), len(again.events[0].product_s)) == (wanted, 2)

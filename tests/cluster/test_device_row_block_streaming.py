@@ -12,7 +12,6 @@ import scipy.sparse
 
 import mgspmv as mg
 from mgspmv.cluster.connect import start_cuda
-from mgspmv.cluster.matrix import distribute_matrix
 from mgspmv.errors import CapacityError, FormatError
 from mgspmv.model import default_threads
 from mgspmv.partition import plan_rows
@@ -85,7 +84,7 @@ def count_workers(client) -> int:
 def test_ranks_have_the_bits_of_this_process(name, held, devices, stores):  # noqa: F811
     A, n = stores[name], count_workers(devices)
     options: dict[str, Any] = {"tol": 1e-3, "dangling": "uniform"}
-    wanted = mg.pagerank(A, **options, backend="cpu")
+    wanted = mg.pagerank(A.on("cpu"), **options)
     limits = find_limits(A, held, n=n)
     with pytest.warns(UserWarning, match=f"of {n} GPUs do not fit in GPU memory: up to .* from {HELD[held]}"):
         distributed = A.distribute(devices, **limits)
@@ -96,10 +95,10 @@ def test_ranks_have_the_bits_of_this_process(name, held, devices, stores):  # no
         assert got.changes == wanted.changes
         assert got.error_bound_l1 == pytest.approx(wanted.error_bound_l1, rel=0.5)
         with pytest.raises(CapacityError, match="Rows are streamed only for products, and for PageRank in exact"):
-            mg.pagerank(D, executor="tasks")
+            mg.pagerank(D.on(executor="tasks"))
         assert mg.pagerank(D, **options).values.tobytes() == wanted.values.tobytes()
     with pytest.warns(UserWarning, match=f"rows of 1 of 1 GPUs do not fit in GPU memory: up to .* from {HELD[held]}"):
-        here = mg.pagerank(A, **options, backend="cuda", **find_limits(A, held))
+        here = mg.pagerank(A.on("cuda", **find_limits(A, held)), **options)
     assert here.values.tobytes() == wanted.values.tobytes()
     assert here.changes == wanted.changes
 
@@ -112,11 +111,11 @@ def test_float32_ranks_have_the_bits_of_a_device_with_room(held, devices, stores
         assert {w.held for w in D.plan.workers} == {"device"}
         wanted = mg.pagerank(D, **options)
     with pytest.warns(UserWarning, match="come by"):
-        got = mg.pagerank(A, **options, client=devices, **find_limits(A, held, n=n, precision="float32"))
+        got = mg.pagerank(A.on(devices, **find_limits(A, held, n=n, precision="float32")), **options)
     assert got.values.tobytes() == wanted.values.tobytes()
-    here = mg.pagerank(A, **options, backend="cuda")
+    here = mg.pagerank(A.on("cuda"), **options)
     with pytest.warns(UserWarning, match="come by"):
-        there = mg.pagerank(A, **options, backend="cuda", **find_limits(A, held, precision="float32"))
+        there = mg.pagerank(A.on("cuda", **find_limits(A, held, precision="float32")), **options)
     assert here.values.tobytes() == there.values.tobytes()
 
 
@@ -131,7 +130,7 @@ def test_products(name, dtype, held, devices, stores):  # noqa: F811
     tolerance: dict[str, Any] = {"rtol": 2e-5 if dtype == "float32" else 1e-12}
     limits = find_limits(A, held, n=n, precision=dtype, lays_out=False)
     with pytest.warns(UserWarning, match="come by"):
-        distributed = distribute_matrix(A.stored, devices, precision=dtype, build_layout=False, **limits)
+        distributed = A.on(devices, **limits).distribute_as_placed(precision=dtype, build_layout=False)
     with distributed as D:
         assert {w.held for w in D.plan.workers} == {held}
         for _ in range(2):
@@ -139,19 +138,18 @@ def test_products(name, dtype, held, devices, stores):  # noqa: F811
         np.testing.assert_allclose(cupy.asnumpy(D @ cupy.asarray(xs)), matrix @ xs, **tolerance)
         product = mg.spmv(D, x, alpha=2.0, beta=-0.5, y=y)
         np.testing.assert_allclose(product, 2.0 * (matrix @ x) - 0.5 * y, rtol=1e-3 if dtype == "float32" else 1e-9)
-    own: dict[str, Any] = {"backend": "cuda", "precision": dtype} | find_limits(
-        A, held, precision=dtype, lays_out=False
-    )
+    own = find_limits(A, held, precision=dtype, lays_out=False)
+    here = A.on("cuda", **own)
     with pytest.warns(UserWarning, match="come by"):
-        np.testing.assert_allclose(mg.spmv(A, x, **own), matrix @ x, **tolerance)
-    np.testing.assert_allclose(mg.spmv(A, x, **own), matrix @ x, **tolerance)
-    np.testing.assert_allclose(mg.spmv(A, xs, **own), matrix @ xs, **tolerance)
+        np.testing.assert_allclose(mg.spmv(here, x, precision=dtype), matrix @ x, **tolerance)
+    np.testing.assert_allclose(mg.spmv(here, x, precision=dtype), matrix @ x, **tolerance)
+    np.testing.assert_allclose(mg.spmv(here, xs, precision=dtype), matrix @ xs, **tolerance)
     with pytest.warns(UserWarning, match="come by"):
-        named = mg.spmv(A, x, **own, kernel="csr-split")
-    assert mg.spmv(A, x, **own).tobytes() == named.tobytes()
+        named = mg.spmv(A.on("cuda", kernel="csr-split", **own), x, precision=dtype)
+    assert mg.spmv(here, x, precision=dtype).tobytes() == named.tobytes()
     ell = pytest.raises(FormatError, match="kernel 'ell' needs all rows on the device, where they do not fit")
     with pytest.warns(UserWarning, match="come by"), ell:
-        mg.spmv(A, x, **own, kernel="ell")
+        mg.spmv(A.on("cuda", kernel="ell", **own), x, precision=dtype)
 
 
 def test_what_cannot_come_by_is_refused_before_it_is_loaded(devices, stores):  # noqa: F811
@@ -160,9 +158,9 @@ def test_what_cannot_come_by_is_refused_before_it_is_loaded(devices, stores):  #
     with pytest.raises(CapacityError, match=r"needs .* \w?B of device memory on one of them, which has"):
         A.distribute(devices, transport="peer", **limits)
     with pytest.raises(CapacityError, match=r"needs .* \w?B of device memory on one of them, which has"):
-        mg.pagerank(A, client=devices, precision="float64", **limits)
+        mg.pagerank(A.on(devices, **limits), precision="float64")
     with pytest.raises(CapacityError, match="no number of workers of that size suffices"):
-        mg.pagerank(A, client=devices, device_memory=1000)
+        mg.pagerank(A.on(devices, device_memory=1000))
 
 
 @pytest.mark.parametrize("held", ["device", "host", "store"])
@@ -187,7 +185,7 @@ def test_workers_of_which_one_has_room(stores):
     from distributed import Client
 
     A = stores["rmat"]
-    wanted = mg.pagerank(A, tol=1e-3, backend="cpu")
+    wanted = mg.pagerank(A.on("cpu"), tol=1e-3)
     memory = find_limits(A, "host", n=2)["device_memory"]
     with start_cuda(2) as cluster, Client(cluster) as client, pytest.MonkeyPatch.context() as patch:
 

@@ -13,8 +13,10 @@ import scipy.sparse as sp
 import mgspmv as mg
 from mgspmv.errors import ConvergenceError, DanglingError, OptionError, ShapeError
 from mgspmv.model import Status
+from tests.support.hearing import on_events
 from tests.support.matrices import GRAPHS
 from tests.support.oracles import rank_by_solving, sum_arcs
+from tests.support.placed import call_placed
 from tests.support.stores import make_stochastic
 from tests.system.test_reference import CASES, MATRIX_GRAPHS, read_cases
 from tests.system.test_reference import GRAPHS as EDGE_LISTS
@@ -87,9 +89,9 @@ def test_reference_graphs_have_one_digest(name, ingested, in_process, client):
     for each in clients:
         with A.distribute(each) as D:
             for executor in EXECUTORS:
-                check_same(mg.pagerank(D, executor=executor, **SHORT), wanted)
+                check_same(mg.pagerank(D.on(executor=executor), **SHORT), wanted)
     if not is_small:
-        check_same(mg.pagerank(A, client=client), mg.pagerank(A))
+        check_same(mg.pagerank(A.on(client)), mg.pagerank(A))
     A.close()
 
 
@@ -109,7 +111,7 @@ def test_executors_stop_at_the_same_iteration(name, precision, ingested, client)
     assert wanted.iterations > 8
     with A.distribute(client) as D:
         for executor in EXECUTORS:
-            CHECKS[precision](mg.pagerank(D, executor=executor, **options), wanted)
+            CHECKS[precision](mg.pagerank(D.on(executor=executor), **options), wanted)
 
 
 def store_hard(name, path, **options):
@@ -125,7 +127,7 @@ def test_hard_graphs_have_one_digest(in_process, tmp_path):
         with A.distribute(in_process(3)) as D:
             for precision, executor in runs:
                 options = {"precision": precision, **SHORT}
-                CHECKS[precision](mg.pagerank(D, executor=executor, **options), mg.pagerank(A, **options), name)
+                CHECKS[precision](mg.pagerank(D.on(executor=executor), **options), mg.pagerank(A, **options), name)
 
 
 @pytest.mark.parametrize("n_workers", [*(pytest.param(n, marks=pytest.mark.weekly) for n in (1, 2, 4)), MANY])
@@ -135,7 +137,7 @@ def test_hard_graphs_on_any_number_of_workers(n_workers, in_process, tmp_path):
         A = store_hard(name, tmp_path / "sum.zarr", duplicates="sum")
         with A.distribute(in_process(n_workers)) as D:
             for executor in EXECUTORS if A.shape[0] < n_workers else ["supersteps"]:
-                check_same(mg.pagerank(D, executor=executor, **SHORT), mg.pagerank(A, **SHORT), name)
+                check_same(mg.pagerank(D.on(executor=executor), **SHORT), mg.pagerank(A, **SHORT), name)
 
 
 @pytest.mark.parametrize(("rule", "ignore_weights"), [("keep", True), ("keep", False), ("first", True)])
@@ -144,7 +146,7 @@ def test_patterns_and_multigraphs_have_one_digest(rule, ignore_weights, in_proce
         A = store_hard(name, tmp_path / "graph.zarr", duplicates=rule, ignore_weights=ignore_weights)
         with A.distribute(in_process(3)) as D:
             for executor in EXECUTORS:
-                check_same(mg.pagerank(D, executor=executor, **SHORT), mg.pagerank(A, **SHORT), name)
+                check_same(mg.pagerank(D.on(executor=executor), **SHORT), mg.pagerank(A, **SHORT), name)
 
 
 @pytest.mark.parametrize("name", ["empty rows", "one dense column", "self loops"])
@@ -153,7 +155,7 @@ def test_the_bound_holds(name, in_process, tmp_path):
     wanted = rank_by_solving(sum_arcs(hard.rows, hard.cols, hard.values, hard.shape))
     with store_hard(name, tmp_path / "graph.zarr").distribute(in_process(3)) as D:
         for executor, precision in product(EXECUTORS, PRECISIONS):
-            solution = mg.pagerank(D, executor=executor, precision=precision, norm="fixed", max_iter=8)
+            solution = mg.pagerank(D.on(executor=executor), precision=precision, norm="fixed", max_iter=8)
             distance = np.abs(solution.values - wanted).sum()
             assert 0 < distance <= solution.error_bound_l1 <= 20 * distance + 1e-5
 
@@ -163,7 +165,7 @@ def test_stochastic_matrices_have_one_digest(n_workers, in_process, tmp_path):
     A = store_graph(make_stochastic(25), tmp_path / "stochastic.zarr", kind="stochastic")
     with A.distribute(in_process(n_workers)) as D:
         for executor in EXECUTORS:
-            check_same(mg.pagerank(D, executor=executor), mg.pagerank(A))
+            check_same(mg.pagerank(D.on(executor=executor)), mg.pagerank(A))
 
 
 @pytest.mark.parametrize(
@@ -179,7 +181,7 @@ def test_runs_that_stop_by_the_highest_stop_at_the_same_iteration(n_workers, in_
             wanted = mg.pagerank(A, stop="topk:12", max_iter=300, **options)
             assert wanted.status == Status.STABLE
             for executor in EXECUTORS:
-                solution = mg.pagerank(D, executor=executor, stop="topk:12", max_iter=300, **options)
+                solution = mg.pagerank(D.on(executor=executor), stop="topk:12", max_iter=300, **options)
                 check_same(solution, wanted)
                 assert solution.stability == wanted.stability
 
@@ -223,9 +225,9 @@ OPTIONS = {
     "dangling dropped of all": {"dangling": "drop", "personalization": RAMP, "nstart": RAMP},
     "nstart by array": {"nstart": RAMP},
     "nstart by name": {"nstart": {"v41": 1.0}},
-    "weights left out": {"weights": False},
+    "weights left out": {"weight": False},
     "out-weights by array": {"out_weight": 30 + RAMP},
-    "out-weights of a pattern": {"out_weight": 30.5 + RAMP, "weights": False, "dangling": "drop"},
+    "out-weights of a pattern": {"out_weight": 30.5 + RAMP, "weight": False, "dangling": "drop"},
     "all vectors": {"personalization": RAMP, "dangling": RAMP[::-1], "nstart": np.ones(N), "alpha": 0.5},
     "serial kernel": {"kernel": "csr-serial"},
     "threads": {"kernel": "csr-rows", "threads": 2},
@@ -242,10 +244,10 @@ def placed(named, _client, _in_process):
 def test_options(named, placed):
     for name, options in OPTIONS.items():
         options = {"alpha": 0.3, "tol": 1e-3 if options.get("norm") != "fixed" else None} | options
-        wanted = mg.pagerank(named, **options)
+        wanted = call_placed(mg.pagerank, named, **options)
         assert "transport" not in wanted.matrix, name
         for executor in EXECUTORS:
-            solution = mg.pagerank(placed[executor], executor=executor, **options)
+            solution = call_placed(mg.pagerank, placed[executor], **options, executor=executor)
             assert solution.matrix["transport"] == {"supersteps": "peer", "tasks": "client"}[executor], name
             check_same(solution, wanted, (name, executor))
             assert solution.options == wanted.options | {"executor": executor}, name
@@ -263,10 +265,9 @@ def test_options(named, placed):
         (
             {"executor": "embedded"},
             OptionError,
-            "executor='embedded' computes in this process; leave out client=, and call it with a matrix of "
+            "executor='embedded' computes in this process, not on workers; leave out where=, or use a matrix of "
             "open_matrix()",
         ),
-        ({"client": "tcp://127.0.0.1:1"}, OptionError, "the matrix is on a cluster already; leave out client="),
         ({"kernel": "csr"}, OptionError, "kernel must be 'auto' or one of csr-rows, csr-serial, not 'csr'"),
         ({"personalization": np.ones(3)}, ShapeError, None),
         ({"nstart": {"nobody": 1}}, OptionError, None),
@@ -280,7 +281,7 @@ def test_runs_that_are_refused(options, error, message, named, placed):
         message = str(embedded.value)
     for executor in EXECUTORS:
         with pytest.raises(error) as caught:
-            mg.pagerank(placed[executor], **({"executor": executor} | options))
+            call_placed(mg.pagerank, placed[executor], **({"executor": executor} | options))
         assert str(caught.value) == message, executor
         check_same(mg.pagerank(placed[executor], **SHORT), mg.pagerank(named, **SHORT))
 
@@ -292,10 +293,10 @@ def test_runs_that_are_refused(options, error, message, named, placed):
 def test_max_iter_reached(executor, named, placed):
     wanted = mg.pagerank(named, max_iter=4, throw=False)
     with pytest.raises(ConvergenceError, match=r"did not converge: L1 change .* after 4 iterations") as caught:
-        mg.pagerank(placed[executor], executor=executor, max_iter=4)
+        mg.pagerank(placed[executor].on(executor=executor), max_iter=4)
     assert caught.value.solution.status is Status.MAX_ITER
     check_same(caught.value.solution, wanted)
-    check_same(mg.pagerank(placed[executor], executor=executor, max_iter=4, throw=False), wanted)
+    check_same(mg.pagerank(placed[executor].on(executor=executor), max_iter=4, throw=False), wanted)
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
@@ -307,11 +308,11 @@ def test_non_finite_is_never_a_success(n_workers, executor, in_process, tmp_path
         with pytest.raises(
             ConvergenceError, match=r"NaN or infinite values after 1 iteration\..*0 sum to more"
         ) as caught:
-            mg.pagerank(D, executor=executor)
+            mg.pagerank(D.on(executor=executor))
         solution = caught.value.solution
         assert (solution.status, solution.error_bound_l1) == (Status.NON_FINITE, math.inf)
         assert solution.digest() == mg.pagerank(A, throw=False).digest()
-        assert mg.pagerank(D, executor=executor, weights=False).status is Status.CONVERGED
+        assert mg.pagerank(D.on(executor=executor), weight=False).status is Status.CONVERGED
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
@@ -324,8 +325,8 @@ def test_an_error_of_the_listener_ends_the_run(executor, named, placed):
             raise NoisyError
 
     with pytest.raises(NoisyError):
-        mg.pagerank(placed[executor], executor=executor, on_event=listen)
-    check_same(mg.pagerank(placed[executor], executor=executor, **SHORT), mg.pagerank(named, **SHORT))
+        mg.pagerank(placed[executor].on(executor=executor), progress=on_events(listen))
+    check_same(mg.pagerank(placed[executor].on(executor=executor), **SHORT), mg.pagerank(named, **SHORT))
 
 
 # --- events ----------------------------------------------------------------------------------------------------------
@@ -344,7 +345,7 @@ def test_every_executor_has_the_same_events(executor, middle, client, tmp_path):
     wanted, heard = mg.pagerank(middle), []
     with middle.distribute(client) as D:
         began = time.perf_counter()
-        solution = mg.pagerank(D, executor=executor, on_event=heard.append)
+        solution = mg.pagerank(D.on(executor=executor), progress=on_events(heard.append))
         elapsed_s = time.perf_counter() - began
     assert solution.events == tuple(heard)
     of_all = [(e.epoch, e.iteration, e.change) for e in wanted.events]

@@ -20,11 +20,12 @@ from mgspmv.errors import (
     WorkerLostError,
 )
 from tests.support.clusters import check_left, find_held, find_left, start_cluster
+from tests.support.hearing import on_events
 from tests.support.waiting import HANG_S, wait_for
 
 EXECUTORS = ["tasks", "supersteps"]
 
-LONG = {"norm": "fixed", "max_iter": 1_000_000, "recover": 0}
+LONG = {"norm": "fixed", "max_iter": 1_000_000}
 """A run that nothing ends but a fault, after which it does not go on."""
 SOON_S = 0.3
 """After the first event, when workers are iterating again."""
@@ -78,7 +79,7 @@ def kill(client, name):
 
 def check_served(client, A, n_workers, executor="supersteps"):
     """The next run has the right bits on so many workers."""
-    solution = mg.pagerank(A, client=client, executor=executor)
+    solution = mg.pagerank(A.on(client, executor=executor))
     assert solution.digest() == mg.pagerank(A).digest()
     assert solution.matrix["hardware"] == f"{n_workers} workers of 1 threads"
 
@@ -101,7 +102,7 @@ def test_tasks_for_a_worker_that_is_gone_cost_the_user_nothing(executor, graph, 
             assert wait_for(lambda: len(scheduler.workers) < n_before)
 
     with pytest.raises(WorkerLostError, match=r"^worker 0 "):
-        mg.pagerank(graph, client=fragile, executor=executor, on_event=lose, **LONG)
+        mg.pagerank(graph.on(fragile, executor=executor, recover=0), **LONG, progress=on_events(lose))
     assert (fragile.status, mine.status) == ("running", "finished")
     assert mine.result() == 3
     mine.release()  # which frames of the error keep from being forgotten
@@ -121,7 +122,7 @@ def test_a_matrix_that_lost_a_worker_is_of_no_use_and_can_be_closed(graph, fragi
         multiply_until_it_fails(D, x)
     assert caught.value.worker == "2"
     fragile.wait_for_workers(3, timeout=HANG_S)
-    for use in (lambda: D @ x, *(partial(mg.pagerank, D, executor=executor, recover=0) for executor in EXECUTORS)):
+    for use in (lambda: D @ x, *(partial(mg.pagerank, D.on(executor=executor, recover=0)) for executor in EXECUTORS)):
         with pytest.raises((WorkerLostError, ClosedError), match="worker 2 "):
             use()
     D.close()
@@ -153,7 +154,7 @@ def test_the_cause_is_raised_and_not_what_follows_from_it(executor, method, grap
     last = list(client.scheduler_info(n_workers=-1)["workers"])[-1]
     client.run(fail_in, method=method, workers=[last])
     with pytest.raises(ZeroDivisionError, match=r"^of this worker alone$"):
-        mg.pagerank(graph, client=client, executor=executor, **LONG)
+        mg.pagerank(graph.on(client, executor=executor, recover=0), **LONG)
     check_served(client, graph, 4)
 
 
@@ -177,7 +178,7 @@ def test_workers_that_do_not_agree(graph, client):
     last = list(client.scheduler_info(n_workers=-1)["workers"])[-1]
     client.run(compute_wrongly, workers=[last])
     with pytest.raises(ClusterError, match=r"^the workers do not agree on the changes of this superstep; one of them"):
-        mg.pagerank(graph, client=client)
+        mg.pagerank(graph.on(client))
     check_served(client, graph, 4)
 
 

@@ -14,6 +14,7 @@ from distributed.comm import tcp
 import mgspmv as mg
 from mgspmv.store.read import StoredMatrix
 from tests.support.clusters import start_cluster
+from tests.support.hearing import on_events
 
 EXECUTORS = ["tasks", "supersteps"]
 N = 2000
@@ -100,7 +101,7 @@ def test_the_scheduler_driven_form_sends_vectors_and_no_more(dense, traffic, cli
         n_bytes = []
         for max_iter in (10, 10, 30):
             traffic.take()
-            mg.pagerank(D, executor="tasks", norm="fixed", max_iter=max_iter)
+            mg.pagerank(D.on(executor="tasks"), norm="fixed", max_iter=max_iter)
             n_bytes.append(traffic.take())
     sent_twice = 2 * 8 * N * (4 + 1)  # z to each worker and a slice from each, seen by who sends and who receives
     assert (n_bytes[2][0] - n_bytes[1][0]) / 20 < 2 * sent_twice
@@ -161,7 +162,7 @@ def test_nothing_grows_with_the_number_of_iterations(executor, two, tmp_path):
             resident.append(psutil.Process().memory_info().rss)
 
     with mg.open_matrix(tmp_path / "graph.zarr").distribute(two) as D:
-        solution = mg.pagerank(D, executor=executor, norm="fixed", max_iter=1000, on_event=look)
+        solution = mg.pagerank(D.on(executor=executor), norm="fixed", max_iter=1000, progress=on_events(look))
     assert solution.iterations == 1000
     first, *_, last = counts
     grown = {name: (first[name], last[name]) for name in first if last[name] > first[name] + 8}
@@ -178,7 +179,7 @@ def test_nothing_grows_with_the_number_of_runs(two, tmp_path):
         for _ in range(5):
             with A.distribute(two) as D:
                 for executor in EXECUTORS:
-                    mg.pagerank(D, executor=executor, norm="fixed", max_iter=2)
+                    mg.pagerank(D.on(executor=executor), norm="fixed", max_iter=2)
                 D @ np.ones(500)
         counts.append(count_all(two))
     first, *_, last = counts

@@ -109,18 +109,19 @@ def test_a_bit_that_flips(place, graph, client):
     wanted = mg.pagerank(graph).digest()
     hurt_last(client, place.removesuffix(" in rounds"), call)
     with pytest.raises(WorkerCorruptionError, match=message) as caught:
-        mg.pagerank(graph, client=client, executor=executor)
+        mg.pagerank(graph.on(client, executor=executor))
     assert caught.value.phase in ("iterations 4 to 4", "iterations 5 to 5", "iteration 4", "iteration 5")
-    assert mg.pagerank(graph, client=client, executor=executor).digest() == wanted
+    assert mg.pagerank(graph.on(client, executor=executor)).digest() == wanted
 
 
 @pytest.mark.parametrize("executor", [pytest.param("tasks", marks=pytest.mark.slow), "supersteps"])
 def test_nothing_of_such_a_superstep_is_kept(executor, graph, client, tmp_path):
-    asked = {"client": client, "executor": executor, "checkpoint": tmp_path / "c", "checkpoint_every": 0}
-    mg.pagerank(graph, **asked, max_iter=3, throw=False)
+    placed, place = graph.on(client, executor=executor), tmp_path / "c"
+    mg.pagerank(placed, checkpoint=mg.Checkpoint(place, every_s=0), max_iter=3, throw=False)
+    resume = mg.Checkpoint(place, every_s=0, resume=True)
     hurt_last(client, "x", 3)
     with pytest.raises(WorkerCorruptionError, match=r"^after iteration 6 .* with resume=True if there is a checkpoint"):
-        mg.pagerank(graph, **asked, resume=True)
-    again = mg.pagerank(graph, **asked, resume=True)
+        mg.pagerank(placed, checkpoint=resume)
+    again = mg.pagerank(placed, checkpoint=resume)
     assert 3 <= again.resumed_after < 6
     assert again.digest() == mg.pagerank(graph).digest()

@@ -9,6 +9,7 @@ import pytest
 from distributed import Client
 
 import mgspmv as mg
+from tests.support.hearing import on_both
 from tests.support.waiting import HANG_S
 
 
@@ -30,11 +31,11 @@ def test_runs_that_are_started_together_take_turns(executors, graph, client):
             times, said = [], []
             started.wait()
             solution = mg.pagerank(
-                D,
-                executor=executor,
-                on_event=lambda event: times.append(time.monotonic()),
-                on_progress=lambda phase, done, total: said.append(phase),
+                D.on(executor=executor),
                 **options,
+                progress=on_both(
+                    lambda event: times.append(time.monotonic()), lambda phase, done, total: said.append(phase)
+                ),
             )
             solutions.append((times, said, solution))
 

@@ -222,8 +222,8 @@ def test_a_gpu_of_this_machine(tmp_path):
     mg.generate("rmat", tmp_path / "g.zarr", scale=9, seed=1)
     graph = mg.open_matrix(tmp_path / "g.zarr")
     with start_cluster("cuda", 1) as cluster, Client(cluster) as client:
-        solution = mg.pagerank(graph, client=client)
-    assert solution.digest() == mg.pagerank(graph, backend="cpu").digest()
+        solution = mg.pagerank(graph.on(client))
+    assert solution.digest() == mg.pagerank(graph.on("cpu")).digest()
     assert solution.matrix["transport"] in ("nccl", "ipc")
 
 

@@ -7,7 +7,6 @@ import re
 import shutil
 import warnings
 from dataclasses import replace
-from itertools import product
 
 import dask.array as da
 import numpy as np
@@ -31,6 +30,7 @@ from mgspmv.errors import (
 from mgspmv.partition import plan_rows, warn_of_streaming
 from tests.support.clusters import find_alive, find_held
 from tests.support.matrices import HARD
+from tests.support.placed import call_placed
 from tests.support.stores import find_group, make_scipy
 from tests.support.waiting import wait_for
 
@@ -147,7 +147,7 @@ def test_a_dask_product_outlives_its_matrix(rectangle, client):
         lazy = D @ x
     assert find_held(client) == held
     check_bits(lazy.compute(scheduler=client), rectangle @ np.ones(170))
-    lazy = mg.spmv(rectangle, x, client=client)
+    lazy = mg.spmv(rectangle.on(client), x)
     assert find_held(client) == held
     check_bits(lazy.compute(scheduler=client), rectangle @ np.ones(170))
 
@@ -172,13 +172,13 @@ def test_products_are_refused_as_in_this_process(rectangle, spread, client):
         (np.ones(170), {"precision": "exact"}, OptionError),
     ]:
         with pytest.raises(error) as wanted:
-            mg.spmv(rectangle, x, **options)
+            call_placed(mg.spmv, rectangle, x, **options)
         with pytest.raises(error) as caught:
-            mg.spmv(spread, x, **options)
+            call_placed(mg.spmv, spread, x, **options)
         assert str(caught.value) == str(wanted.value), options
         if isinstance(x, np.ndarray) and options.get("kernel") is None:
             with pytest.raises(error) as caught:
-                mg.spmv(spread, da.from_array(x), **options)
+                call_placed(mg.spmv, spread, da.from_array(x), **options)
             assert str(caught.value) == str(wanted.value), options
 
 
@@ -190,12 +190,6 @@ def test_products_from_the_left_are_refused(spread, client):
             "x @ D needs the transpose on the cluster: add it to the store by mgspmv.transpose(store), distribute A.T, "
             "and compute A.T.distribute(client) @ x"
         ), type(x)
-
-
-def test_a_distributed_matrix_is_not_distributed_again(spread, client):
-    with pytest.raises(OptionError) as caught:
-        mg.spmv(spread, np.ones(170), client=client)
-    assert str(caught.value) == "the matrix is on a cluster already; leave out client="
 
 
 # --- how long it is held ---------------------------------------------------------------------------------------------
@@ -211,7 +205,7 @@ def test_close_frees_at_once(graph, client):
     held, alive = find_held(client), find_alive(client, collect=True)
     D = graph.distribute(client)
     mg.pagerank(D)
-    mg.pagerank(D, executor="tasks")
+    mg.pagerank(D.on(executor="tasks"))
     D @ np.ones(50)
     assert len(find_held(client)) == 4
     assert find_held(client) != held
@@ -258,7 +252,7 @@ def test_use_after_close(graph, client):
         lambda: D @ da.ones(50),
         lambda: mg.spmv(D, np.ones(50)),
         lambda: mg.pagerank(D),
-        lambda: mg.pagerank(D, executor="tasks"),
+        lambda: mg.pagerank(D.on(executor="tasks")),
     ):
         with pytest.raises(ClosedError) as caught:
             use()
@@ -281,7 +275,7 @@ def test_a_cluster_is_given_as_client_address_or_object(graph, cluster, client):
                     D @ da.ones(50)
         assert wait_for(lambda: count_clients() == n_clients)
     assert client.status == "running"
-    assert mg.pagerank(graph, client=cluster.scheduler_address).digest() == mg.pagerank(graph).digest()
+    assert mg.pagerank(graph.on(cluster.scheduler_address)).digest() == mg.pagerank(graph).digest()
 
 
 # --- the store as workers find it ------------------------------------------------------------------------------------
@@ -364,7 +358,7 @@ def test_what_proves_the_highest_must_fit_too(graph, in_process, monkeypatch):
         graph.distribute(client, **options, stop="topk:3")
     monkeypatch.setattr("mgspmv.cluster.agent.free_memory", lambda: 2 * need - 2)
     with pytest.raises(CapacityError, match=r"k?B of it for stop='topk:3'"):
-        mg.pagerank(graph, client=client, **asked, threads=1)
+        mg.pagerank(graph.on(client, threads=1), **asked)
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------
@@ -394,15 +388,12 @@ def test_a_plan_for_a_cluster_keeps_to_the_memory_that_is_given(graph, in_proces
         graph.distribute(in_process(2), **options)
 
 
-WORKS = {"spmv": lambda A, **options: mg.spmv(A, np.ones(50), **options), "pagerank": mg.pagerank}
-
-
-def test_memory_is_limited_when_a_matrix_is_distributed(graph, in_process):
-    with graph.distribute(in_process(2)) as D:
-        for work, limits in product(WORKS.values(), ({"device_memory": "1GB"}, {"host_memory": 10**9})):
-            with pytest.raises(OptionError) as caught:
-                work(D, **limits)
-            assert str(caught.value).endswith("pass them to distribute() where the matrix is on a cluster already")
+def test_memory_is_limited_by_each_call_that_distributes_a_matrix(graph, in_process):
+    need = graph.plan(2, threads=1).memory_bytes
+    placed = graph.on(in_process(2), backend="cpu", host_memory=need // 2, threads=1)
+    for work in (lambda: mg.spmv(placed, np.ones(50)), lambda: placed @ np.ones(50), lambda: mg.pagerank(placed)):
+        with pytest.raises(CapacityError, match=r"on 2 workers needs \S+ k?B of host memory on one of them, which has"):
+            work()
 
 
 def test_rows_that_come_by_are_warned_of(graph):

@@ -12,6 +12,8 @@ import scipy.sparse as sp
 import mgspmv as mg
 from mgspmv.errors import ClosedError, ClusterError, ConvergenceError, OptionError
 from mgspmv.model import Status
+from tests.support.hearing import on_both
+from tests.support.placed import place
 
 N = 60
 MANY = 7
@@ -86,7 +88,9 @@ CALLS = {
 def run(name, matrices, **options):
     """The solutions of a call."""
     _, call = CALLS[name]
-    found = call(*matrices, **({"max_iter": 300} | options))
+    others = place(matrices[0], options)[1]
+    placed = [None if matrix is None else place(matrix, options)[0] for matrix in matrices]
+    found = call(*placed, **({"max_iter": 300} | others))
     return [found] if isinstance(found, mg.Solution) else list(found)
 
 
@@ -133,7 +137,7 @@ def test_results_are_those_of_this_process(n_workers, executor, names, stores, p
 
 OPTIONS = {
     "float32": {"precision": "float32", "tol": 1e-4},
-    "without weights": {"weights": False, "norm": "fixed", "max_iter": 6},
+    "without weights": {"weight": False, "norm": "fixed", "max_iter": 6},
     "l1_per_node": {"norm": "l1_per_node", "tol": 1e-8},
     "linf": {"norm": "linf", "tol": 1e-7},
     "relative": {"norm": "relative", "tol": 1e-5},
@@ -157,8 +161,8 @@ def test_seconds_memory_and_events(executor, stores, client):
     wanted = run("hits", (A, None), **short)
     with A.distribute(client) as D, A.T.distribute(client) as DT:
         began = time.perf_counter()
-        listen = {"on_event": heard.append, "on_progress": lambda *news: said.append(news)}
-        found = run("hits", (D, DT), executor=executor, **listen, **short)
+        listen = on_both(heard.append, lambda *news: said.append(news))
+        found = run("hits", (D, DT), executor=executor, progress=listen, **short)
         elapsed_s = time.perf_counter() - began
         planned = [a.memory_bytes + b.memory_bytes for a, b in zip(D.plan.workers, DT.plan.workers, strict=True)]
     check_same(found, wanted)
@@ -205,7 +209,7 @@ def test_runs_that_do_not_converge(executor, stores, placed):
     for options in ({"alpha": 1e60}, {"alpha": 0.1, "max_iter": 3, "tol": 1e-12}):
         wanted = mg.katz(A, throw=False, **options)
         with pytest.raises(ConvergenceError, match=r"^Katz centrality did not converge: .*alpha must be") as caught:
-            mg.katz(D, executor=executor, **options)
+            mg.katz(D.on(executor=executor), **options)
         check_same([caught.value.solution], [wanted])
         statuses.append(wanted.status)
     assert statuses == [Status.NON_FINITE, Status.MAX_ITER]
@@ -213,16 +217,16 @@ def test_runs_that_do_not_converge(executor, stores, placed):
 
 def test_what_is_refused(stores, placed, in_process):
     D, _ = placed("graph", 3)
-    with pytest.raises(OptionError, match="executor='embedded' computes in this process; leave out client=, and"):
-        mg.katz(D, executor="embedded")
+    with pytest.raises(OptionError, match="executor='embedded' computes in this process, not on workers; leave out"):
+        mg.katz(D.on(executor="embedded"))
     with pytest.raises(ClusterError, match="the matrix and its transpose are not on the same workers, which"):
         mg.hits(D, transpose=placed("graph", 2)[1])
     short = {"norm": "fixed", "max_iter": 3}
-    found = mg.hits(D, transpose=placed("graph", 2)[1], executor="tasks", **short)
+    found = mg.hits(D.on(executor="tasks"), transpose=placed("graph", 2)[1], **short)
     check_same(list(found), run("hits", (stores["graph"], None), **short))
     assert len(found.hubs.memory["held_bytes"]) == 5
     with stores["graph"].distribute(in_process(2)) as closed:
         pass
     for executor in EXECUTORS:
         with pytest.raises(ClosedError, match="was closed; distribute it again"):
-            mg.katz(closed, executor=executor)
+            mg.katz(closed.on(executor=executor))

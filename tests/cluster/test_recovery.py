@@ -21,6 +21,7 @@ from mgspmv.errors import (
     WorkerTimeoutError,
 )
 from tests.support.clusters import check_left, find_left, start_cluster
+from tests.support.hearing import on_both
 from tests.support.waiting import HANG_S
 
 pytestmark = pytest.mark.slow
@@ -131,7 +132,7 @@ class Strike:
 
     @property
     def told(self):
-        return {"on_event": self.on_event, "on_progress": self.on_progress}
+        return {"progress": on_both(self.on_event, self.on_progress)}
 
     def count_loads(self):
         """How many workers loaded rows each time."""
@@ -163,7 +164,7 @@ def check_recovery(recovery, kind, worker, before, after):
 @pytest.mark.parametrize("executor", ["supersteps", pytest.param("tasks", marks=pytest.mark.weekly)])
 def test_a_worker_that_comes_back_reads_its_rows_and_nobody_else_does(executor, graph, wanted, three):
     strike = Strike(lambda: kill(three, 1), iteration=20)
-    solution = mg.pagerank(graph, client=three, executor=executor, **strike.told, **RUNS[executor])
+    solution = mg.pagerank(graph.on(three, executor=executor), **strike.told, **RUNS[executor])
     check_same(solution, wanted[executor])
     [recovery] = solution.recoveries
     check_recovery(recovery, "lost", "1", 3, 3)
@@ -178,8 +179,8 @@ def test_a_worker_that_comes_back_reads_its_rows_and_nobody_else_does(executor, 
 @pytest.mark.parametrize("executor", ["supersteps", pytest.param("tasks", marks=pytest.mark.weekly)])
 def test_it_goes_on_from_the_last_checkpoint(executor, graph, wanted, three, tmp_path):
     strike = Strike(lambda: kill(three, 0), phase="checkpoint")
-    options = {"checkpoint": tmp_path / "c", "checkpoint_every": 0}
-    solution = mg.pagerank(graph, client=three, executor=executor, **options, **strike.told, **RUNS[executor])
+    options = {"checkpoint": mg.Checkpoint(tmp_path / "c", every_s=0)}
+    solution = mg.pagerank(graph.on(three, executor=executor), **options, **strike.told, **RUNS[executor])
     check_same(solution, wanted[executor])
     [recovery] = solution.recoveries
     check_recovery(recovery, "lost", "0", 3, 3)
@@ -206,7 +207,7 @@ def test_who_does_not_come_back_is_done_without(graph, wanted, wait_back):
 def test_the_only_one(graph, wanted):
     with serve(1) as client:
         strike = Strike(lambda: kill(client, 0), iteration=20)
-        solution = mg.pagerank(graph, client=client, **strike.told, **LONG)
+        solution = mg.pagerank(graph.on(client), **strike.told, **LONG)
         check_same(solution, wanted["supersteps"])
         check_recovery(solution.recoveries[0], "lost", "0", 1, 1)
 
@@ -214,8 +215,8 @@ def test_the_only_one(graph, wanted):
 @pytest.mark.parametrize("phase", ["load", "start", "residual"])
 def test_at_other_moments(phase, graph, wanted, three, tmp_path):
     strike = Strike(lambda: kill(three, 1), phase=phase)
-    options = {"checkpoint": tmp_path / "c", "checkpoint_every": 0}
-    solution = mg.pagerank(graph, client=three, **options, **strike.told, **ROUNDS)
+    options = {"checkpoint": mg.Checkpoint(tmp_path / "c", every_s=0)}
+    solution = mg.pagerank(graph.on(three), **options, **strike.told, **ROUNDS)
     check_same(solution, wanted["tasks"])
     [recovery] = solution.recoveries
     check_recovery(recovery, "lost", "1", 3, 3)
@@ -225,7 +226,7 @@ def test_at_other_moments(phase, graph, wanted, three, tmp_path):
 def test_while_ranks_are_collected(graph, wanted, three):
     address = next(a for a, worker in three.scheduler_info()["workers"].items() if worker["name"] == 1)
     three.run(die_at_the_end, workers=[address])
-    solution = mg.pagerank(graph, client=three, **LONG)
+    solution = mg.pagerank(graph.on(three), **LONG)
     check_same(solution, wanted["supersteps"])
     [recovery] = solution.recoveries
     check_recovery(recovery, "lost", "1", 3, 3)
@@ -242,8 +243,8 @@ def die_at_the_end():
 def test_again_while_it_recovers(graph, wanted, three):
     first = Strike(lambda: kill(three, 1), iteration=20)
     second = Strike(lambda: kill(three, 0), phase="load", times=2)
-    told = {"on_event": first.on_event, "on_progress": second.on_progress}
-    solution = mg.pagerank(graph, client=three, **told, **LONG)
+    told = {"progress": on_both(first.on_event, second.on_progress)}
+    solution = mg.pagerank(graph.on(three), **told, **LONG)
     check_same(solution, wanted["supersteps"])
     assert [recovery.worker for recovery in solution.recoveries] == ["1", "0"]
 
@@ -255,7 +256,7 @@ def test_a_worker_that_hangs(graph, wanted, three, wait_back):
     wait_back(1.0)
     strike = Strike(lambda: os.kill(find_processes(three)[1], signal.SIGSTOP), iteration=20)
     with pytest.warns(UserWarning, match=r"worker 1 .* does not answer and is left out"):
-        solution = mg.pagerank(graph, client=three, timeout=TIMEOUT_S, **strike.told, **LONG)
+        solution = mg.pagerank(graph.on(three, timeout=TIMEOUT_S), **strike.told, **LONG)
     check_same(solution, wanted["supersteps"])
     [recovery] = solution.recoveries
     check_recovery(recovery, "silent", "1", 3, 2)
@@ -269,7 +270,7 @@ def test_a_worker_that_is_taken_away(graph, wanted, wait_back):
         address = client.cluster.workers[0].worker_address
         leaving = threading.Thread(target=lambda: client.retire_workers([address], close_workers=True))
         strike = Strike(leaving.start, iteration=20)
-        solution = mg.pagerank(graph, client=client, **strike.told, **LONG)
+        solution = mg.pagerank(graph.on(client), **strike.told, **LONG)
         leaving.join(HANG_S)
         check_same(solution, wanted["supersteps"])
         assert solution.recoveries[0].workers_before == 3
@@ -282,13 +283,13 @@ def test_it_goes_on_no_more_often_than_allowed(graph, three, tmp_path):
     """The error says where the run is kept, which goes on from there."""
     first = Strike(lambda: kill(three, 1), iteration=20)
     second = Strike(lambda: kill(three, 1), phase="checkpoint")
-    told = {"on_event": first.on_event, "on_progress": second.on_progress}
-    options = {"checkpoint": tmp_path / "c", "checkpoint_every": 0}
+    told = {"progress": on_both(first.on_event, second.on_progress)}
+    options = {"checkpoint": mg.Checkpoint(tmp_path / "c", every_s=0)}
     with pytest.raises(
         WorkerLostError, match=r"worker 1 .*; the run had resumed 1 times \(recover=1\); the checkpoint"
     ):
-        mg.pagerank(graph, client=three, recover=1, **told, **options, **LONG)
-    solution = mg.pagerank(graph, **options, resume=True, **LONG)
+        mg.pagerank(graph.on(three, recover=1), **told, **options, **LONG)
+    solution = mg.pagerank(graph, checkpoint=mg.Checkpoint(tmp_path / "c", every_s=0, resume=True), **LONG)
     assert solution.resumed_after > 0
     assert solution.digest() == mg.pagerank(graph, **LONG).digest()
 
@@ -299,9 +300,10 @@ def test_too_little_memory_is_left(graph, tmp_path, wait_back):
         need = graph.plan(workers=2, checkpoint=True).memory_bytes
         let_go(client, 1)
         strike = Strike(lambda: kill(client, 1), phase="checkpoint")
-        options = {"checkpoint": tmp_path / "c", "checkpoint_every": 0, "host_memory": need + 1000}
+        options = {"checkpoint": mg.Checkpoint(tmp_path / "c", every_s=0)}
+        placed = graph.on(client, executor="tasks", host_memory=need + 1000)
         with pytest.raises(CapacityError, match=r"2 workers of that size suffice; the checkpoint of iteration \d+ in"):
-            mg.pagerank(graph, client=client, executor="tasks", **options, **strike.told, **ROUNDS)
+            mg.pagerank(placed, **options, **strike.told, **ROUNDS)
 
 
 def test_nobody_is_left(graph):
@@ -309,7 +311,7 @@ def test_nobody_is_left(graph):
         let_go(client, 0)
         strike = Strike(lambda: kill(client, 0), iteration=20)
         with pytest.raises(WorkerTimeoutError, match=r"no worker of tcp://.* came back within 6 s"):
-            mg.pagerank(graph, client=client, timeout=TIMEOUT_S, **strike.told, **LONG)
+            mg.pagerank(graph.on(client, timeout=TIMEOUT_S), **strike.told, **LONG)
         assert time.monotonic() - strike.struck_s < 2 * TIMEOUT_S + HANG_S
 
 
@@ -340,11 +342,11 @@ def test_a_worker_that_has_no_memory_left_is_done_without(moment, graph, wanted)
         with pytest.warns(
             UserWarning, match=r"^worker 1 \(.*\) had no memory left, and is left out until it is restarted$"
         ):
-            solution = mg.pagerank(graph, client=client, **LONG)
+            solution = mg.pagerank(graph.on(client), **LONG)
         check_same(solution, wanted["supersteps"])
         [recovery] = solution.recoveries
         check_recovery(recovery, "lost", "1", 2, 1)
         assert f"has no memory left (during {moment if moment == 'load' else 'iteration'}" in recovery.error
         with pytest.raises(WorkerMemoryError, match=r"^worker 1 \(.* has no memory left") as caught:
-            mg.pagerank(graph, client=client, recover=0, **LONG)
+            mg.pagerank(graph.on(client, recover=0), **LONG)
         assert (caught.value.worker, caught.value.exit_code) == ("1", 6)

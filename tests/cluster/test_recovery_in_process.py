@@ -14,6 +14,7 @@ import mgspmv.cluster.dask_cluster
 from mgspmv.errors import OptionError, VersionMismatchError, WorkerLostError, WorkerMemoryError
 from mgspmv.solvers.steps import LocalSteps
 from tests.support.clusters import start_cluster
+from tests.support.hearing import on_both, on_events
 
 FIXED = {"norm": "fixed", "max_iter": 60}
 
@@ -62,7 +63,7 @@ def three():
 @pytest.mark.parametrize(("executor", "is_kept"), [("supersteps", False), ("supersteps", True), ("tasks", True)])
 def test_a_run_goes_on_without_a_worker_that_is_lost(executor, is_kept, graph, wanted, three, is_full, tmp_path):
     """It is lost at the seventh iteration, or when a checkpoint was written, for which the run goes slowly."""
-    kept = {"checkpoint": tmp_path / "c", "checkpoint_every": 0} if is_kept else {}
+    kept = {"checkpoint": mg.Checkpoint(tmp_path / "c", every_s=0)} if is_kept else {}
     events = []
 
     def on_event(event):
@@ -78,7 +79,7 @@ def test_a_run_goes_on_without_a_worker_that_is_lost(executor, is_kept, graph, w
 
     with pytest.warns(UserWarning, match=r"^worker 1 .* had no memory left, and is left out until it is restarted$"):
         solution = mg.pagerank(
-            graph, client=three, executor=executor, on_event=on_event, on_progress=on_progress, **kept, **FIXED
+            graph.on(three, executor=executor), **kept, **FIXED, progress=on_both(on_event, on_progress)
         )
     assert (solution.digest(), solution.changes) == (wanted.digest(), wanted.changes)
     [recovery] = solution.recoveries
@@ -93,7 +94,7 @@ def test_a_run_goes_on_without_a_worker_that_is_lost(executor, is_kept, graph, w
 def test_a_loss_ends_a_run_that_may_not_recover(graph, three, is_full):
     is_full.set()
     with pytest.raises(WorkerMemoryError, match=r"^worker 1 \(.* has no memory left \(during iteration") as caught:
-        mg.pagerank(graph, client=three, recover=0, **FIXED)
+        mg.pagerank(graph.on(three, recover=0), **FIXED)
     assert (caught.value.worker, caught.value.exit_code) == ("1", 6)
 
 
@@ -102,13 +103,13 @@ def test_what_the_caller_raises_is_no_loss(graph, client):
         raise WorkerLostError("of the caller", worker="1")
 
     with pytest.raises(WorkerLostError, match="of the caller"):
-        mg.pagerank(graph, client=client, on_event=refuse)
+        mg.pagerank(graph.on(client), progress=on_events(refuse))
 
 
 @pytest.mark.parametrize("recover", [-1, 1.5, True])
 def test_times_that_make_no_sense(recover, graph):
     with pytest.raises(OptionError, match="recover must be an integer of 0 or more"):
-        mg.pagerank(graph, recover=recover)
+        mg.pagerank(graph.on(recover=recover))
 
 
 def test_a_worker_of_another_version_is_left_out_of_a_recovery(graph, in_process, monkeypatch):

@@ -55,7 +55,7 @@ def test_calls_begin_without_workers(adaptive, tmp_path):
             assert made.digest == wanted.digest
             assert wait_for(lambda: count_workers(adaptive) == 0)
             with mg.open_matrix(tmp_path / f"{k}.zarr") as A:
-                assert mg.pagerank(A, client=given).digest() == ranks.digest()
+                assert mg.pagerank(A.on(given)).digest() == ranks.digest()
         check_left(client, before)
 
 

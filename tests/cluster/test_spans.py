@@ -38,7 +38,7 @@ def list_spans(client: Client, outer: str) -> dict[tuple[str, ...], tuple[int, s
 def test_phases_of_a_run(graph: mg.Matrix, in_process: Callable[[int], Any], executor: Any) -> None:
     client = in_process(2)
     with span(f"mine-{executor}"):
-        ranks = mg.pagerank(graph, client=client, executor=executor)
+        ranks = mg.pagerank(graph.on(client, executor=executor))
     assert ranks.status.is_success
     found = list_spans(client, f"mine-{executor}")
     phases = {name[2] for name in found if name[:2] == ("mgspmv", "pagerank") and len(name) == 3}

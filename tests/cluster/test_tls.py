@@ -90,7 +90,7 @@ def speak(address, context):
 def test_no_port_answers_who_has_no_certificate(cluster, certificates, others, store, tmp_path):
     foreign = make_certificates(tmp_path / "foreign")
     with use_tls(certificates), Client(cluster, set_as_default=False) as client:
-        mg.pagerank(mg.open_matrix(store), client=client)
+        mg.pagerank(mg.open_matrix(store).on(client))
         ports = find_ports(psutil.Process(), others)
         assert len(ports) == 4 + 4, "scheduler, its pages, two nannies; two workers and their pages"
         assert {port.ip for port in ports} == {"127.0.0.1"}
@@ -112,7 +112,7 @@ def test_no_port_of_gpu_workers_answers_who_has_no_certificate(certificates, oth
         start_cuda(1) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
-        mg.pagerank(mg.open_matrix(store), client=client)
+        mg.pagerank(mg.open_matrix(store).on(client))
         pages = 0
         for port in sorted(find_ports(psutil.Process(), others)):
             assert speak(port, None) == b"", port
@@ -165,7 +165,7 @@ def test_commands_of_dask_find_them_by_their_configuration(preloaded, certificat
         start("dask_worker", "--host", "127.0.0.1", "--nthreads", "1", "--memory-limit", "0")
         with use_tls(certificates), Client(address, set_as_default=False) as client:
             client.wait_for_workers(1, timeout=HANG_S)
-            assert mg.pagerank(mg.open_matrix(store), client=client).status == "converged"
+            assert mg.pagerank(mg.open_matrix(store).on(client)).status == "converged"
             ports = set().union(*(find_ports(psutil.Process(process.pid)) for process in started))
             assert len(ports) >= 2 + 3, "scheduler and its pages; nanny, worker and its pages"
             for port in sorted(ports):
@@ -238,7 +238,7 @@ def test_nothing_on_the_wire_is_to_be_read(where, store):
         start_local(2, 1) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
-        mg.pagerank(mg.open_matrix(store), client=client)
+        mg.pagerank(mg.open_matrix(store).on(client))
         ports = {end.port for end in find_ports(psutil.Process(), before)}
     wire = b"".join(packet for packet in packets if ports & set(read_ports(packet)))
     assert len(wire) > 10_000

@@ -40,7 +40,7 @@ def two(graph):
     """The client of two workers that have compiled what they need, which would keep them silent for too long."""
     with start_cluster(2) as cluster, Client(cluster, set_as_default=False) as client, graph.distribute(client) as D:
         for executor in ("supersteps", "tasks"):
-            mg.pagerank(D, executor=executor)
+            mg.pagerank(D.on(executor=executor))
         mg.eigenvector_centrality(D)
         mg.pagerank_batch(D, [None, {1: 1.0}])
         D @ np.ones(graph.shape[1])
@@ -134,15 +134,15 @@ PASSES = ("mgspmv.solvers.batch:Batch", "_step")
 
 
 def rank(graph, client, **options):
-    return mg.pagerank(graph, client=client, timeout=TIMEOUT_S, recover=0, **ENDLESS, **options)
+    return mg.pagerank(graph.on(client, timeout=TIMEOUT_S, recover=0), **ENDLESS, **options)
 
 
 @pytest.mark.parametrize(
     ("where", "run", "phase"),
     [
         (STEPS, rank, "iteration 7"),
-        (POWERS, lambda A, c: mg.eigenvector_centrality(A, client=c, timeout=TIMEOUT_S, **ENDLESS), "iteration 7"),
-        (PASSES, lambda A, c: mg.pagerank_batch(A, [None], client=c, timeout=TIMEOUT_S, tol=1e-15), "iteration 7"),
+        (POWERS, lambda A, c: mg.eigenvector_centrality(A.on(c, timeout=TIMEOUT_S), **ENDLESS), "iteration 7"),
+        (PASSES, lambda A, c: mg.pagerank_batch(A.on(c, timeout=TIMEOUT_S), [None], tol=1e-15), "iteration 7"),
     ],
     ids=["pagerank", "eigenvector", "batch"],
 )
@@ -158,26 +158,26 @@ def test_a_task_that_hangs_in_an_iteration_ends_the_run(where, run, phase, graph
         stacks = [text for of_worker in logs.values() for _, text in of_worker if "made no progress" in text]
         assert any("go_on.wait(120)" in text for text in stacks)
         with pytest.warns(UserWarning, match=r"^worker 1 \(tcp://.* and is left out until it resumes or is restarted"):
-            left = mg.pagerank(graph, client=fragile)
+            left = mg.pagerank(graph.on(fragile))
         assert (left.digest(), left.matrix["hardware"]) == (wanted, "1 workers of 1 threads")
     caught = None  # its traceback holds what the run held
-    again = mg.pagerank(graph, client=fragile)
+    again = mg.pagerank(graph.on(fragile))
     assert (again.digest(), again.matrix["hardware"]) == (wanted, "2 workers of 1 threads")
 
 
 def test_a_run_goes_on_without_a_worker_that_hangs(graph, wanted, fragile):
     with patched(fragile, 1, *STEPS, call=7):
         with pytest.warns(UserWarning, match=r"^worker 1 \(tcp://.* and is left out until it resumes or is restarted"):
-            left = mg.pagerank(graph, client=fragile, timeout=TIMEOUT_S)
+            left = mg.pagerank(graph.on(fragile, timeout=TIMEOUT_S))
         [recovery] = left.recoveries
         assert (left.digest(), recovery.worker, recovery.workers_after) == (wanted, "1", 1)
-    assert mg.pagerank(graph, client=fragile).digest() == wanted
+    assert mg.pagerank(graph.on(fragile)).digest() == wanted
 
 
 def test_a_worker_that_hangs_while_it_loads(graph, fragile):
     with limited(fragile, 2.0), patched(fragile, 0, *READS, call=1):
         with pytest.raises(WorkerTimeoutError, match=r"^worker 0 \(tcp://.*\(during load, rank 0\)") as caught:
-            graph.distribute(fragile, timeout=TIMEOUT_S)
+            graph.distribute(fragile, timeout=TIMEOUT_S, recover=0)
         assert caught.value.phase == "load"
         caught = None
 
@@ -187,7 +187,7 @@ def test_a_product_that_hangs_and_the_matrix_after_it(graph, fragile):
     with graph.distribute(fragile, timeout=TIMEOUT_S) as D:
         with limited(fragile, 2.0), patched(fragile, 1, *PRODUCTS, call=2):
             first = D @ x
-            for use in (lambda: D @ x, lambda: mg.pagerank(D, recover=0)):  # the second one ends as soon as it asks
+            for use in (lambda: D @ x, lambda: mg.pagerank(D.on(recover=0))):  # the second one ends as soon as it asks
                 began = time.monotonic()
                 with pytest.raises(WorkerTimeoutError, match=r"^worker 1 \(tcp://.*, rank 1\)"):
                     use()
@@ -202,7 +202,7 @@ def do_for(seconds):
 def test_a_task_that_waits_for_its_turn_is_waited_for(graph, wanted, fragile):
     [address, _] = fragile.scheduler_info(n_workers=-1)["workers"]
     other = fragile.submit(do_for, 3 * TIMEOUT_S, workers=[address], pure=False)
-    assert mg.pagerank(graph, client=fragile, timeout=TIMEOUT_S, recover=0).digest() == wanted
+    assert mg.pagerank(graph.on(fragile, timeout=TIMEOUT_S, recover=0)).digest() == wanted
     other.result()
 
 
@@ -225,7 +225,7 @@ def test_an_ingest_that_hangs(tmp_path, fragile):
 def test_a_worker_that_is_slow_is_waited_for(graph, fragile):
     """Each of its iterations takes longer than it might be silent."""
     with patched(fragile, 1, *STEPS, call=1, seconds=1.5 * TIMEOUT_S):
-        solution = mg.pagerank(graph, client=fragile, timeout=TIMEOUT_S, norm="fixed", max_iter=3)
+        solution = mg.pagerank(graph.on(fragile, timeout=TIMEOUT_S), norm="fixed", max_iter=3)
     assert solution.digest() == mg.pagerank(graph, norm="fixed", max_iter=3).digest()
 
 

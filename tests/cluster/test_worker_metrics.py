@@ -133,7 +133,7 @@ def test_workers_count_what_their_events_say(call, store, in_process):
 def test_passes_of_batches_count(store, in_process):
     client = in_process(2)
     before = collect(METRICS)
-    solution = mg.pagerank_batch(mg.open_matrix(store), [[1], [2], [3]], client=client)
+    solution = mg.pagerank_batch(mg.open_matrix(store).on(client), [[1], [2], [3]])
     assert count_since(before, "mgspmv_worker_iterations_total") == 2 * solution.options["steps"]
 
 
@@ -157,7 +157,7 @@ def test_memory_of_a_device_is_told_by_who_computes_on_it(store):
     with start_cluster(1) as cluster, Client(cluster, set_as_default=False) as client:
         [server] = list_workers(client).values()
         with mg.open_matrix(store) as A:
-            mg.pagerank(A, client=client, backend="cpu")
+            mg.pagerank(A.on(client, backend="cpu"))
             assert not scrape(server).find("mgspmv_worker_device_memory_bytes")
             with A.distribute(client, backend="cuda") as D:
                 mg.pagerank(D)

@@ -133,7 +133,7 @@ def check_batches_have_the_bits_of_one_process(nccl, kind, precision):
         assert len(list(batch.advance())) == batch.iteration
         return batch.endings, {one.number: one.ranks for one in kept}
 
-    wanted = mg.pagerank_batch(A, seeds, precision=precision, width=4, backend="cpu")
+    wanted = mg.pagerank_batch(A.on("cpu"), seeds, precision=precision, width=4)
     found = run_panels(nccl, kind, halos, rank_own)
     for k in range(len(seeds)):
         ranks = np.concatenate([own[k] for _, own in found])

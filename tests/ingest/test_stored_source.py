@@ -79,7 +79,7 @@ def test_a_graph_made_undirected(ids):
     wanted = nx.DiGraph(make_graph(ids)).to_undirected()
     check_same(info, ingest(wanted, ignore_weights=True)[1])
     ranks = nx.pagerank(wanted, weight=None, tol=1e-14, max_iter=1000)
-    found = mg.pagerank(mg.open_matrix(undirected), tol=1e-13, max_iter=1000, backend="cpu")
+    found = mg.pagerank(mg.open_matrix(undirected).on("cpu"), tol=1e-13, max_iter=1000)
     assert dict(found.top(len(ranks))) == pytest.approx(ranks, abs=1e-12)
 
 

@@ -160,7 +160,7 @@ def test_ranks_are_those_of_networkx(small, ids):
         target, _ = cut(ingest(graph, order=order, transpose=True), vertices=kept, min_weight=0.25)
         A = mg.open_matrix(target)
         for matrix, of in ((A, wanted), (A.T, wanted.reverse())):
-            found = mg.pagerank(matrix, tol=1e-13, max_iter=1000, backend="cpu")
+            found = mg.pagerank(matrix.on("cpu"), tol=1e-13, max_iter=1000)
             assert dict(found.top(40)) == pytest.approx(nx.pagerank(of, tol=1e-14, max_iter=1000), abs=1e-12)
     assert len(ranks) == 40
 

@@ -228,9 +228,9 @@ def test_auto_takes_many_vectors_at_once(cupy, tmp_path):
     mg.ingest(matrix, tmp_path / "a.zarr")
     x = rng.normal(size=(6000, 6))
     with mg.open_matrix(tmp_path / "a.zarr") as A:
-        got = mg.spmv(A, x, backend="cuda")
-        assert got.tobytes() == mg.spmv(A, x, backend="cuda", kernel="csr-many").tobytes()
-        assert got.tobytes() == mg.spmv(A, x, backend="cpu", kernel="csr-many").tobytes()
+        got = mg.spmv(A.on("cuda"), x)
+        assert got.tobytes() == mg.spmv(A.on("cuda", kernel="csr-many"), x).tobytes()
+        assert got.tobytes() == mg.spmv(A.on("cpu", kernel="csr-many"), x).tobytes()
     np.testing.assert_allclose(got, matrix @ x, rtol=1e-12, atol=1e-12)
 
 
@@ -350,7 +350,7 @@ def test_reference_matrices(cupy, ingested, name):
 def test_ranks_of_an_rmat_graph(cupy, tmp_path, precision):
     mg.generate("rmat", tmp_path / "g.zarr", scale=14, edge_factor=16)
     A = mg.open_matrix(tmp_path / "g.zarr")
-    on_cpu, on_device = (mg.pagerank(A, precision=precision, backend=b) for b in ("cpu", "cuda"))
+    on_cpu, on_device = (mg.pagerank(A.on(b), precision=precision) for b in ("cpu", "cuda"))
     assert on_device.iterations == on_cpu.iterations
     bound = on_cpu.error_bound_l1 + on_device.error_bound_l1
     assert np.abs(on_device.values.astype(np.float64) - on_cpu.values).sum() <= bound
@@ -365,7 +365,7 @@ def test_auto_is_the_device(cupy, tmp_path):
     A = mg.open_matrix(tmp_path / "g.zarr")
     assert "NVIDIA" in mg.pagerank(A).matrix["hardware"]
     x = np.arange(256.0)
-    np.testing.assert_allclose(A @ x, mg.spmv(A, x, backend="cpu"), rtol=1e-13)
+    np.testing.assert_allclose(A @ x, mg.spmv(A.on("cpu"), x), rtol=1e-13)
 
 
 # --- reduction and dense products ------------------------------------------------------------------------------------

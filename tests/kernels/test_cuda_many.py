@@ -112,26 +112,26 @@ def test_batches_are_those_of_the_host(cupy, tmp_path, precision):
         {},
         {"width": 4},
         {"dangling": "drop"},
-        {"dangling": "uniform", "top": 5},
+        {"dangling": "uniform", "keep_top": 5},
         {"norm": "relative", "tol": 1e-3},
     ):
         found, wanted = (
-            mg.pagerank_batch(A, seeds, alpha=alphas, precision=precision, backend=backend, **more)
+            mg.pagerank_batch(A.on(backend), seeds, alpha=alphas, precision=precision, **more)
             for backend in ("cuda", "cpu")
         )
         assert found.statuses == wanted.statuses
-        kept = [(b.values, b.top_ranks)[more.get("top") is not None] for b in (found, wanted)]
+        kept = [(b.values, b.top_ranks)[more.get("keep_top") is not None] for b in (found, wanted)]
         if precision == "exact":
             assert kept[0].tobytes() == kept[1].tobytes()
             assert found.changes == wanted.changes
         np.testing.assert_allclose(*kept, rtol=1e-4 if precision == "float32" else 1e-9)
         if precision != "float32":
             np.testing.assert_allclose(found.error_bounds_l1, wanted.error_bounds_l1, rtol=0.2)
-    alone = mg.pagerank(A, personalization=seeds[3], alpha=alphas[3], precision=precision, backend="cuda")
-    batch = mg.pagerank_batch(A, seeds, alpha=alphas, precision=precision, backend="cuda")
+    alone = mg.pagerank(A.on("cuda"), personalization=seeds[3], alpha=alphas[3], precision=precision)
+    batch = mg.pagerank_batch(A.on("cuda"), seeds, alpha=alphas, precision=precision)
     if precision == "exact":
         assert batch[3].digest() == alone.digest()
-    right = mg.pagerank_batch(A, seeds, alpha=alphas, tol=1e-13, backend="cpu")
+    right = mg.pagerank_batch(A.on("cpu"), seeds, alpha=alphas, tol=1e-13)
     assert (abs(batch.values - right.values).sum(axis=1) <= batch.error_bounds_l1 + right.error_bounds_l1).all()
 
 
@@ -144,10 +144,10 @@ def test_the_highest_are_those_that_the_host_selects(cupy, tmp_path, precision):
     seeds = [[0], [7, 19_999], None, rng.permutation(n)[:50].tolist()]
     for top in (1, 20, 2000, n):
         found, wanted = (
-            mg.pagerank_batch(A, seeds, top=top, precision=precision, backend=backend) for backend in ("cuda", "cpu")
+            mg.pagerank_batch(A.on(backend), seeds, keep_top=top, precision=precision) for backend in ("cuda", "cpu")
         )
         if precision == "exact":
             assert found.digest() == wanted.digest()
         np.testing.assert_allclose(found.top_ranks, wanted.top_ranks, rtol=1e-4 if precision == "float32" else 1e-9)
-        whole = mg.pagerank_batch(A, seeds, precision=precision, backend="cuda")
+        whole = mg.pagerank_batch(A.on("cuda"), seeds, precision=precision)
         assert found.top() == whole.top(top)

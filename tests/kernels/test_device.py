@@ -42,14 +42,14 @@ def stencil(tmp_path):
 
 def test_cupy_is_missing(without_cupy, stencil):
     with pytest.raises(MissingDependencyError) as caught:
-        mg.spmv(stencil, np.ones(20), backend="cuda")
+        mg.spmv(stencil.on("cuda"), np.ones(20))
     assert str(caught.value) == NO_CUPY
     assert not device.has_device()
 
 
 def test_device_is_missing(without_device, stencil):
     with pytest.raises(BackendError) as caught:
-        mg.spmv(stencil, np.ones(20), backend="cuda")
+        mg.spmv(stencil.on("cuda"), np.ones(20))
     assert str(caught.value) == (
         "backend='cuda' needs a CUDA GPU, but CUDA found no device (cudaErrorNoDevice); use backend='cpu'"
     )
@@ -74,14 +74,14 @@ def test_device_that_is_too_old(monkeypatch):
 
 def test_auto_is_the_cpu_without_a_device(without_device, stencil):
     assert choose_backend("auto") == "cpu"
-    np.testing.assert_array_equal(stencil @ np.ones(20), mg.spmv(stencil, np.ones(20), backend="cpu"))
+    np.testing.assert_array_equal(stencil @ np.ones(20), mg.spmv(stencil.on("cpu"), np.ones(20)))
 
 
 def test_unknown_backend(stencil):
+    with pytest.raises(OptionError, match="where must be one of 'auto', 'cpu', 'cuda', not 'gpu'"):
+        stencil.on("gpu")
     with pytest.raises(OptionError, match="backend must be one of 'auto', 'cpu', 'cuda', not 'gpu'"):
-        mg.spmv(stencil, np.ones(20), backend="gpu")
-    with pytest.raises(OptionError, match="backend must be one of"):
-        mg.pagerank(stencil, backend="gpu")
+        stencil.on("tcp://127.0.0.1:8786", backend="gpu")
 
 
 def test_array_on_a_gpu_is_refused(stencil):
@@ -95,17 +95,13 @@ def test_a_cluster_whose_workers_have_no_device(client, tmp_path):
     none = (
         r"needs a GPU on each of the 4 workers, and worker 0 \(.*\) has none: |needs CuPy, .* installed on worker 0 \("
     )
-    for compute in (mg.pagerank, lambda matrix, **given: mg.spmv(matrix, np.ones(16), **given)):
+    for compute in (mg.pagerank, lambda matrix: mg.spmv(matrix, np.ones(16))):
         with pytest.raises((ClusterError, MissingDependencyError), match=none):
-            compute(A, client=client, backend="cuda")
+            compute(A.on(client, backend="cuda"))
     with A.distribute(client) as D:
         assert (D.backend, D.transport) == ("cpu", "peer")
-        with pytest.raises(OptionError, match=r"was distributed for backend='cpu', not for backend='cuda'"):
-            mg.pagerank(D, backend="cuda")
-    with pytest.raises(
-        OptionError, match=r"transport= applies to the workers of a cluster; pass client= too, or pass it to d"
-    ):
-        mg.pagerank(A, transport="peer")
+    with pytest.raises(OptionError, match=r"transport= applies to the workers of a cluster; pass one as where="):
+        A.on(transport="peer")
 
 
 @pytest.mark.slow
@@ -115,7 +111,7 @@ def test_the_cpu_needs_no_cupy(tmp_path):
         "import numpy as np, mgspmv as mg\n"
         f"mg.generate('rmat', {str(tmp_path / 'g.zarr')!r}, scale=4)\n"
         f"A = mg.open_matrix({str(tmp_path / 'g.zarr')!r})\n"
-        "A @ np.ones(16); mg.pagerank(A); mg.spmv(A, np.ones(16), kernel='sell')"
+        "A @ np.ones(16); mg.pagerank(A); mg.spmv(A.on(kernel='sell'), np.ones(16))"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 

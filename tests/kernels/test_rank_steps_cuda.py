@@ -79,7 +79,7 @@ def check_close(on_device, on_cpu) -> None:
 
 def run_both(A, kernel, **options):
     given = {"throw": False, **options}
-    return mg.pagerank(A, backend="cuda", kernel=kernel, **given), mg.pagerank(A, backend="cpu", **given)
+    return mg.pagerank(A.on("cuda", kernel=kernel), **given), mg.pagerank(A.on("cpu"), **given)
 
 
 def check_runs(A, kernel, **options) -> None:
@@ -111,9 +111,9 @@ def check_hard(hard, kernel) -> None:
     A = make_graph(
         (np.array(hard.rows, int), np.array(hard.cols, int), np.array(hard.values)), n_vertices=hard.shape[0]
     )
-    for options in ({}, {"weights": False}, {"dangling": "uniform"}, {"dangling": "drop"}, {"norm": "fixed"}):
+    for options in ({}, {"weight": False}, {"dangling": "uniform"}, {"dangling": "drop"}, {"norm": "fixed"}):
         check_runs(A, kernel, **options)
-    check_close(*run_both(A, kernel, weights=False, precision="float32"))
+    check_close(*run_both(A, kernel, weight=False, precision="float32"))
     if kernel not in LAYOUTS or min(hard.values, default=1.0) > 0:
         check_close(*run_both(A, kernel, precision="float32"))
 
@@ -141,7 +141,7 @@ def test_ranks_of_a_skewed_graph(skewed, name, vectors, kernel):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_solution_tells_what_it_took(skewed, kernel):
-    memory = mg.pagerank(skewed["weights"], kernel=kernel, backend="cuda").memory
+    memory = mg.pagerank(skewed["weights"].on("cuda", kernel=kernel)).memory
     assert memory.keys() == {"host_peak_bytes", "device_bytes", "held_bytes"}
     assert memory["device_bytes"][0] >= memory["held_bytes"][0] > 0
 
@@ -158,9 +158,7 @@ def test_out_weights_that_are_given(skewed, name, kernel):
 @pytest.mark.parametrize("precision", ["exact", "float32"])
 def test_ranks_beside_scipy(skewed, precision, kernel):
     arcs = sum_arcs(*make_arcs(), (N, N))
-    solution = mg.pagerank(
-        skewed["weights"], kernel=kernel, precision=precision, backend="cuda", tol=1e-6, max_iter=300
-    )
+    solution = mg.pagerank(skewed["weights"].on("cuda", kernel=kernel), precision=precision, tol=1e-6, max_iter=300)
     distance = np.abs(solution.values - rank_by_pushing(arcs)).sum()
     assert distance <= solution.error_bound_l1
     assert solution.error_bound_l1 < 2e-5
@@ -205,10 +203,9 @@ def test_dtypes_of_stored_weights(dtype, kernel):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_float32_has_the_same_bits_in_each_run(skewed, kernel):
-    given = {"precision": "float32", "kernel": kernel, "backend": "cuda", "tol": 1e-5}
     runs = []
     for _ in range(3):
-        runs.append(mg.pagerank(skewed["weights"], **given))
+        runs.append(mg.pagerank(skewed["weights"].on("cuda", kernel=kernel), precision="float32", tol=1e-5))
         skewed["weights"].close()
     assert len({(s.digest(), s.changes, s.error_bound_l1) for s in runs}) == 1
 
@@ -220,7 +217,7 @@ def test_a_matrix_that_is_read_piece_by_piece_has_the_same_ranks(skewed, layout,
         for piece_entries in (1 << 27, 20_000, 1000):
             monkeypatch.setattr("mgspmv.api.embedded.choose_piece", lambda *_, n=piece_entries: n)
             skewed[name].close()
-            runs.append(mg.pagerank(skewed[name], kernel=layout, backend="cuda", precision=precision, tol=1e-5))
+            runs.append(mg.pagerank(skewed[name].on("cuda", kernel=layout), precision=precision, tol=1e-5))
         skewed[name].close()
         assert len({(s.digest(), s.changes, s.error_bound_l1) for s in runs}) == 1
 
@@ -239,13 +236,13 @@ def test_more_iterations_than_the_device_keeps_sums_of(skewed, kernel):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_max_iter_comes_first(skewed, kernel):
-    free = mg.pagerank(skewed["pattern"], backend="cuda", kernel=kernel, tol=1e-7)
+    free = mg.pagerank(skewed["pattern"].on("cuda", kernel=kernel), tol=1e-7)
     for max_iter in (1, free.iterations - 1):
         with pytest.raises(ConvergenceError) as caught:
-            mg.pagerank(skewed["pattern"], backend="cuda", kernel=kernel, tol=1e-7, max_iter=max_iter)
+            mg.pagerank(skewed["pattern"].on("cuda", kernel=kernel), tol=1e-7, max_iter=max_iter)
         reached = caught.value.solution
         assert (reached.status, reached.changes) == (Status.MAX_ITER, free.changes[:max_iter])
-    last = mg.pagerank(skewed["pattern"], backend="cuda", kernel=kernel, tol=1e-7, max_iter=free.iterations)
+    last = mg.pagerank(skewed["pattern"].on("cuda", kernel=kernel), tol=1e-7, max_iter=free.iterations)
     assert last.digest() == free.digest()
 
 
@@ -259,7 +256,7 @@ def test_a_run_starts_where_it_jumps(kernel):
         on_device, on_cpu = run_both(A, kernel, precision=precision, personalization={0: 1.0})
         np.testing.assert_allclose(on_device.values, on_cpu.values, rtol=rtol)
         assert (on_device.values > 0).tolist() == [True] * 3 + [False] * 2
-        batch = mg.pagerank_batch(A, [{0: 1.0}, {3: 1.0}], top=4, precision=precision, backend="cuda")
+        batch = mg.pagerank_batch(A.on("cuda"), [{0: 1.0}, {3: 1.0}], keep_top=4, precision=precision)
         assert batch.top_ids.tolist() == [[0, 1, 2, -1], [3, 4, -1, -1]]
 
 
@@ -277,7 +274,7 @@ def test_weights_beyond_float32_are_refused(weight):
     A = make_graph((np.array([0, 1, 2, 0]), np.array([1, 2, 0, 2]), np.array([1.0, weight, 1.0, 1.0])))
     for backend in ("cuda", "cpu"):
         with pytest.raises(OptionError, match=r"values beyond the range of float32 .* pass precision='float64'"):
-            mg.pagerank(A, backend=backend, precision="float32")
+            mg.pagerank(A.on(backend), precision="float32")
 
 
 # --- what is refused, and what is kept -------------------------------------------------------------------------------
@@ -286,21 +283,21 @@ def test_weights_beyond_float32_are_refused(weight):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_a_layout_cannot_do(skewed, layout):
     with pytest.raises(FormatError, match=rf"^kernel '{layout}' adds in fixed point, .*; pass kernel='csr-split' or"):
-        mg.pagerank(skewed["weights"], backend="cuda", kernel=layout, precision="float64")
+        mg.pagerank(skewed["weights"].on("cuda", kernel=layout), precision="float64")
     with pytest.raises(
         OptionError, match=rf"^kernel '{layout}' does not support products on backend 'cuda'; pass kernel="
     ):
-        mg.spmv(skewed["weights"], np.ones(N), backend="cuda", kernel=layout)
+        mg.spmv(skewed["weights"].on("cuda", kernel=layout), np.ones(N))
     tiny = make_graph((np.array([0, 1]), np.array([1, 0]), np.array([1.1e-38, 1.0])))
     with pytest.raises(FormatError, match=rf"^kernel '{layout}' needs float32 values of at least 1.18e-38"):
-        mg.pagerank(tiny, backend="cuda", kernel=layout, precision="float32")
+        mg.pagerank(tiny.on("cuda", kernel=layout), precision="float32")
     check_close(*run_both(tiny, "auto", precision="float32"))
 
 
 def test_float64_takes_csr(skewed):
     for name in ("weights", "pattern"):
         auto, split = (
-            mg.pagerank(skewed[name], backend="cuda", kernel=kernel, precision="float64") for kernel in KERNELS[::3]
+            mg.pagerank(skewed[name].on("cuda", kernel=kernel), precision="float64") for kernel in KERNELS[::3]
         )
         assert auto.digest() == split.digest()
 
@@ -318,14 +315,14 @@ def test_a_layout_is_made_once_and_freed_when_the_matrix_is_closed(skewed, layou
     pool = cupy.get_default_memory_pool()
     before = pool.used_bytes()
     for precision in ("exact", "float32", "exact"):
-        mg.pagerank(A, backend="cuda", kernel=layout, precision=precision)
+        mg.pagerank(A.on("cuda", kernel=layout), precision=precision)
     assert made == [layout]
     gc.collect()
     assert pool.used_bytes() >= before + 4 * A.nnz
     A.close()
     gc.collect()
     assert pool.used_bytes() <= before + 4096
-    mg.pagerank(A, backend="cuda", kernel=layout)
+    mg.pagerank(A.on("cuda", kernel=layout))
     assert made == [layout] * 2
 
 
@@ -338,6 +335,6 @@ def test_a_full_device():
     with cupy.cuda.using_allocator(pool.malloc):
         for layout in LAYOUTS:
             with pytest.raises(CapacityError, match="does not fit into the"):
-                mg.pagerank(A, backend="cuda", kernel=layout)
+                mg.pagerank(A.on("cuda", kernel=layout))
     for layout in LAYOUTS:
         check_runs(A, layout)

@@ -15,6 +15,7 @@ from mgspmv.cluster.publish import TOPIC
 from mgspmv.monitor import events
 from mgspmv.monitor.events import publish_run
 from mgspmv.monitor.plugin import RunsPlugin
+from tests.support.hearing import on_events
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +61,7 @@ def check_run(run, solution, client):
 def test_the_state_of_a_run_is_its_solution(executor, A, in_process):
     client = in_process(2)
     with A.distribute(client) as D:
-        solution = mg.pagerank(D, executor=executor, tol=1e-9)
+        solution = mg.pagerank(D.on(executor=executor), tol=1e-9)
         run = find_run(client, solution)
         check_run(run, solution, client)
         assert (run.operation, run.executor, run.backend) == ("pagerank", executor, "cpu")
@@ -76,7 +77,7 @@ def test_the_state_of_a_run_is_its_solution(executor, A, in_process):
 def test_centralities_are_runs_of_both_their_matrices(executor, A, in_process):
     client = in_process(2)
     with A.distribute(client) as D, A.T.distribute(client) as T:
-        found = mg.hits(D, transpose=T, executor=executor, tol=1e-3)
+        found = mg.hits(D.on(executor=executor), transpose=T, tol=1e-3)
     run = find_run(client, found.hubs)
     check_run(run, found.hubs, client)
     assert (run.operation, run.edges, run.threshold) == ("HITS", 2 * A.nnz, 1e-3)
@@ -85,7 +86,7 @@ def test_centralities_are_runs_of_both_their_matrices(executor, A, in_process):
 
 def test_batches_are_runs_of_passes(A, in_process):
     client = in_process(2)
-    solution = mg.pagerank_batch(A, [[1], [2], [3]], client=client)
+    solution = mg.pagerank_batch(A.on(client), [[1], [2], [3]])
     run = [*client.cluster.scheduler.plugins[RunsPlugin.name].runs.by_id.values()][-1]
     assert (run.operation, run.state) == ("pagerank_batch", "converged")
     assert run.iterations == solution.options["steps"]
@@ -93,7 +94,7 @@ def test_batches_are_runs_of_passes(A, in_process):
 
 def test_messages_are_on_a_topic_that_anybody_can_read(A, in_process):
     client = in_process(2)
-    mg.pagerank(A, client=client, norm="fixed", max_iter=3)
+    mg.pagerank(A.on(client), norm="fixed", max_iter=3)
     messages = [message for _, message in client.get_events(TOPIC)]
     last = messages[-1]["run"]
     kinds = [message["kind"] for message in messages if message["run"] == last]
@@ -110,7 +111,7 @@ def test_a_run_that_fails_says_why(A, in_process):
         raise ValueError("enough")
 
     with pytest.raises(ValueError, match="enough"):
-        mg.pagerank(A, client=client, on_event=stop)
+        mg.pagerank(A.on(client), progress=on_events(stop))
     run = [*client.cluster.scheduler.plugins[RunsPlugin.name].runs.by_id.values()][-1]
     assert (run.state, run.errors) == ("failed", ["ValueError: enough"])
     assert run.iterations > 0, "what the workers did was published without the client"
@@ -118,7 +119,7 @@ def test_a_run_that_fails_says_why(A, in_process):
 
 def test_one_that_does_not_converge_has_ended_all_the_same(A, in_process):
     client = in_process(2)
-    solution = mg.pagerank(A, client=client, max_iter=2, throw=False)
+    solution = mg.pagerank(A.on(client), max_iter=2, throw=False)
     assert find_run(client, solution).state == "max_iter"
 
 
@@ -133,7 +134,7 @@ def test_what_it_takes_to_tell_that_a_run_begins_is_in_its_start(executor, A, in
 
     monkeypatch.setattr(events, "install_monitor", install_slowly)
     with A.distribute(in_process(2)) as D:
-        solutions = [mg.pagerank(D, executor=executor), mg.eigenvector_centrality(D, executor=executor, tol=1e-2)]
+        solutions = [mg.pagerank(D.on(executor=executor)), mg.eigenvector_centrality(D.on(executor=executor), tol=1e-2)]
         if executor == "supersteps":
             solutions.append(mg.pagerank_batch(D, [{3: 1.0}]))
         for solution in solutions:

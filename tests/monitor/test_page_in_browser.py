@@ -16,6 +16,7 @@ import mgspmv as mg
 from mgspmv.monitor.page import LINE
 from tests.support.browser import find_browser, needs_browser, start_browser
 from tests.support.clusters import start_cluster
+from tests.support.hearing import on_events
 from tests.support.waiting import HANG_S, wait_for
 
 pytestmark = needs_browser
@@ -78,7 +79,9 @@ class Running(threading.Thread):
 
     def run(self):
         asked = {"norm": "fixed", "max_iter": ITERATIONS, "alpha": 0.99, "personalization": {0: 1.0}}
-        self.solution = mg.pagerank(self._matrix, **asked, on_event=lambda event: self.may_go_on.wait(HANG_S))
+        self.solution = mg.pagerank(
+            self._matrix, **asked, progress=on_events(lambda event: self.may_go_on.wait(HANG_S))
+        )
 
 
 @pytest.fixture(scope="module")

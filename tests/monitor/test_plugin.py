@@ -22,6 +22,7 @@ from mgspmv.monitor.plugin import RunsPlugin
 from mgspmv.monitor.run_metrics import COLLECTOR
 from mgspmv.monitor.runs import Runs
 from tests.support.clusters import start_cluster
+from tests.support.hearing import on_events
 from tests.support.messages import begin, end, iterate
 from tests.support.scraping import scrape
 from tests.support.waiting import HANG_S, wait_for
@@ -57,7 +58,7 @@ def test_a_run_brings_the_page_and_the_link_to_it(cluster, tmp_path):
     assert 'href="pagerank"' not in fetch(cluster, "/behind/status")
     with Client(cluster, set_as_default=False) as client:
         for _ in range(2):
-            mg.pagerank(mg.open_matrix(tmp_path / "web.zarr"), client=client)
+            mg.pagerank(mg.open_matrix(tmp_path / "web.zarr").on(client))
     page = fetch(cluster, "/behind/pagerank")
     assert OWN in page
     for place in ("/behind/status", "/behind/workers", "/behind/pagerank"):
@@ -143,9 +144,9 @@ def test_a_run_whose_client_goes_away_is_abandoned(cluster, tmp_path):
     mg.generate("rmat", tmp_path / "web.zarr", scale=6, seed=1)
     with Client(cluster, set_as_default=False) as client:
         name = client.id
-        asked = {"norm": "fixed", "max_iter": 100_000, "on_event": lambda event: client.close()}
+        asked = {"norm": "fixed", "max_iter": 100_000, "progress": on_events(lambda event: client.close())}
         with pytest.raises((ClusterError, ClosedClientError)):
-            mg.pagerank(mg.open_matrix(tmp_path / "web.zarr"), client=client, **asked)
+            mg.pagerank(mg.open_matrix(tmp_path / "web.zarr").on(client), **asked)
     [run] = [run for run in cluster.scheduler.plugins[RunsPlugin.name].runs.by_id.values() if run.client == name]
     assert wait_for(lambda: run.state == "abandoned")
     assert run.errors == ["its client disconnected"]

@@ -64,7 +64,7 @@ def check_bounded(scheduler):
 
 
 def run_with_a_client_each(graph, scheduler, k):
-    mg.pagerank(graph, client=scheduler.address, executor="tasks" if k % 10 == 1 else "supersteps")
+    mg.pagerank(graph.on(scheduler.address, executor="tasks" if k % 10 == 1 else "supersteps"))
 
 
 @pytest.mark.slow
@@ -87,8 +87,8 @@ def test_all_that_is_computed_has_a_span_once(graph, scheduler):
             with graph.distribute(client) as D:
                 mg.pagerank(D)
                 mg.pagerank_batch(D, [[1], [2]])
-                mg.katz(D, alpha=1e-3, executor="tasks")
-                mg.katz(D, alpha=1e-3, executor="supersteps")
+                mg.katz(D.on(executor="tasks"), alpha=1e-3)
+                mg.katz(D.on(executor="supersteps"), alpha=1e-3)
                 D @ np.ones(D.shape[1])
             run_with_a_client_each(graph, scheduler, 1)
 

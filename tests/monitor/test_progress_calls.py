@@ -14,8 +14,9 @@ import pytest
 import mgspmv as mg
 import mgspmv.monitor.progress
 from mgspmv.errors import ConvergenceError
-from mgspmv.model import Event
+from mgspmv.model import Event, Phase
 from mgspmv.monitor.progress import show_progress
+from tests.support.hearing import on_both, on_events
 from tests.support.waiting import wait_for
 
 
@@ -43,6 +44,9 @@ class Display:
         assert self.is_open
         self.events.append(event)
 
+    def hear(self, news: Event | Phase) -> None:
+        on_both(self.on_event, self.on_progress)(news)
+
 
 @pytest.fixture
 def displays(monkeypatch: pytest.MonkeyPatch) -> list[Display]:
@@ -67,10 +71,23 @@ def test_nothing_is_shown_unless_it_is_wanted(store: Path, displays: list[Displa
     assert displays == []
 
 
+def test_a_call_may_show_or_hide_its_own_progress(store: Path, displays: list[Display]) -> None:
+    A = mg.open_matrix(store)
+    shown = mg.pagerank(A, progress=True)
+    with show_progress():
+        mg.pagerank(A, progress=False)
+        mg.pagerank_batch(A, [[1], [2]], progress=False)
+    (display,) = displays
+    assert tuple(display.events) == shown.events
+    assert not display.is_open
+
+
 def test_ranking_is_shown_with_what_it_converges_to(store: Path, displays: list[Display]) -> None:
     heard: list[Event] = []
     with mg.show_progress():
-        ranks = mg.pagerank(mg.open_matrix(store), tol=1e-4, norm="l1_per_node", max_iter=50, on_event=heard.append)
+        ranks = mg.pagerank(
+            mg.open_matrix(store), tol=1e-4, norm="l1_per_node", max_iter=50, progress=on_events(heard.append)
+        )
     (display,) = displays
     assert display.known == {"tol": 1e-4 * len(ranks.values), "max_iter": 50}
     assert tuple(display.events) == tuple(heard) == ranks.events
@@ -95,7 +112,7 @@ def test_stores_products_and_batches_are_shown_by_phases(
         )
         A = mg.open_matrix(store)
         mg.pagerank_batch(A, [[1], [2]])
-        mg.spmv(A, np.ones(A.shape[1]), client=in_process(2))
+        mg.spmv(A.on(in_process(2)), np.ones(A.shape[1]))
         assert mg.verify(store) == []
     ingest, batch, product, checked = displays
     assert ingest.phases == heard != []
@@ -136,7 +153,7 @@ def test_in_a_terminal(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         assert event.iteration < 6 or wait_for(lambda: "to go" in terminal.getvalue())
 
     with mg.show_progress():
-        mg.pagerank(mg.open_matrix(store), on_event=wait_until_drawn)
+        mg.pagerank(mg.open_matrix(store), progress=on_events(wait_until_drawn))
     assert "iterate  change" in terminal.getvalue()
     assert "to go" in terminal.getvalue()
     before = terminal.getvalue()

@@ -19,6 +19,7 @@ from mgspmv.errors import ClosedError
 from mgspmv.monitor.plugin import RunsPlugin
 from tests.support.certificates import make_certificates
 from tests.support.clusters import start_cluster
+from tests.support.hearing import on_events
 from tests.support.scraping import list_workers, run_promtool, scrape, start_prometheus
 from tests.support.waiting import HANG_S
 
@@ -65,7 +66,7 @@ class Running(threading.Thread):
 
     def run(self):
         asked = {"alpha": 0.99, "personalization": {0: 1.0}, "tol": TOL, "max_iter": 5000}
-        self.solution = mg.pagerank(self._matrix, **asked, on_event=self._pause)
+        self.solution = mg.pagerank(self._matrix, **asked, progress=on_events(self._pause))
 
     def _pause(self, event):
         self.has_begun.set()
@@ -162,9 +163,9 @@ def check_after(found, run, solution, matrix):
 
 def test_checkpoints_of_a_run_are_counted(client, address, tmp_path):
     mg.generate("rmat", tmp_path / "web.zarr", scale=8, seed=1)
-    asked = {"checkpoint": tmp_path / "kept.zarr", "checkpoint_every": 0.0, "norm": "fixed", "max_iter": 2000}
+    asked = {"checkpoint": mg.Checkpoint(tmp_path / "kept.zarr", every_s=0.0), "norm": "fixed", "max_iter": 2000}
     with mg.open_matrix(tmp_path / "web.zarr") as A:
-        solution = mg.pagerank(A, client=client, **asked)
+        solution = mg.pagerank(A.on(client), **asked)
     [run] = {event.run for event in solution.events}
     told = [message for _, message in client.get_events(TOPIC) if message["run"] == run]
     written = [message for message in told if message["kind"] == "checkpoint"]
@@ -248,6 +249,6 @@ def check_failure(prometheus, matrix):
         raise ClosedError("enough")
 
     with pytest.raises(ClosedError):
-        mg.pagerank(matrix, on_event=stop)
+        mg.pagerank(matrix, progress=on_events(stop))
     [(labels, _)] = prometheus.wait_for('ALERTS{alertname="MgspmvRunFailed", alertstate="firing"}').items()
     assert dict(labels)["state"] == "failed"

@@ -240,7 +240,7 @@ class TestKept:
             "norm": "linf",
             "max_iter": 99,
             "precision": "float64",
-            "weights": False,
+            "weight": False,
             "dangling": "uniform",
             "top": 1,
         }

@@ -21,6 +21,7 @@ from mgspmv.solvers.options import PageRankOptions, RankTask
 from mgspmv.solvers.pagerank import run_here
 from mgspmv.solvers.steps import STEPS_AT_ONCE, LocalSteps
 from tests.support.failing_stores import FailingStore
+from tests.support.hearing import on_phases
 from tests.support.played import PlayedDevice, run_played
 from tests.support.waiting import HANG_S
 
@@ -193,7 +194,7 @@ def test_a_run_ends_where_its_place_hangs(graph, place, monkeypatch, word):
         if phase == "checkpoint":
             place.hang(word)
 
-    options = {"checkpoint": place, "checkpoint_every": 0, "on_progress": hang}
+    options = {"checkpoint": mg.Checkpoint(place, every_s=0), "progress": on_phases(hang)}
     with pytest.warns(UserWarning, match=HANGS.replace("0.3", "60")) as warned:
         solution = mg.pagerank(graph, throw=False, max_iter=20, **options)
     assert len(warned) == 1

@@ -32,7 +32,7 @@ VECTORS = {
     "dangling dropped of all": {"dangling": "drop", "nstart": RAMP},
     "out-weights": {"out_weight": 40 + RAMP},
     "out-weights, dangling dropped": {"out_weight": 40 + RAMP, "dangling": "drop"},
-    "weights left out": {"weights": False},
+    "weights left out": {"weight": False},
 }
 SLACK = {"exact": 1e-12, "float64": 1e-12, "float32": 1e-4}
 """More than what rounding is allowed to do here."""
@@ -228,7 +228,7 @@ def test_on_a_device(monkeypatch):
 
 
 def test_ranks_are_looked_at_before_they_are_kept(graph, monkeypatch, tmp_path):
-    asked, original = {"checkpoint": tmp_path / "c", "checkpoint_every": 0}, LocalSteps.step
+    asked, original = {"checkpoint": mg.Checkpoint(tmp_path / "c", every_s=0, resume=True)}, LocalSteps.step
 
     def step(steps, mass):
         made = original(steps, mass)
@@ -239,7 +239,7 @@ def test_ranks_are_looked_at_before_they_are_kept(graph, monkeypatch, tmp_path):
     with monkeypatch.context() as patch:
         patch.setattr(LocalSteps, "step", step)
         with pytest.raises(CorruptionError, match=r"^after iteration 4 the ranks of 5\d vertices changed after"):
-            mg.pagerank(graph, **asked, resume=True)
-    again = mg.pagerank(graph, **asked, resume=True)
+            mg.pagerank(graph, **asked)
+    again = mg.pagerank(graph, **asked)
     assert again.resumed_after == 3
     assert again.digest() == mg.pagerank(graph).digest()

@@ -72,7 +72,7 @@ def test_complex_vectors(rectangle):
 
 def test_weights_may_be_left_out(rectangle):
     own, A = rectangle
-    operator, ones = A.as_linear_operator(weights=False), (own != 0).astype(float)
+    operator, ones = A.as_linear_operator(weight=False), (own != 0).astype(float)
     np.testing.assert_allclose(operator.matvec(np.arange(17.0)), ones @ np.arange(17.0), rtol=1e-14)
     np.testing.assert_allclose(operator.rmatvec(np.arange(30.0)), ones.T @ np.arange(30.0), rtol=1e-14)
     np.testing.assert_allclose(A.matvec(np.arange(17.0)), own @ np.arange(17.0), rtol=1e-14)
@@ -142,8 +142,8 @@ def test_operator_of_a_distributed_matrix(in_process, tmp_path):
             np.testing.assert_array_equal(operator.matvec(x), A @ x)
         for operator in (passed, DT.as_linear_operator(D).T):
             np.testing.assert_array_equal(operator.rmatvec(y), A.T @ y)
-        unweighted = D.as_linear_operator(weights=False)
-        np.testing.assert_array_equal(unweighted.matvec(x), A.as_linear_operator(weights=False).matvec(x))
+        unweighted = D.as_linear_operator(weight=False)
+        np.testing.assert_array_equal(unweighted.matvec(x), A.as_linear_operator(weight=False).matvec(x))
         np.testing.assert_allclose(svds(passed, k=2)[1], svds(own, k=2)[1], rtol=1e-12)
         with pytest.raises(KindError, match=r"distribute A\.T too, and pass that as transpose"):
             alone.rmatvec(y)

@@ -69,7 +69,7 @@ def test_more_than_the_edges_weigh_is_lost(arcs, graph, precision):
 @pytest.mark.parametrize("use_weights", [True, False])
 def test_what_the_store_has_gives_the_same_bits(arcs, graph, use_weights):
     weight = arcs.sum(axis=1) if use_weights else (arcs > 0).sum(axis=1)
-    asked = {"weights": use_weights, "tol": 1e-9}
+    asked = {"weight": use_weights, "tol": 1e-9}
     given, wanted = mg.pagerank(graph, out_weight=weight, **asked), mg.pagerank(graph, **asked)
     assert wanted.options["out_weight"] == "store"
     if use_weights:  # NumPy adds in another order
@@ -148,7 +148,7 @@ def test_a_device_has_the_ranks_of_this_process(arcs, graph, use_weights):
     own = start.take_weight(refuse)
     run = run_played(device, start.on_device(own), options, threshold, lambda event: None, is_counted=False)
     assert not device._rules.is_counted
-    wanted = mg.pagerank(graph, weights=use_weights, out_weight=weight, tol=1e-9)
+    wanted = mg.pagerank(graph, weight=use_weights, out_weight=weight, tol=1e-9)
     in_order = run.values if graph.order is None else run.values[np.argsort(graph.order)]
     assert in_order.tobytes() == wanted.values.tobytes()
     assert run.error_bound_l1 == wanted.error_bound_l1
@@ -159,7 +159,7 @@ def test_out_weights_of_the_reversed_graph_are_those_of_its_arcs(arcs, use_weigh
     """Of a graph that is turned round a vertex gives along what were its in-edges."""
     A, turned = make_graph(arcs, transpose=True), make_graph(arcs.T)
     in_weight = arcs.sum(axis=0) if use_weights else (arcs > 0).sum(axis=0)
-    asked = {"weights": use_weights, "out_weight": 1.5 * in_weight}
+    asked = {"weight": use_weights, "out_weight": 1.5 * in_weight}
     assert mg.pagerank(A.T, **asked).digest() == mg.pagerank(turned, **asked).digest()
     with pytest.raises(OptionError, match="less than the sum of its stored out-edges"):
-        mg.pagerank(A.T, weights=use_weights, out_weight=0.5 * in_weight)
+        mg.pagerank(A.T, weight=use_weights, out_weight=0.5 * in_weight)

@@ -83,7 +83,7 @@ def test_ranks_of_hard_graphs(hard_graphs, kind, precision, kernel):
     for name, A in hard_graphs[kind].items():
         assert (A.is_pattern, A.info.duplicates) == (ignore_weights, rule), name
         wanted = rank_by_solving(arcs_of(GRAPHS[name], rule, ignore_weights))
-        solution = mg.pagerank(A, precision=precision, kernel=kernel, **FIXED)
+        solution = mg.pagerank(A.on(kernel=kernel), precision=precision, **FIXED)
         assert solution.status is Status.COMPLETED, name
         assert distance(solution, wanted) <= min(CLOSE[precision], solution.error_bound_l1 + 1e-14), name
         assert solution.values.dtype == (np.float32 if precision == "float32" else np.float64), name
@@ -156,7 +156,7 @@ def test_dangling_error():
     only_zero = make_graph([(0, 1, 1.0), (1, 0, 0.0)])
     with pytest.raises(DanglingError, match=r"^1 of 2 vertices .* first 1,"):
         mg.pagerank(only_zero, dangling="error")
-    assert mg.pagerank(only_zero, dangling="error", weights=False).status is Status.CONVERGED
+    assert mg.pagerank(only_zero, dangling="error", weight=False).status is Status.CONVERGED
     assert mg.pagerank(make_graph([(0, 1), (1, 0)]), dangling="error").values.tolist() == [0.5, 0.5]
 
 
@@ -196,7 +196,7 @@ def test_networkx_undirected(name, weights):
     graph = getattr(nx, name)()
     A = make_graph(graph)
     wanted = nx.pagerank(graph, weight="weight" if weights else None, tol=1e-16, max_iter=1000)
-    solution = mg.pagerank(A, weights=weights, tol=1e-14, max_iter=1000)
+    solution = mg.pagerank(A, weight=weights, tol=1e-14, max_iter=1000)
     ids = range(len(graph)) if A.vertex_ids is None else A.vertex_ids
     assert sum(abs(wanted[v] - r) for v, r in zip(ids, solution.values, strict=True)) <= 1e-13
 
@@ -336,7 +336,7 @@ def test_non_finite_is_never_a_success(name, precision, mode):
     assert caught.value.solution.error_bound_l1 == math.inf
     kept = mg.pagerank(A, precision=precision, norm=mode, throw=False)
     assert (kept.status, kept.iterations) == (Status.NON_FINITE, 1)
-    assert mg.pagerank(A, precision=precision, weights=False).status is Status.CONVERGED
+    assert mg.pagerank(A, precision=precision, weight=False).status is Status.CONVERGED
 
 
 # --- the error bound -------------------------------------------------------------------------------------------------
@@ -413,9 +413,9 @@ def test_error_bound_counts_what_float32_makes_of_tiny_weights(unit):
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_weights_can_be_left_out(weighted, precision):
     arcs, A = weighted
-    solution = mg.pagerank(A, weights=False, precision=precision, **FIXED)
+    solution = mg.pagerank(A, weight=False, precision=precision, **FIXED)
     assert distance(solution, rank_by_solving((arcs > 0).astype(float))) <= CLOSE[precision]
-    assert solution.options["weights"] is False
+    assert solution.options["weight"] is False
     pattern = mg.pagerank(make_graph(arcs, ignore_weights=True), precision=precision, **FIXED)
     assert solution.digest() == pattern.digest()
 
@@ -425,9 +425,9 @@ def test_negative_weights():
     with pytest.raises(OptionError) as caught:
         mg.pagerank(A)
     assert str(caught.value) == (
-        "PageRank needs non-negative weights, but the least is -0.5; pass weights=False to count every edge as 1"
+        "PageRank needs non-negative weights, but the least is -0.5; pass weight=False to count every edge as 1"
     )
-    assert mg.pagerank(A, weights=False).values.tolist() == [0.5, 0.5]
+    assert mg.pagerank(A, weight=False).values.tolist() == [0.5, 0.5]
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -478,7 +478,7 @@ def test_exact_has_the_same_bits_in_any_number_of_threads(large, vectors):
     runs = []
     for threads in (1, 2):
         assert bind_kernel(A.block("float64"), "exact", threads=threads).threads == threads
-        runs.append(mg.pagerank(A, personalization=p, dangling=d, threads=threads))
+        runs.append(mg.pagerank(A.on(threads=threads), personalization=p, dangling=d))
     assert len({(s.digest(), s.changes, s.iterations) for s in runs}) == 1
     assert runs[0].iterations > 10
 
@@ -494,8 +494,8 @@ def test_exact_has_the_same_bits_for_a_renumbered_multigraph(has_weights, dangli
     moved = (new[source][order], new[target][order], weight[order])[: len(columns)]
     A, B = (make_graph(arrays, n_vertices=n, duplicates="keep") for arrays in (columns, moved))
     assert A.nnz == B.nnz == m
-    one = mg.pagerank(A, dangling=dangling, nstart=start, threads=2)
-    other = mg.pagerank(B, dangling=dangling, nstart=start[np.argsort(new)], threads=1)
+    one = mg.pagerank(A.on(threads=2), dangling=dangling, nstart=start)
+    other = mg.pagerank(B.on(threads=1), dangling=dangling, nstart=start[np.argsort(new)])
     assert one.changes == other.changes
     np.testing.assert_array_equal(other.values[new], one.values)
 
@@ -522,7 +522,7 @@ def test_a_solution_tells_what_it_took():
     ("source", "kind", "message"),
     [
         (sp.coo_array((0, 0)), "graph", r"has no vertices, so there are no ranks$"),
-        (np.eye(3), "stochastic", "^a stochastic matrix needs its values; pass weights=True, or ingest it with kind="),
+        (np.eye(3), "stochastic", "^a stochastic matrix needs its values; pass weight=True, or ingest it with kind="),
         (
             np.eye(3),
             "matrix",
@@ -532,7 +532,7 @@ def test_a_solution_tells_what_it_took():
 )
 def test_matrices_without_ranks(source, kind, message):
     with pytest.raises((KindError, OptionError), match=message):
-        mg.pagerank(make_graph(source, kind=kind), weights=False)
+        mg.pagerank(make_graph(source, kind=kind), weight=False)
 
 
 @pytest.mark.parametrize(
@@ -541,25 +541,11 @@ def test_matrices_without_ranks(source, kind, message):
         ({"alpha": 1.0}, "alpha must be at least 0 and less than 1, not 1.0"),
         ({"max_iter": 0}, "max_iter must be an integer of at least 1, not 0"),
         ({"precision": "double"}, "precision must be one of 'exact', 'float64', 'float32', not 'double'"),
-        ({"executor": "lockstep"}, "executor must be one of 'auto', 'embedded', 'tasks', 'supersteps', not 'lockstep'"),
-        ({"executor": "tasks"}, "executor='tasks' needs a cluster; pass client=, or pass a matrix of distribute()"),
         (
-            {"executor": "supersteps"},
-            "executor='supersteps' needs a cluster; pass client=, or pass a matrix of distribute()",
+            {"weight": "cost"},
+            "weight='cost' names an attribute or a column of a source, but the weights of this matrix are "
+            "stored; leave it out",
         ),
-        (
-            {"executor": "embedded", "client": "tcp://127.0.0.1:1"},
-            "executor='embedded' computes in this process; leave out client=, and call it with a matrix of "
-            "open_matrix()",
-        ),
-        ({"kernel": "csr"}, "kernel must be 'auto' or one of csr-rows, csr-serial, not 'csr'"),
-        (
-            {"kernel": "ell"},
-            "kernel 'ell' does not support PageRank steps on backend 'cpu'; pass kernel='auto' or one of csr-rows, "
-            "csr-serial",
-        ),
-        ({"threads": 0}, "threads must be at least 1, not 0"),
-        ({"threads": -1}, "threads must be at least 1, not -1"),
         ({"tol": 3.0}, "tol=3 with norm='l1' is met by any ranks of 3 vertices; pass less than 2"),
     ],
 )
@@ -567,3 +553,63 @@ def test_options_that_make_no_sense(options, message):
     with pytest.raises(OptionError) as caught:
         mg.pagerank(make_graph(np.eye(3)), **options)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("where", "how", "message"),
+    [
+        ("gpu", {}, "where must be one of 'auto', 'cpu', 'cuda', not 'gpu'"),
+        ("cpu", {"backend": "cuda"}, "backend='cuda' is of the workers of a cluster; pass only 'cpu'"),
+        (
+            "auto",
+            {"executor": "lockstep"},
+            "executor must be one of 'auto', 'embedded', 'tasks', 'supersteps', not 'lockstep'",
+        ),
+        (
+            "auto",
+            {"executor": "tasks"},
+            "executor='tasks' needs a cluster; pass one as where=, or use a matrix of distribute()",
+        ),
+        (
+            "cpu",
+            {"executor": "supersteps"},
+            "executor='supersteps' needs a cluster; pass one as where=, or use a matrix of distribute()",
+        ),
+        (
+            "tcp://127.0.0.1:1",
+            {"executor": "embedded"},
+            "executor='embedded' computes in this process, not on workers; leave out where=, or use a matrix of "
+            "open_matrix()",
+        ),
+        ("auto", {"transport": "peer"}, "transport= applies to the workers of a cluster; pass one as where="),
+        ("auto", {"threads": 0}, "threads must be at least 1, not 0"),
+        ("auto", {"threads": -1}, "threads must be at least 1, not -1"),
+        ("auto", {"recover": -1}, "recover must be an integer of 0 or more, not -1"),
+        (
+            "cpu",
+            {"device_memory": "1GB"},
+            "device_memory= and host_memory= limit what a run on CUDA or on a cluster takes; leave them out with "
+            "backend='cpu'",
+        ),
+        ("cpu", {"kernel": "csr"}, "kernel must be 'auto' or one of csr-rows, csr-serial, not 'csr'"),
+        (
+            "cpu",
+            {"kernel": "ell"},
+            "kernel 'ell' does not support PageRank steps on backend 'cpu'; pass kernel='auto' or one of csr-rows, "
+            "csr-serial",
+        ),
+    ],
+)
+def test_places_that_make_no_sense(where, how, message):
+    with pytest.raises(OptionError) as caught:
+        mg.pagerank(make_graph(np.eye(3)).on(where, **how))
+    assert str(caught.value) == message
+
+
+def test_what_is_loaded_is_shared_by_all_places():
+    A = make_graph(np.eye(3), transpose=True)
+    one, other = A.on("cpu", threads=1), A.on("cpu", threads=2)
+    assert one.block("float64") is other.block("float64") is A.block("float64")
+    assert one.T.stored is other.T.stored
+    assert one.T.T.place == one.place
+    assert one.on("cpu", threads=1) is one

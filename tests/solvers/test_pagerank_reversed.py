@@ -17,7 +17,7 @@ from tests.support.matrices import GRAPHS
 from tests.support.oracles import rank_by_solving
 
 PRECISIONS = ["exact", "float64", "float32"]
-FIXED = {"norm": "fixed", "max_iter": 12, "backend": "cpu"}
+FIXED = {"norm": "fixed", "max_iter": 12}
 
 
 def ingest_both(arcs, reversed_arcs, place=None, **options):
@@ -49,10 +49,10 @@ def test_hard_graphs(options):
     for name in GRAPHS:
         A, B = make_hard(name, **options)
         for precision, kernel in zip(PRECISIONS, ("csr-rows", "csr-serial", "csr-rows"), strict=True):
-            check_same(A.T, B, precision=precision, kernel=kernel, **FIXED)
-        check_same(A.T, B, weights=False, **FIXED)
+            check_same(A.T.on("cpu", kernel=kernel), B.on("cpu", kernel=kernel), precision=precision, **FIXED)
+        check_same(A.T.on("cpu"), B.on("cpu"), weight=False, **FIXED)
         arcs = B.to_scipy().toarray().T
-        ranks = mg.pagerank(A.T, tol=1e-14, max_iter=1000, backend="cpu").values
+        ranks = mg.pagerank(A.T.on("cpu"), tol=1e-14, max_iter=1000).values
         assert np.abs(ranks - rank_by_solving(arcs)).sum() <= 1e-12, name
 
 
@@ -66,8 +66,8 @@ def test_any_graph_in_any_order(edges, order):
     source, target, weights = map(np.array, zip(*edges, strict=True))
     A, B = ingest_both((source, target, weights), (target, source, weights), order=order)
     jump = dict.fromkeys(source.tolist(), 1.0)
-    for options in ({}, {"weights": False}, {"personalization": jump, "dangling": "uniform"}):
-        check_same(A.T, B, **FIXED, **options)
+    for options in ({}, {"weight": False}, {"personalization": jump, "dangling": "uniform"}):
+        check_same(A.T.on("cpu"), B.on("cpu"), **FIXED, **options)
 
 
 def test_networkx():
@@ -80,7 +80,7 @@ def test_networkx():
     A, _ = ingest_both(graph, graph.reverse(), order="rcm")
     jump = {"vertex3": 1.0, "vertex7": 2.5}
     wanted = nx.pagerank(graph.reverse(), personalization=jump, tol=1e-14, max_iter=1000)
-    found = mg.pagerank(A.T, personalization=jump, tol=1e-13, max_iter=1000, backend="cpu")
+    found = mg.pagerank(A.T.on("cpu"), personalization=jump, tol=1e-13, max_iter=1000)
     assert max(abs(rank - wanted[name]) for name, rank in found.top(len(wanted))) <= 1e-12
     with pytest.raises(OptionError, match=r"has the id 'vertx3', which no vertex has; near: 'vertex"):
         mg.pagerank(A.T, personalization={"vertx3": 1.0})
@@ -90,16 +90,16 @@ def test_it_runs_on_a_cluster(tmp_path, in_process):
     rng = np.random.default_rng(2)
     source, target, weights = *rng.integers(0, 90, (2, 700)), rng.random(700)
     A, B = ingest_both((source, target, weights), (target, source, weights), tmp_path)
-    wanted = {weighted: mg.pagerank(B, weights=weighted, **FIXED).values.tobytes() for weighted in (True, False)}
+    wanted = {weighted: mg.pagerank(B, weight=weighted, **FIXED).values.tobytes() for weighted in (True, False)}
     options = {"norm": "fixed", "max_iter": 12}
     with A.T.distribute(in_process(2)) as D:
         assert (D.is_transpose, D.kind) == (True, "graph")
         for executor in ("supersteps", "tasks"):
             for weighted in (True, False):
-                ranks = mg.pagerank(D, executor=executor, weights=weighted, **options)
+                ranks = mg.pagerank(D.on(executor=executor), weight=weighted, **options)
                 assert (ranks.values.tobytes(), ranks.matrix["reversed"]) == (wanted[weighted], True)
         assert np.abs(D @ np.ones(90) - A.to_scipy().T @ np.ones(90)).max() <= 1e-12
-    ranks = mg.pagerank(A.T, client=in_process(2), **options)
+    ranks = mg.pagerank(A.T.on(in_process(2)), **options)
     assert ranks.values.tobytes() == wanted[True]
 
 
@@ -112,10 +112,10 @@ def test_it_runs_on_a_device(precision, ignore_weights):
     A, B = ingest_both((source, target, weights), (target, source, weights), ignore_weights=ignore_weights)
     options = {"norm": "fixed", "max_iter": 12, "precision": precision}
     for kernel in ("auto", "csr-split"):
-        found, wanted = (mg.pagerank(matrix, backend="cuda", kernel=kernel, **options) for matrix in (A.T, B))
+        found, wanted = (mg.pagerank(matrix.on("cuda", kernel=kernel), **options) for matrix in (A.T, B))
         assert found.values.tobytes() == wanted.values.tobytes()
     if precision == "exact":
-        assert found.values.tobytes() == mg.pagerank(B, backend="cpu", **options).values.tobytes()
+        assert found.values.tobytes() == mg.pagerank(B.on("cpu"), **options).values.tobytes()
 
 
 def test_what_is_added_up_is_kept_until_it_is_closed():

@@ -181,7 +181,7 @@ def test_looks_are_by_number_and_at_the_end(max_iter):
 def test_threads_do_not_change_where_it_stops():
     rng = np.random.default_rng(3)
     A = make_graph(random_arcs(rng, 200, 0.05))
-    one, other = (mg.pagerank(A, stop="topk:20", max_iter=300, threads=threads) for threads in (1, 2))
+    one, other = (mg.pagerank(A.on(threads=threads), stop="topk:20", max_iter=300) for threads in (1, 2))
     assert (other.iterations, other.digest(), other.stability) == (one.iterations, one.digest(), one.stability)
 
 
@@ -225,7 +225,7 @@ def test_a_device_proves_the_same(precision):
     store = zarr.storage.MemoryStore()
     mg.generate("rmat", store, scale=14)
     A = mg.open_matrix(store)
-    there, here = (mg.pagerank(A, stop="topk:50", precision=precision, backend=b) for b in ("cuda", "cpu"))
+    there, here = (mg.pagerank(A.on(b), stop="topk:50", precision=precision) for b in ("cuda", "cpu"))
     assert there.status == here.status == Status.STABLE
     assert [vertex for vertex, _ in there.top(50)][:3] == [vertex for vertex, _ in here.top(50)][:3]
     assert {vertex for vertex, _ in there.top(50)} == {vertex for vertex, _ in here.top(50)}

@@ -32,7 +32,7 @@ from tests.support.usage import UsageError, check_line
 ADDRESS = "tcp://10.0.0.1:8786"
 """What pages write for a scheduler that runs."""
 
-ONE_GPU = ("--backend cuda", 'backend="cuda"', "cupy", "client, device_memory=")
+ONE_GPU = ("--backend cuda", '.on("cuda"', "cupy", "client, device_memory=")
 """What a command has that needs a GPU."""
 GPU_WORKERS = ("--cluster cuda", "dask cuda worker", "dask_cuda", "LocalCUDACluster")
 """What one has that needs dask-cuda besides."""

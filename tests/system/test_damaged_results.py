@@ -80,7 +80,7 @@ def start_from(path: Path) -> str:
 def resume(path: Path) -> str:
     """Go on from a checkpoint."""
     with mg.open_matrix(path.parent / "s.zarr") as matrix:
-        ranks = mg.pagerank(matrix, norm="fixed", max_iter=6, checkpoint=path, resume=True)
+        ranks = mg.pagerank(matrix, norm="fixed", max_iter=6, checkpoint=mg.Checkpoint(path, resume=True))
     return f"{ranks.digest()} {ranks.changes}"
 
 
@@ -99,7 +99,7 @@ def make_samples(folder: Path) -> dict[str, Sample]:
     with mg.open_matrix(folder / "s.zarr") as matrix:
         ranks = mg.pagerank(matrix, stop="topk:2")
         batches = {"batch": mg.pagerank_batch(matrix, {"x": ["a"], "y": ["b", "c"]})}
-        batches["top"] = mg.pagerank_batch(matrix, {"x": ["a"], "y": ["b", "c"]}, top=2)
+        batches["top"] = mg.pagerank_batch(matrix, {"x": ["a"], "y": ["b", "c"]}, keep_top=2)
         for suffix in (".zarr", ".parquet"):
             ranks.save(folder / f"ranks{suffix}")
             made |= {f"ranks{suffix}": (f"ranks{suffix}", show_ranks), f"start{suffix}": (f"ranks{suffix}", start_from)}
@@ -107,7 +107,7 @@ def make_samples(folder: Path) -> dict[str, Sample]:
                 batch.save(folder / f"{name}{suffix}")
                 made[f"{name}{suffix}"] = (f"{name}{suffix}", show_batch)
         kept = folder / "kept.zarr"
-        mg.pagerank(matrix, norm="fixed", max_iter=6, checkpoint=kept, checkpoint_every=0)
+        mg.pagerank(matrix, norm="fixed", max_iter=6, checkpoint=mg.Checkpoint(kept, every_s=0))
         made["checkpoint"] = ("kept.zarr", resume)
     (folder / "p.toml").write_text(DEFINITION.format(folder=folder))
     mg.run_pipeline(folder / "p.toml")

@@ -55,7 +55,7 @@ def write_table(path: Path, *columns: np.ndarray, head: str = "") -> Path:
 
 
 def rank(store: Path, precision: Any, threads: int) -> None:
-    mg.pagerank(mg.open_matrix(store), precision=precision, threads=threads, norm="fixed", max_iter=2)
+    mg.pagerank(mg.open_matrix(store).on(threads=threads), precision=precision, norm="fixed", max_iter=2)
 
 
 def add_weights(pattern: Path, store: Path) -> Path:
@@ -155,9 +155,9 @@ def test_what_is_loaded_and_no_more_must_fit_into_the_memory_that_is_free(
     pattern, weighted = (mg.open_matrix(make_graph(16, kind)) for kind in (False, True))
     free = pattern.plan(threads=1).memory_bytes
     monkeypatch.setattr("mgspmv.api.embedded.free_memory", lambda: free)
-    assert mg.pagerank(weighted, threads=1, weights=False).iterations > 0
+    assert mg.pagerank(weighted.on(threads=1), weight=False).iterations > 0
     with pytest.raises(CapacityError, match=r"pagerank of .* needs .* of host memory"):
-        mg.pagerank(weighted, threads=1)
+        mg.pagerank(weighted.on(threads=1))
 
 
 def test_what_proves_the_highest_must_fit_too(
@@ -173,7 +173,7 @@ def test_what_proves_the_highest_must_fit_too(
         mg.pagerank(A, **asked)
     assert not A._loaded
     monkeypatch.setattr("mgspmv.api.embedded.free_memory", lambda: without)
-    assert mg.pagerank(A, threads=1).iterations > 0
+    assert mg.pagerank(A.on(threads=1)).iterations > 0
 
 
 # --- products --------------------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def test_what_proves_the_highest_must_fit_too(
 
 def multiply(store: Path, dtype: str, threads: int) -> None:
     A = mg.open_matrix(store)
-    mg.spmv(A, np.ones(A.shape[1], dtype), threads=threads)
+    mg.spmv(A.on(threads=threads), np.ones(A.shape[1], dtype))
 
 
 @pytest.mark.parametrize(("dtype", "threads"), [("float64", 1), pytest.param("float32", 2, marks=pytest.mark.weekly)])

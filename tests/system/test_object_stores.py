@@ -102,8 +102,8 @@ def test_from_a_source_to_ranks(place, url, tmp_path, client):
     assert mg.ingest(f"{url}/e.txt", store, client=client, overwrite=True).info.digest == local.info.digest
     A = mg.open_matrix(store)
     with pytest.raises(ConvergenceError):
-        mg.pagerank(A, client=client, checkpoint=kept, max_iter=4)
-    ranks = mg.pagerank(A, client=client, checkpoint=kept, resume=True)
+        mg.pagerank(A.on(client), checkpoint=kept, max_iter=4)
+    ranks = mg.pagerank(A.on(client), checkpoint=mg.Checkpoint(kept, resume=True))
     assert ranks.resumed_after == 4
     assert ranks.values.tobytes() == wanted.values.tobytes()
 

@@ -138,16 +138,16 @@ def test_workers_refuse_them(make_store, in_process, planted):
 def test_a_device_computes_with_none_of_them(make_store, planted):
     name, elements, said = PLANTED[planted]
     on_device: dict[str, Use] = {
-        "pagerank": lambda store, out: mg.pagerank(mg.open_matrix(store), backend="cuda"),
-        "spmv": lambda store, out: mg.spmv(mg.open_matrix(store), np.ones(N), backend="cuda"),
-        "pagerank of a pattern": lambda store, out: mg.pagerank(mg.open_matrix(store), backend="cuda", weights=False),
+        "pagerank": lambda store, out: mg.pagerank(mg.open_matrix(store).on("cuda")),
+        "spmv": lambda store, out: mg.spmv(mg.open_matrix(store).on("cuda"), np.ones(N)),
+        "pagerank of a pattern": lambda store, out: mg.pagerank(mg.open_matrix(store).on("cuda"), weight=False),
     }
     store = make_store("graph")
     put(store, name, elements)
     assert_refused(store, on_device, said)
     store = make_store("graph")
     put(store, f"transpose/{name}", elements)
-    hits: dict[str, Use] = {"hits": lambda store, out: mg.hits(mg.open_matrix(store), backend="cuda")}
+    hits: dict[str, Use] = {"hits": lambda store, out: mg.hits(mg.open_matrix(store).on("cuda"))}
     assert_refused(store, hits, said)
 
 
@@ -155,7 +155,7 @@ def test_other_arrays_that_are_looked_up_in(make_store, tmp_path):
     store = make_store("graph")
     put(store, "out_degree", {3: -1})
     with pytest.raises(StoreDamagedError, match=r"out_degree.*element 3 is -1, which is outside 0\.\.80"):
-        mg.pagerank(mg.open_matrix(store), weights=False)
+        mg.pagerank(mg.open_matrix(store), weight=False)
     for ids in (np.arange(4) * 2 + 1, np.array(["a", "b", "c", "d"], object)):
         mg.ingest((ids[[0, 1, 2]], ids[[1, 2, 3]]), tmp_path / "named.zarr", overwrite=True)
         put(tmp_path / "named.zarr", "vertex_ids", {1: ids[2]})
@@ -365,7 +365,7 @@ def test_workers_find_them(make_store, in_process):
     client = in_process(2)
     said = "its CRC-32C differs from the one recorded for this chunk"
     with pytest.raises(ChecksumError, match=said):
-        mg.pagerank(mg.open_matrix(store), client=client, timeout=HANG_S)
+        mg.pagerank(mg.open_matrix(store).on(client, timeout=HANG_S))
     with pytest.raises(ChecksumError, match=said), mg.open_matrix(store).distribute(client, timeout=HANG_S) as D:
         D @ np.ones(N)
 

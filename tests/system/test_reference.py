@@ -178,7 +178,7 @@ def test_ldbc_files(name, ingested):
     np.testing.assert_array_equal(A.vertex_ids, np.sort(expected[:, 0]))
     wanted = expected[np.argsort(expected[:, 0]), 1]
     for precision in PRECISIONS:
-        solution = mg.pagerank(A, weights=False, norm="fixed", max_iter=iterations, precision=precision)
+        solution = mg.pagerank(A, weight=False, norm="fixed", max_iter=iterations, precision=precision)
         assert solution.status == mg.Status.COMPLETED, precision
         relative = np.abs(solution.values - wanted) / wanted
         assert relative.max() <= (1e-4 if precision == "float32" else distance), precision
@@ -188,7 +188,7 @@ def test_ldbc_weights_may_be_left_out_when_reading(ingested):
     vertices = shared_data("graphs/p2p-31.v.gz")
     read, ignored = (ingested("graphs/p2p-31.e.gz", vertices=vertices, weights=w) for w in (True, False))
     assert (read.is_pattern, ignored.is_pattern) == (False, True)
-    assert mg.pagerank(read, weights=False).digest() == mg.pagerank(ignored).digest()
+    assert mg.pagerank(read, weight=False).digest() == mg.pagerank(ignored).digest()
 
 
 # --- published products ----------------------------------------------------------------------------------------------
@@ -199,9 +199,9 @@ def test_published_product_column_by_column(name, ingested):
     a, b, c = (ingested(f"spmv_ref/{name}{part}.mtx.gz") for part in "abc")
     b, c = b.to_scipy().toarray(), c.to_scipy().toarray()
     for kernel in ("csr-rows", "csr-serial"):
-        assert np.abs(mg.spmv(a, b, kernel=kernel) - c).max() <= 1e-15, kernel
+        assert np.abs(mg.spmv(a.on(kernel=kernel), b) - c).max() <= 1e-15, kernel
         for column in range(b.shape[1]):
-            product = mg.spmv(a, b[:, column], kernel=kernel)
+            product = mg.spmv(a.on(kernel=kernel), b[:, column])
             assert np.abs(product - c[:, column]).max() <= 1e-15, (kernel, column)
 
 
@@ -210,9 +210,9 @@ def test_published_block_system(ingested):
     exact, rhs = exact.to_scipy().toarray().ravel(), rhs.to_scipy().toarray().ravel()
     u, p = exact[:5890], exact[5890:]
     for kernel in ("csr-rows", "csr-serial"):
-        y = mg.spmv(Bt, p, beta=1.0, y=mg.spmv(F, u, kernel=kernel), kernel=kernel)
+        y = mg.spmv(Bt.on(kernel=kernel), p, beta=1.0, y=mg.spmv(F.on(kernel=kernel), u))
         assert np.abs(y - rhs[:5890]).max() <= 2.1e-8, kernel
-        assert np.abs(mg.spmv(B, u, kernel=kernel) - rhs[5890:]).max() <= 2.1e-8, kernel
+        assert np.abs(mg.spmv(B.on(kernel=kernel), u) - rhs[5890:]).max() <= 2.1e-8, kernel
 
 
 # --- real matrices ---------------------------------------------------------------------------------------------------

@@ -291,7 +291,7 @@ def test_alpha_beta_and_y(wide, kernel):
     for columns in ((), (1,), (5,)):
         x, y = rng.random((7, *columns)), rng.random((3, *columns))
         before = y.copy()
-        got = mg.spmv(A, x, alpha=2.0, beta=-0.5, y=y, kernel=kernel, threads=2)
+        got = mg.spmv(A.on(kernel=kernel, threads=2), x, alpha=2.0, beta=-0.5, y=y)
         np.testing.assert_allclose(got, 2 * (matrix @ x) - 0.5 * y, rtol=1e-14)
         assert (y == before).all()
         assert not np.shares_memory(got, y)
@@ -356,8 +356,8 @@ def test_what_is_no_cluster_is_refused(client):
     mg.ingest(make_coo(HARD["ring"]), "ring.zarr", kind="graph")
     A = mg.open_matrix("ring.zarr")
     for work in (
-        lambda: mg.spmv(A, np.ones(7), client=client),
-        lambda: mg.pagerank(A, client=client),
+        lambda: mg.spmv(A.on(client), np.ones(7)),
+        lambda: mg.pagerank(A.on(client)),
         lambda: A.distribute(client),
     ):
         with pytest.raises(OptionError) as caught:
@@ -369,8 +369,8 @@ def test_what_is_no_cluster_is_refused(client):
 def test_a_matrix_in_memory_is_not_given_to_a_cluster():
     A = store_matrix(make_coo(HARD["ring"]), kind="graph")
     for work in (
-        lambda: mg.spmv(A, np.ones(7), client="tcp://127.0.0.1:1"),
-        lambda: mg.pagerank(A, client="tcp://127.0.0.1:1"),
+        lambda: mg.spmv(A.on("tcp://127.0.0.1:1"), np.ones(7)),
+        lambda: mg.pagerank(A.on("tcp://127.0.0.1:1")),
         lambda: A.distribute("tcp://127.0.0.1:1"),
     ):
         with pytest.raises(OptionError, match="is in the memory of this process, where the workers of a cluster"):
