@@ -387,5 +387,5 @@ def test_what_is_no_graph(tmp_path):
     for matrix in (A, A.T):
         with pytest.raises(KindError, match="is a store of kind 'matrix', whose rows need not be in-edges"):
             StoredGraph(matrix)
-    with pytest.raises(OptionError, match="A must be a matrix opened by open_matrix, not a ndarray"):
+    with pytest.raises(OptionError, match="expected an opened or a distributed matrix, not a ndarray"):
         StoredGraph(np.eye(3))

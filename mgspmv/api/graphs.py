@@ -23,13 +23,12 @@ def check_graph(A: MatrixProperties, weights: bool) -> bool:
     if A.kind == "matrix" and A.shape[0] != A.shape[1]:
         raise KindError(
             f"{A.info.url} is a matrix of {A.shape[0]:,} x {A.shape[1]:,}, and PageRank needs a square one, with a row "
-            f"and a column for each vertex{_describe_edge_index(A)}"
+            f"and a column for each vertex"
         )
     if A.kind == "matrix":
         raise KindError(
             f"{A.info.url} is a store of kind 'matrix', whose rows need not be in-edges; for PageRank ingest its "
             "source again with kind='graph' (entry (i, j) is the arc i -> j), or 'stochastic' if its columns sum to 1"
-            f"{_describe_edge_index(A)}"
         )
     if A.shape[0] == 0:
         raise OptionError(f"{A.info.url} has no vertices, so there are no ranks")
@@ -53,11 +52,3 @@ def describe_weight_overflow(
     """Describe the out-weight that made ranks overflow; None where out-weights do not explain it."""
     weight = start.take_weight(partial(read_out_weight, A.stored, use_weights))
     return describe_overflow(restore(weight, A.order), A.vertex_ids, precision)
-
-
-def _describe_edge_index(A: MatrixProperties) -> str:
-    """Return advice for an edge index of two rows that was stored as a dense matrix; else an empty string."""
-    is_array = A.info.provenance.get("source", {}).get("format") == "ndarray"
-    if not is_array or A.shape[0] != 2 or A.info.dtype != "int64":
-        return ""
-    return "; if its two rows are the sources and targets of arcs, ingest them as a tuple: (edges[0], edges[1])"

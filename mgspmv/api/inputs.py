@@ -130,7 +130,12 @@ def _find_store(source: Any) -> StoredMatrix | None:
     """Open the matrix store at a place; None if it is a source in another format, or not a place."""
     place: StoreLike | None = None
     if isinstance(source, Store | Group) or (isinstance(source, str | os.PathLike) and is_group_path(source)):
-        place = find_matrix_store(source)
+        try:
+            place = find_matrix_store(source)
+        except SourceError:
+            if isinstance(source, Group) or str(source).endswith(".zip"):
+                raise
+            return open_store(source)  # raises the error of a store
     elif isinstance(source, str | os.PathLike) and "://" in os.fspath(source):
         if isinstance(find_format_by_name(os.fspath(source)), str):
             return None

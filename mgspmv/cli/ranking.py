@@ -55,7 +55,7 @@ class PageRankFlags:
         every_s, resume = given.pop("checkpoint_every"), given.pop("resume")
         if self.checkpoint is None:
             if every_s is not None or resume:
-                name = "--resume" if resume else "--checkpoint-every"
+                name = "--resume" if resume else "--set checkpoint_every"
                 raise OptionError(f"{name} needs the place of the checkpoints; add --checkpoint")
             return given
         seconds = {} if every_s is None else {"every_s": every_s}

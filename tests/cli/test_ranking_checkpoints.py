@@ -77,8 +77,8 @@ def test_another_run_is_refused_in_a_line():
     assert "c.zarr is of another run: it has --alpha 0.9, not --alpha 0.85; pass the same arguments" in stderr
     _, stderr = invoke("pagerank", "r.zarr", "--resume", code=2)
     assert "--resume needs the place of the checkpoints; add --checkpoint" in stderr
-    _, stderr = invoke("pagerank", "r.zarr", "--checkpoint-every", "3", code=2)
-    assert "--checkpoint-every needs the place of the checkpoints; add --checkpoint" in stderr
+    _, stderr = invoke("pagerank", "r.zarr", "--set", "checkpoint_every=3", code=2)
+    assert "--set checkpoint_every needs the place of the checkpoints; add --checkpoint" in stderr
 
 
 def test_plan_counts_the_copy():

@@ -543,8 +543,8 @@ def test_matrices_without_ranks(source, kind, message):
         ({"precision": "double"}, "precision must be one of 'exact', 'float64', 'float32', not 'double'"),
         (
             {"weight": "cost"},
-            "weight='cost' names an attribute or a column of a source, but the weights of this matrix are "
-            "stored; leave it out",
+            "weight='cost' names a column or an attribute, but the matrix is stored already, with its values; pass "
+            "weight=True, or weight=False to count each entry as 1",
         ),
         ({"tol": 3.0}, "tol=3 with norm='l1' is met by any ranks of 3 vertices; pass less than 2"),
     ],

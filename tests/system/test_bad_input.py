@@ -87,10 +87,16 @@ KINDS = {
     ),
     "a group of something else": Bad(
         rank("other.zarr"),
-        "pagerank other.zarr",
+        "info other.zarr",
         errors.StoreFormatError,
         "create one with `mgspmv ingest`",
         opened("other.zarr"),
+    ),
+    "a group of something else that is ranked": Bad(
+        lambda: mg.pagerank("other.zarr"),
+        "pagerank other.zarr",
+        errors.SourceError,
+        "this group is not a sparse matrix",
     ),
     "a chunk that was changed": Bad(
         rank("flipped.zarr"),
@@ -225,7 +231,7 @@ KINDS = {
         opened("ring.zarr", 'nstart = "short.npy"'),
     ),
     "no such kernel": Bad(
-        rank(kernel="none"),
+        lambda: mg.pagerank(mg.open("ring.zarr").on("cpu", kernel="none")),
         "pagerank ring.zarr --set kernel=none",
         errors.OptionError,
         "none",
@@ -239,21 +245,21 @@ KINDS = {
         opened("dangling.zarr", 'dangling = "error"'),
     ),
     "a scheduler that does not answer": Bad(
-        rank(client="tcp://127.0.0.1:9", timeout=0.1),
+        lambda: mg.pagerank(mg.open("ring.zarr").on("tcp://127.0.0.1:9", timeout=0.1)),
         "pagerank ring.zarr --scheduler tcp://127.0.0.1:9 --set timeout=0.1",
         errors.SchedulerNotFoundError,
         "127.0.0.1:9",
         opened("ring.zarr", reached("timeout = 0.1")),
     ),
     "a time-out that makes no sense": Bad(
-        rank(client="tcp://127.0.0.1:9", timeout=0.0),
+        lambda: mg.pagerank(mg.open("ring.zarr").on("tcp://127.0.0.1:9", timeout=0.0)),
         "pagerank ring.zarr --scheduler tcp://127.0.0.1:9 --set timeout=0",
         errors.OptionError,
         "timeout",
         opened("ring.zarr", reached("timeout = 0.0")),
     ),
     "a checkpoint of another run": Bad(
-        rank(checkpoint="states", resume=True, alpha=0.5),
+        lambda: mg.pagerank(mg.open("ring.zarr"), 0.5, checkpoint=mg.Checkpoint("states", resume=True)),
         "pagerank ring.zarr --checkpoint states --resume --alpha 0.5",
         errors.CheckpointError,
         "alpha",
