@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 
-from mgspmv.api.arguments import check_threads, parse_size
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.stores import open_given
 from mgspmv.export.export import Format, check_target, check_vertices, choose_format, export_matrix
 from mgspmv.ingest.store_writing import find_budget
 from mgspmv.model import MatrixInfo, Progress, ignore
 from mgspmv.monitor.progress import watched
+from mgspmv.solvers.placing import check_threads, parse_size
 from mgspmv.store.locations import StoreLike
 
 
