@@ -154,7 +154,7 @@ def fail_in_python(command: str) -> MgspmvError:
         given["alpha"] = float(given["alpha"])
     if name == "subgraph" and "vertices" in given:
         given["vertices"] = [1, 2]
-    function, store = find_function(name), given.pop("store")
+    function, store = find_function(name), given.pop("graph" if "graph" in given else "store")
     sources = [given.pop("source")[0]] if name == "ingest" else [given.pop("model")] if name == "generate" else []
     takes_store = {"store", "source", "model"} & {*inspect.signature(function).parameters}
     call = partial(function, *sources, store) if takes_store else partial(call_placed, function, mg.open_matrix(store))
