@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from mgspmv.cli.mode import print_note
 from mgspmv.cli.options import argument
 from mgspmv.cli.placement import PlacementOptions
 from mgspmv.cli.stored import list_report
-from mgspmv.errors import OptionError, SourceError
+from mgspmv.errors import OptionError, SourceError, StoreFormatError
 
 if TYPE_CHECKING:
     from mgspmv.model import Kind
@@ -41,7 +41,8 @@ def open_graph(graph: str, place: PlacementOptions, *, kind: Kind = "graph", tra
         matrix = as_matrix(graph, kind, transpose=transpose, threads=place.threads)
     except SourceError as error:
         if graph.rstrip("/").endswith(".zarr"):
-            api.open(graph)  # raises what is wrong with it as a store
+            with suppress(StoreFormatError):
+                api.open(graph)  # raises what is wrong with it as a store
         if error.line_number is not None:
             print_note("note: `mgspmv ingest` has options on how edges are read, and its STORE can be ranked")
         raise

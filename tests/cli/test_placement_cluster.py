@@ -125,7 +125,7 @@ def test_a_cluster_of_gpus_needs_dask_cuda(monkeypatch):
 
 def test_the_backend_cuda_needs_cupy(monkeypatch):
     monkeypatch.setattr(device, "find_device_problem", lambda: "CuPy is not installed")
-    for command in (["pagerank", "g.zarr"], ["spmv", "a.zarr", "x.npy", "-o", "z.npy"], ["hits", "g.zarr"]):
+    for command in (["pagerank", "g.zarr"], ["spmv", "a.zarr", "x.npy", "-o", "z.npy"]):
         error = invoke_json(*command, "--backend", "cuda", code=2)["error"]
         assert error["type"] == "MissingDependencyError"
         assert error["message"].startswith("--backend cuda needs CuPy, which is not installed; install mgspmv[cuda12]")
