@@ -129,7 +129,7 @@ def test_workers_refuse_them(make_store, in_process, planted):
         store = make_store("graph")
         put(store, array, elements)
         with pytest.raises(StoreDamagedError) as caught:
-            rank(mg.open_matrix(store), client=client, timeout=HANG_S)
+            rank(mg.open_matrix(store).on(client, timeout=HANG_S))
         assert said in str(caught.value), rank
 
 
