@@ -36,9 +36,9 @@ class BatchSolution(Ranks):
 
     Examples
     --------
-    >>> batch = mg.pagerank_batch(A, {"cats": [17, 4], "dogs": {23: 3.0, 9: 1.0}})
-    >>> batch["cats"][17], batch.top(3)["dogs"]
-    >>> batch.to_pandas().pivot(index="id", columns="vector", values="rank")
+        batch = mg.pagerank_batch(A, {"cats": [17, 4], "dogs": {23: 3.0, 9: 1.0}})
+        batch["cats"][17], batch.top(3)["dogs"]
+        batch.to_pandas().pivot(index="id", columns="vector", values="rank")
     """
 
     labels: tuple[Any, ...]
@@ -150,7 +150,7 @@ class BatchSolution(Ranks):
 
         Examples
         --------
-        >>> mg.pagerank_batch(A, {"cats": [17, 4]}).summary()["cats"].gini
+            mg.pagerank_batch(A, {"cats": [17, 4]}).summary()["cats"].gini
         """
         return {label: self[label].summary(bins) for label in self.labels}
 
@@ -167,8 +167,8 @@ class BatchSolution(Ranks):
 
         Examples
         --------
-        >>> highest = mg.pagerank_batch(A, {"cats": [17, 4], "dogs": [23]}, keep_top=100).top(3)
-        >>> pandas.concat({label: table.to_pandas() for label, table in highest.items()}, axis=1)
+            highest = mg.pagerank_batch(A, {"cats": [17, 4], "dogs": [23]}, keep_top=100).top(3)
+            pandas.concat({label: table.to_pandas() for label, table in highest.items()}, axis=1)
         """
         if k is not None and k < 1:
             raise OptionError(f"k must be at least 1, not {k}")
@@ -195,7 +195,7 @@ class BatchSolution(Ranks):
 
         Examples
         --------
-        >>> mg.pagerank_batch(A, {"cats": [17, 4]}).check_order(10)["cats"].is_proven
+            mg.pagerank_batch(A, {"cats": [17, 4]}).check_order(10)["cats"].is_proven
         """
         if self.values is not None:
             return {label: self[label].check_order(k or 10) for label in self.labels}
@@ -287,7 +287,7 @@ def load_batch(path: str | os.PathLike[str]) -> BatchSolution:
 
     Examples
     --------
-    >>> mg.load_batch("ranks.parquet").top(10)
+        mg.load_batch("ranks.parquet").top(10)
     """
     return load_result(path, BatchSolution)
 

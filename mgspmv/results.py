@@ -63,7 +63,7 @@ class Ranks(Tabular):
 
         Examples
         --------
-        >>> mg.pagerank(A).save("ranks.csv")
+            mg.pagerank(A).save("ranks.csv")
         """
         save_result(self, path, overwrite=overwrite)
 
@@ -82,9 +82,9 @@ class Solution(Ranks):
 
     Examples
     --------
-    >>> s = mg.pagerank(A)
-    >>> s["alice"], s[["alice", "bob"]], "carol" in s
-    >>> s.to_pandas(sort=True)
+        s = mg.pagerank(A)
+        s["alice"], s[["alice", "bob"]], "carol" in s
+        s.to_pandas(sort=True)
     """
 
     values: np.ndarray
@@ -222,7 +222,7 @@ class Solution(Ranks):
 
         Examples
         --------
-        >>> mg.pagerank(A).scale("minmax").top(10)
+            mg.pagerank(A).scale("minmax").top(10)
         """
         values = scale_scores(self.values, scaler)
         if scaler == "none":
@@ -249,7 +249,7 @@ class Solution(Ranks):
 
         Examples
         --------
-        >>> mg.pagerank(A).summary().gini
+            mg.pagerank(A).summary().gini
         """
         return summarize_scores(self.values, bins)
 
@@ -273,8 +273,8 @@ class Solution(Ranks):
 
         Examples
         --------
-        >>> ax = mg.pagerank(A, alpha=0.85).plot("convergence")
-        >>> mg.pagerank(A, alpha=0.5).plot("convergence", ax=ax)
+            ax = mg.pagerank(A, alpha=0.85).plot("convergence")
+            mg.pagerank(A, alpha=0.5).plot("convergence", ax=ax)
         """
         from mgspmv.display.plots import make_axes, plot_changes, plot_distribution
 
@@ -300,7 +300,7 @@ class Solution(Ranks):
 
         Examples
         --------
-        >>> for ids, ranks in mg.pagerank(A).stream(): ...
+            for ids, ranks in mg.pagerank(A).stream(): ...
         """
         if batch_size < 1:
             raise OptionError(f"batch_size must be at least 1, not {batch_size}")
@@ -320,7 +320,7 @@ class Solution(Ranks):
 
         Examples
         --------
-        >>> print(mg.pagerank(A).top(3))
+            print(mg.pagerank(A).top(3))
         place  id           rank
             1  home   0.24006598
             2  shop   0.18572819
@@ -350,7 +350,7 @@ class Solution(Ranks):
 
         Examples
         --------
-        >>> mg.pagerank(A, tol=1e-12).check_order(100).ties
+            mg.pagerank(A, tol=1e-12).check_order(100).ties
         """
         k = min(len(self.select_highest(k)), len(self.values) - 1)
         if k < 1 or self.scaler != "none" or not math.isfinite(self.error_bound_l1):
@@ -430,7 +430,7 @@ def load_solution(path: str | os.PathLike[str]) -> Solution:
 
     Examples
     --------
-    >>> mg.load_solution("ranks.parquet").to_pandas()
+        mg.load_solution("ranks.parquet").to_pandas()
     """
     return load_result(path, Solution)
 

@@ -51,8 +51,8 @@ class Hits(Tabular):
 
     Examples
     --------
-    >>> hubs, authorities = mg.hits(A)
-    >>> mg.hits(A).to_pandas(sort=True)  # the highest authorities first
+        hubs, authorities = mg.hits(A)
+        mg.hits(A).to_pandas(sort=True)  # the highest authorities first
     """
 
     hubs: Solution

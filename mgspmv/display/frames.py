@@ -44,8 +44,8 @@ class Tabular(ABC):
 
         Examples
         --------
-        >>> mg.pagerank(A).to_pandas(sort=True).head()
-        >>> mg.pagerank(A).to_pandas().set_index("id")["rank"]  # a Series by id
+            mg.pagerank(A).to_pandas(sort=True).head()
+            mg.pagerank(A).to_pandas().set_index("id")["rank"]  # a Series by id
         """
         frame: Any = _import("pandas").DataFrame(_join(self._list_columns(sort)), copy=False)
         return frame
@@ -63,7 +63,7 @@ class Tabular(ABC):
 
         Examples
         --------
-        >>> mg.pagerank(A).to_polars().filter(polars.col("rank") > 0.01)
+            mg.pagerank(A).to_polars().filter(polars.col("rank") > 0.01)
         """
         frame: polars.DataFrame = _import("polars").from_arrow(self.to_arrow(sort), rechunk=False)
         return frame
@@ -79,7 +79,7 @@ class Tabular(ABC):
 
         Examples
         --------
-        >>> pyarrow.parquet.write_table(mg.pagerank(A).to_arrow(), "ranks.parquet")
+            pyarrow.parquet.write_table(mg.pagerank(A).to_arrow(), "ranks.parquet")
         """
         import pyarrow as pa
 
@@ -129,8 +129,8 @@ class TopRanks(Tabular, Sequence[tuple[Any, float]]):
 
     Examples
     --------
-    >>> (first, rank), *others = mg.pagerank(A).top(10)
-    >>> mg.pagerank(A).top(10).to_pandas()
+        (first, rank), *others = mg.pagerank(A).top(10)
+        mg.pagerank(A).top(10).to_pandas()
     """
 
     def __init__(self, ids: np.ndarray, ranks: np.ndarray) -> None:
