@@ -190,14 +190,14 @@ def tabulate(rows: Sequence[Row], name: str) -> list[Table]:
 def ingest_ours(path: Path, store: Path, begin: Clock) -> None:
     """By `mgspmv.ingest`."""
     phases = {"read": "parse", "sort and write": "sort"}
-    mg.ingest(path, store, on_progress=lambda phase, done, total: begin(phases[phase]))
+    mg.ingest(path, store, progress=lambda phase: begin(phases[phase.name]))
 
 
 def ingest_parquet(path: Path, store: Path, begin: Clock) -> None:
     """By `mgspmv.ingest`, from the table."""
     phases = {"read": "parse", "sort and write": "sort"}
     given = {"n_vertices": _read_size(path), "kind": "matrix"}
-    mg.ingest(path.with_suffix(".parquet"), store, **given, on_progress=lambda phase, *_: begin(phases[phase]))
+    mg.ingest(path.with_suffix(".parquet"), store, **given, progress=lambda phase: begin(phases[phase.name]))
 
 
 def ingest_by_scipy(path: Path, store: Path, begin: Clock) -> None:
@@ -249,7 +249,7 @@ PROGRAMS: Programs = {
 def ingest_names(path: Path, store: Path, begin: Clock, **given: str) -> None:
     """By `mgspmv.ingest`, as a matrix, which needs no more arrays than the others make."""
     phases = {"read": "parse", "number": "sort", "sort and write": "sort"}
-    mg.ingest(path, store, kind="matrix", **given, on_progress=lambda phase, *_: begin(phases[phase]))
+    mg.ingest(path, store, kind="matrix", **given, progress=lambda phase: begin(phases[phase.name]))
 
 
 def ingest_names_of_parquet(path: Path, store: Path, begin: Clock) -> None:
@@ -340,7 +340,7 @@ def add_workers(programs: Mapping[str, Program], n_workers: int | None) -> Itera
 def ingest_by_workers(path: Path, store: Path, begin: Clock, client: Any) -> None:
     """By `mgspmv.ingest` on a cluster."""
     phases = {"join": "parse", "begin": "parse", "read": "parse", "write": "write"}
-    mg.ingest(path, store, client=client, on_progress=lambda phase, *_: begin(phases.get(phase, "sort")))
+    mg.ingest(path, store, client=client, progress=lambda phase: begin(phases.get(phase.name, "sort")))
 
 
 def _write_sorted(path: Path, store: Path, rows: np.ndarray, cols: np.ndarray, begin: Clock) -> None:

@@ -38,6 +38,7 @@ from mgspmv.order import (
     restore,
 )
 from tests.support.arrays import CsrArrays, build_matrix, read_arrays, transpose_arrays, write_store
+from tests.support.hearing import on_phases
 from tests.support.matrices import HARD
 from tests.support.placed import call_placed
 from tests.support.reference_data import shared_data
@@ -342,7 +343,7 @@ def test_a_matrix_that_was_replaced_meanwhile_is_not_lost():
             mg.ingest(make_scipy(5, 5), place, overwrite=True)
 
     with pytest.raises(StoreError, match=r"holds version v00000\d-\w+, not v000001-\w+ as at the start"):
-        mg.reorder(place, on_progress=replace)
+        mg.reorder(place, progress=on_phases(replace))
     assert mg.open_matrix(place).shape == (5, 5)
 
 
@@ -373,7 +374,7 @@ def test_provenance_says_the_order_of_an_ingest(tmp_path):
     matrix = shuffle_band(50, 1)
     phases: list[str] = []
     mg.ingest(matrix, tmp_path / "a")
-    mg.ingest(matrix, tmp_path / "b", order="rcm", on_progress=lambda phase, *_: phases.append(phase))
+    mg.ingest(matrix, tmp_path / "b", order="rcm", progress=on_phases(lambda phase, *_: phases.append(phase)))
     A, B = (mg.open_matrix(tmp_path / name).info for name in "ab")
     assert (A.provenance["options"]["order"], B.provenance["options"]["order"]) == ("none", "rcm")
     assert "reordering" not in A.provenance

@@ -8,8 +8,8 @@ from mgspmv.api.matrix import Matrix
 from mgspmv.api.stores import open_given
 from mgspmv.export.export import Format, check_target, check_vertices, choose_format, export_matrix
 from mgspmv.ingest.store_writing import find_budget
-from mgspmv.model import MatrixInfo, Progress, ignore
-from mgspmv.monitor.progress import watched
+from mgspmv.model import MatrixInfo
+from mgspmv.monitor.progress import ProgressOption, make_report, watched
 from mgspmv.solvers.placing import check_threads, parse_size
 from mgspmv.store.locations import StoreLike
 
@@ -25,7 +25,7 @@ def export(
     memory: str | int | None = None,
     threads: int | None = None,
     scratch: str | os.PathLike[str] | None = None,
-    on_progress: Progress | None = None,
+    progress: ProgressOption = None,
 ) -> MatrixInfo:
     """Write a stored matrix in the order and with the ids of its source; ingesting the result makes the same store.
 
@@ -43,7 +43,7 @@ def export(
     overwrite : replace the file, or the exported group, once the new one is complete
     memory, threads, scratch : as for `ingest`; entries are only sorted where a renumbered matrix becomes `npz`,
         `anndata` or `binsparse`
-    on_progress : called with (phase, done, total or None)
+    progress : called with each `Phase`; True and False show and hide the progress, as does `show_progress`
 
     Returns
     -------
@@ -63,5 +63,5 @@ def export(
     if vertices is not None:
         check_vertices(stored, vertices, overwrite=overwrite)
     room = find_budget(target, parse_size(memory), threads, scratch)
-    export_matrix(stored, target, chosen, room, on_progress or ignore, vertices)
+    export_matrix(stored, target, chosen, room, make_report(progress), vertices)
     return stored.info

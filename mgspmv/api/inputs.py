@@ -21,7 +21,6 @@ from mgspmv.ingest.interchange import to_host
 from mgspmv.ingest.objects import is_sparse
 from mgspmv.ingest.zarr_groups import find_matrix_store, is_group_path
 from mgspmv.model import Kind
-from mgspmv.monitor.progress import make_report
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.read import StoredMatrix, open_store
 
@@ -75,7 +74,7 @@ def reads_input(
         def run(A: Any, *args: P.args, **kwargs: P.kwargs) -> R:
             given: dict[str, Any] = {**kwargs}
             weight = given.get("weight", True)
-            reading: dict[str, Any] = {"on_progress": make_report(given.get("progress")), **options}
+            reading: dict[str, Any] = {"progress": given.get("progress"), **options}
             matrix = as_matrix(A, kind, weight=weight, **reading)
             if isinstance(weight, str):
                 given["weight"] = True

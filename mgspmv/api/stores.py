@@ -28,9 +28,8 @@ from mgspmv.model import (
     Progress,
     SelfLoops,
     check_choice,
-    ignore,
 )
-from mgspmv.monitor.progress import watched
+from mgspmv.monitor.progress import ProgressOption, make_report, watched
 from mgspmv.order import METHODS, check_square
 from mgspmv.solvers.placing import check_threads, parse_size
 from mgspmv.store.locations import StoreLike
@@ -61,7 +60,7 @@ def ingest(
     scratch: str | os.PathLike[str] | None = None,
     client: Any = None,
     timeout: float = 30.0,
-    on_progress: Progress | None = None,
+    progress: ProgressOption = None,
     **edge_list_options: Any,
 ) -> Matrix:
     """Read a matrix or graph, store it, and open it.
@@ -129,7 +128,7 @@ def ingest(
     asked = {"format": format, **edge_list_options}
     source = source.stored if isinstance(source, Matrix) else source
     opening = partial(open_source, source, kind=kind, ignore_weights=ignore_weights, **asked)
-    told = on_progress or ignore
+    told = make_report(progress)
     writing: dict[str, Any] = {"base": base, "allow_hypersparse": allow_hypersparse}
     return _store(opening, store, options, asked, told, client, memory, threads, scratch, timeout, **writing)
 
@@ -153,7 +152,7 @@ def generate(
     threads: int | None = None,
     scratch: str | os.PathLike[str] | None = None,
     timeout: float = 30.0,
-    on_progress: Progress | None = None,
+    progress: ProgressOption = None,
     **parameters: Any,
 ) -> Matrix:
     """Generate a matrix or graph, store it, and open it.
@@ -166,7 +165,7 @@ def generate(
     parameters : of the model
     kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order, overwrite : as for `ingest`
     client, memory, threads, scratch, timeout : as for `ingest`; with `client` each worker makes a range of the entries
-    on_progress : called with (phase, done, total or None)
+    progress : called with each `Phase`; True and False show and hide the progress, as does `show_progress`
 
     Returns
     -------
@@ -184,7 +183,7 @@ def generate(
     store = MemoryStore() if store is None else store
     base = check_target(store, overwrite=overwrite)
     source = make_generator(model, **parameters)
-    working = (on_progress or ignore, client, memory, threads, scratch, timeout)
+    working = (make_report(progress), client, memory, threads, scratch, timeout)
     return _store(lambda **_: source, store, options, {}, *working, base=base, allow_hypersparse=False)
 
 
@@ -266,7 +265,7 @@ def reorder(
     memory: str | int | None = None,
     threads: int | None = None,
     scratch: str | os.PathLike[str] | None = None,
-    on_progress: Progress | None = None,
+    progress: ProgressOption = None,
 ) -> Matrix:
     """Renumber the rows and columns of a stored matrix, so that products read nearby elements of x.
 
@@ -284,7 +283,7 @@ def reorder(
     overwrite : replace the matrix that is in `target`
     memory, threads, scratch : as for `ingest`: entries spill to files where they do not fit. 32 bytes per
         row must fit in memory, and for `rcm` about 20 more per entry
-    on_progress : called with (phase, done, total or None)
+    progress : called with each `Phase`; True and False show and hide the progress, as does `show_progress`
 
     Returns
     -------
@@ -311,7 +310,7 @@ def reorder(
         source = {"url": info.url, "digest": info.digest}
         return info.provenance | {"reordering": {**reordering, "source": source, **stamp()}}
 
-    return open_written(place, reorder_store(stored, place, method, describe, on_progress or ignore, room, base=base))
+    return open_written(place, reorder_store(stored, place, method, describe, make_report(progress), room, base=base))
 
 
 @watched
@@ -322,7 +321,7 @@ def transpose(
     memory: str | int | None = None,
     threads: int | None = None,
     scratch: str | os.PathLike[str] | None = None,
-    on_progress: Progress | None = None,
+    progress: ProgressOption = None,
 ) -> Matrix:
     """Add the transpose to a store, which `A.T`, `hits` and others need, as `ingest` does with `transpose=True`.
 
@@ -334,7 +333,7 @@ def transpose(
     store : store of a matrix or graph of any kind, or that matrix, opened
     keep : number of versions to keep in the store, including the new one; default all
     memory, threads, scratch : as for `ingest`: entries spill to files where they do not fit
-    on_progress : called with (phase, done, total or None)
+    progress : called with each `Phase`; True and False show and hide the progress, as does `show_progress`
 
     Returns
     -------
@@ -356,7 +355,7 @@ def transpose(
     room = find_budget(store, parse_size(memory), threads, scratch)
     source = {"version": info.version, "digest": info.digest}
     provenance = info.provenance | {"transposing": {"source": source, **stamp()}}
-    return open_written(store, transpose_store(stored, provenance, on_progress or ignore, room, keep=keep))
+    return open_written(store, transpose_store(stored, provenance, make_report(progress), room, keep=keep))
 
 
 @watched
@@ -375,7 +374,7 @@ def update(
     memory: str | int | None = None,
     threads: int | None = None,
     scratch: str | os.PathLike[str] | None = None,
-    on_progress: Progress | None = None,
+    progress: ProgressOption = None,
     **edge_list_options: Any,
 ) -> Matrix:
     """Create a version of a stored matrix or graph with entries inserted and deleted.
@@ -432,13 +431,13 @@ def update(
         made = _describe_making(sources, options, asked | {"missing": missing}) | vars(changes) | {"base": base}
         return before | {"updates": [*before.get("updates", []), made]}
 
-    report = on_progress or ignore
+    report = make_report(progress)
     writing: dict[str, Any] = {"missing": missing, "keep": keep, "allow_hypersparse": allow_hypersparse}
     return open_written(store, update_store(stored, *sources, options, describe, report, room, **writing))
 
 
 @watched
-def verify(store: StoreLike | Matrix, *, on_progress: Progress | None = None) -> list[str]:
+def verify(store: StoreLike | Matrix, *, progress: ProgressOption = None) -> list[str]:
     """Check every invariant of the current version of a store: chunks, checksums, digests, CSR, degrees, ids.
 
     Returns
@@ -449,4 +448,4 @@ def verify(store: StoreLike | Matrix, *, on_progress: Progress | None = None) ->
     ------
     StoreNotFoundError, StoreFormatError, StoreUnfinishedError : no store to check was found
     """
-    return verify_store(store.stored.place if isinstance(store, Matrix) else store, on_progress)
+    return verify_store(store.stored.place if isinstance(store, Matrix) else store, make_report(progress))

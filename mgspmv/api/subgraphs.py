@@ -16,8 +16,7 @@ from mgspmv.errors import OptionError
 from mgspmv.ingest.edge_mask import choose_edges
 from mgspmv.ingest.store_writing import find_budget
 from mgspmv.ingest.subgraph import check_bounds, write_subgraph
-from mgspmv.model import Progress, ignore
-from mgspmv.monitor.progress import watched
+from mgspmv.monitor.progress import ProgressOption, make_report, watched
 from mgspmv.solvers.placing import check_threads, parse_size
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.versions import check_target
@@ -39,7 +38,7 @@ def subgraph(
     memory: str | int | None = None,
     threads: int | None = None,
     scratch: str | os.PathLike[str] | None = None,
-    on_progress: Progress | None = None,
+    progress: ProgressOption = None,
 ) -> Matrix:
     """Write a part of a stored matrix as a separate store: the entries between some vertices, or some edges.
 
@@ -63,7 +62,7 @@ def subgraph(
     overwrite : replace the matrix that is in `target`
     memory, threads, scratch : as for `ingest`. Half of the memory must hold 10 bytes per vertex of `store` where
         some are left out (18 from 2^31 vertices on), 32 more where it is renumbered, and 72 bytes per listed edge
-    on_progress : called with (phase, done, total or None)
+    progress : called with each `Phase`; True and False show and hide the progress, as does `show_progress`
 
     Returns
     -------
@@ -99,7 +98,7 @@ def subgraph(
         return info.provenance | {"subgraphs": [*before, {**made, "source": source, **stamp()}]}
 
     writing: dict[str, Any] = {"base": base, "edges": chosen}
-    made = write_subgraph(stored, target, vertices, bounds, describe, on_progress or ignore, room, **writing)
+    made = write_subgraph(stored, target, vertices, bounds, describe, make_report(progress), room, **writing)
     return open_written(target, made)
 
 

@@ -241,7 +241,7 @@ def _set_title(title: str | None) -> Iterator[None]:
 
 
 def watched(call: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a call that takes `progress` or `on_progress` for `show_progress`; and log how it ends."""
+    """Decorate a call that takes `progress` for `show_progress`; and log how it ends."""
     return _show(call, predicts=False)
 
 
@@ -273,11 +273,10 @@ def make_report(progress: ProgressOption) -> Progress:
 
 def _show(call: Callable[P, R], *, predicts: bool) -> Callable[P, R]:
     takes = signature(call)
-    name = "on_progress" if "on_progress" in takes.parameters else "progress"
 
     @wraps(call)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        title, asked = _TITLE.get(), kwargs.get(name)
+        title, asked = _TITLE.get(), kwargs.get("progress")
         is_shown = asked if isinstance(asked, bool) else title is not None
         with log_call(call.__name__), translating(), _set_title(None):  # nested calls get no line
             if not is_shown:
@@ -285,11 +284,9 @@ def _show(call: Callable[P, R], *, predicts: bool) -> Callable[P, R]:
             given = takes.bind(*args, **kwargs)
             given.apply_defaults()
             known = given.arguments | given.arguments.get("running", {})
-            with open_progress(**_read_end(known) if predicts else {}) as progress:
-                progress.title = title or ""
-                show = progress.hear if name == "progress" else progress.on_progress
-                heard: dict[str, Any] = {name: notify_all(show, asked if callable(asked) else None)}
-                told: Any = {**kwargs, **heard}
+            with open_progress(**_read_end(known) if predicts else {}) as line:
+                line.title = title or ""
+                told: Any = {**kwargs, "progress": notify_all(line.hear, asked if callable(asked) else None)}
                 return call(*args, **told)
 
     return run

@@ -32,6 +32,7 @@ from mgspmv.errors import (
 from mgspmv.ingest import parts, shard
 from mgspmv.ingest.scratch import MemoryBudget
 from tests.support.clusters import check_left, find_left, start_cluster
+from tests.support.hearing import on_phases
 from tests.support.stores import forget_checksums
 from tests.support.waiting import HANG_S
 
@@ -297,7 +298,7 @@ def check_an_interrupt_leaves_nothing(phase, sources, in_process, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        mg.ingest(sources["far"], tmp_path / "graph", client=in_process(3), on_progress=on_progress)
+        mg.ingest(sources["far"], tmp_path / "graph", client=in_process(3), progress=on_phases(on_progress))
     check_nothing_whole(tmp_path / "graph")
 
 
@@ -317,7 +318,7 @@ def test_a_worker_that_dies_leaves_nothing_that_looks_whole(phase, sources, tmp_
                 os.kill(pids.pop(sorted(pids)[0]), signal.SIGKILL)
 
         with pytest.raises(ClusterError):
-            mg.ingest(sources["far"], tmp_path / "graph", client=client, timeout=8, on_progress=on_progress)
+            mg.ingest(sources["far"], tmp_path / "graph", client=client, timeout=8, progress=on_phases(on_progress))
         check_nothing_whole(tmp_path / "graph")
         client.wait_for_workers(3, timeout=HANG_S)
         mg.ingest(sources["far"], tmp_path / "graph", client=client)

@@ -31,6 +31,7 @@ from mgspmv.errors import (
 from mgspmv.export.export import SUFFIXES
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.store.read import open_store, read_recorded
+from tests.support.hearing import on_phases
 from tests.support.matrices import HARD
 from tests.support.memory import measure_peak
 from tests.support.pairwise import cover_pairs
@@ -310,7 +311,7 @@ def test_after_an_error_nothing_is_left(store, tmp_path, format, was_there, wher
     else:
         report, error = interrupt_late, KeyboardInterrupt
     with pytest.raises(error):
-        mg.export(store, target, format=format, overwrite=True, vertices=f"{place}/list", on_progress=report)
+        mg.export(store, target, format=format, overwrite=True, vertices=f"{place}/list", progress=on_phases(report))
     system, name = fsspec.url_to_fs(str(place))
     left = [path.rpartition("/")[2] for path in system.ls(name, detail=False)] if system.exists(name) else []
     kept = was_there and (format in FILES or where == "path")  # a group at a URL is not replaced as a whole
@@ -324,7 +325,7 @@ def test_a_group_at_a_url_is_not_taken_for_one_before_it_is_whole(store, format)
     def look(phase, done, total):
         seen.append(dict(zarr.open_group(url, mode="r").attrs))
 
-    mg.export(store, url, format=format, on_progress=look)
+    mg.export(store, url, format=format, progress=on_phases(look))
     assert len(seen) > 4
     assert all(attributes == {"mgspmv_export": format} for attributes in seen)
     attributes = dict(zarr.open_group(url, mode="r").attrs)

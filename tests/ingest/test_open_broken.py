@@ -181,10 +181,10 @@ def test_killed_before_there_was_a_store(tmp_path):
         """
         import os, signal, sys
         import mgspmv as mg
-        def kill(phase, done, total):
-            if phase == "sort and write" and done:
+        def kill(phase):
+            if phase.name == "sort and write" and phase.done:
                 os.kill(os.getpid(), signal.SIGKILL)
-        mg.generate("uniform", sys.argv[1], n_vertices=100, n_edges=900, on_progress=kill)
+        mg.generate("uniform", sys.argv[1], n_vertices=100, n_edges=900, progress=kill)
         """
     )
     assert subprocess.run([sys.executable, "-c", code, tmp_path / "store"], check=False).returncode == -9

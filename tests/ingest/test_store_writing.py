@@ -32,6 +32,7 @@ from mgspmv.model import IngestOptions
 from mgspmv.store.read import open_store
 from mgspmv.store.versions import check_target
 from tests.support.arrays import build_matrix, transpose_arrays, write_store
+from tests.support.hearing import on_phases
 from tests.support.shrinking import shrink
 
 PLENTY = 1 << 40
@@ -366,7 +367,7 @@ def test_reading_says_how_many_entries_there_will_be(tmp_path, kind):
     else:
         path.write_bytes(gzip.compress(text) if kind == "gz" else text)
     said = []
-    mg.ingest(path, tmp_path / "b.zarr", **options, on_progress=lambda *each: said.append(each))
+    mg.ingest(path, tmp_path / "b.zarr", **options, progress=on_phases(lambda *each: said.append(each)))
     read = [(done, total) for phase, done, total in said if phase == "read"]
     assert all(total is None for _, total in read) == (kind == "pipe")
     assert read[-1][1] in (None, read[-1][0])

@@ -22,6 +22,7 @@ import mgspmv as mg
 from mgspmv.errors import OptionError, ShapeError, SourceError, StoreError
 from mgspmv.ingest.scratch import MemoryBudget
 from tests.support.arrays import read_arrays
+from tests.support.hearing import on_phases
 from tests.support.pairwise import cover_pairs
 from tests.support.shrinking import shrink
 from tests.support.stores import Crash, CrashingStore
@@ -159,7 +160,7 @@ def test_whatever_the_memory(small, monkeypatch, memory, n_columns, weighted):
         place,
         insert=(*ends[:, new], *(v[new] for v in values)),
         delete=tuple(gone),
-        on_progress=lambda phase, *_: heard.append(phase),
+        progress=on_phases(lambda phase, *_: heard.append(phase)),
         n_vertices=60,
     ).info
     is_gone = np.isin(ends[0] * 60 + ends[1], gone[0] * 60 + gone[1]) & (np.arange(600) < 200)

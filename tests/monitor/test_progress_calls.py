@@ -16,7 +16,7 @@ import mgspmv.monitor.progress
 from mgspmv.errors import ConvergenceError
 from mgspmv.model import Event, Phase
 from mgspmv.monitor.progress import show_progress
-from tests.support.hearing import on_both, on_events
+from tests.support.hearing import on_both, on_events, on_phases
 from tests.support.waiting import wait_for
 
 
@@ -108,7 +108,9 @@ def test_stores_products_and_batches_are_shown_by_phases(
     heard: list[str] = []
     with mg.show_progress():
         mg.ingest(
-            (np.array([0, 1]), np.array([1, 0])), tmp_path / "h.zarr", on_progress=lambda *told: heard.append(told[0])
+            (np.array([0, 1]), np.array([1, 0])),
+            tmp_path / "h.zarr",
+            progress=on_phases(lambda *told: heard.append(told[0])),
         )
         A = mg.open_matrix(store)
         mg.pagerank_batch(A, [[1], [2]])

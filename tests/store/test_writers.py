@@ -21,6 +21,7 @@ import mgspmv as mg
 from mgspmv.errors import StoreError, StoreNotFoundError
 from mgspmv.store import writers
 from tests.support.buckets import serve_s3
+from tests.support.hearing import on_phases
 from tests.support.stores import WatchingStore, list_keys, list_version_names
 
 # --- stopping --------------------------------------------------------------------------------------------------------
@@ -391,7 +392,7 @@ def test_a_writer_leaves_no_lock_and_says_who_holds_it_meanwhile(tmp_path):
                 mg.update(tmp_path / "a", insert=pack(B))
             said.append(str(caught.value))
 
-    mg.update(tmp_path / "a", insert=pack(A), on_progress=interfere)
+    mg.update(tmp_path / "a", insert=pack(A), progress=on_phases(interfere))
     assert f"a is being written by process {os.getpid()} on {platform.node()} since 20" in said[0]
     assert "nothing was changed" in said[0]
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["versions", "zarr.json"]

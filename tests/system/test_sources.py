@@ -30,6 +30,7 @@ from mgspmv.errors import (
 from mgspmv.ingest.generate import UniformSource
 from mgspmv.kernels.device import has_device
 from mgspmv.model import Event, MatrixInfo, Status
+from tests.support.hearing import on_phases
 from tests.support.matrices import HARD
 from tests.support.pairwise import cover_pairs
 from tests.support.placed import call_placed
@@ -719,16 +720,16 @@ def test_generators_that_are_refused(model, parameters, message):
 def test_progress():
     heard = []
     report = lambda *args: heard.append(args)  # noqa: E731  # handed on by name
-    mg.ingest(make_coo(HARD["ring"]), "a.zarr", transpose=True, on_progress=report)
+    mg.ingest(make_coo(HARD["ring"]), "a.zarr", transpose=True, progress=on_phases(report))
     phases = list(dict.fromkeys(phase for phase, _, _ in heard))
     assert phases == ["read", "sort and write", "write the transpose"]
     assert [done for phase, done, _ in heard if phase == "read"] == [7]
     assert all(total is None or done <= total for _, done, total in heard)
     heard.clear()
-    mg.generate("uniform", "b.zarr", n_vertices=5, n_edges=9, on_progress=report)
+    mg.generate("uniform", "b.zarr", n_vertices=5, n_edges=9, progress=on_phases(report))
     assert {phase for phase, _, _ in heard} == {"read", "sort and write"}
     heard.clear()
-    assert mg.verify("a.zarr", on_progress=report) == []
+    assert mg.verify("a.zarr", progress=on_phases(report)) == []
     assert heard
 
 
