@@ -19,7 +19,7 @@ from mgspmv.kernels.operands import choose_precision
 from mgspmv.kernels.rates import measure_device, measure_rates
 from mgspmv.kernels.select import choose_backend, find_step_layout
 from mgspmv.lookup import VertexLookup
-from mgspmv.model import Precision, Progress, check_choice, describe_entries, ignore
+from mgspmv.model import Precision, check_choice, describe_entries
 from mgspmv.monitor.progress import ProgressOption, make_report, watched
 from mgspmv.partition import plan_rows, predict_seconds
 from mgspmv.plan import Plan
@@ -311,9 +311,9 @@ class Matrix(EmbeddedMatrix):
         options |= {"device_memory": device_memory, "host_memory": host_memory, "transport": transport}
         placed = self._place(Placement(client, timeout=timeout, recover=recover, **options))
         reads: dict[str, Any] = {"precision": precision, "weights": weight, "top": self._read_top(stop)}
-        return placed.distribute_as_placed(make_report(progress), checkpoint=checkpoint, **reads)
+        return placed.distribute_as_placed(progress, checkpoint=checkpoint, **reads)
 
-    def distribute_as_placed(self, on_progress: Progress = ignore, **reads: Any) -> DistributedMatrix:
+    def distribute_as_placed(self, progress: ProgressOption = None, **reads: Any) -> DistributedMatrix:
         """Load the matrix on the cluster of its placement.
 
         Parameters
@@ -322,7 +322,7 @@ class Matrix(EmbeddedMatrix):
         """
         from mgspmv.cluster.matrix import distribute_matrix
 
-        return distribute_matrix(self.stored, self.place, on_progress, **reads)
+        return distribute_matrix(self.stored, self.place, make_report(progress), **reads)
 
     def multiply(self, x: Any, *, precision: Literal["float32", "float64"] | None = None, **options: Any) -> Any:
         """Return alpha * A @ x + beta * y, where the matrix is placed; arguments as for `mgspmv.spmv`."""

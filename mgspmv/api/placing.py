@@ -76,7 +76,7 @@ class Call:
         if not isinstance(matrix, Matrix):
             yield matrix
             return
-        with matrix.distribute_as_placed(self.report, **reads) as distributed:
+        with matrix.distribute_as_placed(self.progress, **reads) as distributed:
             yield distributed
 
     def report(self, phase: str, done: int, total: int | None) -> None:
