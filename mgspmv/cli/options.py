@@ -166,7 +166,7 @@ OPTIONS: dict[str, Any] = {
 }
 """Options of several commands, and options with long help, by the name of their parameter.
 
-The key `COMMAND.NAME` or `GROUP.NAME` takes precedence over `NAME`."""
+The key `COMMAND.NAME` takes precedence over `NAME`."""
 
 
 @dataclass(frozen=True)

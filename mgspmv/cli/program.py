@@ -126,65 +126,49 @@ app = typer.Typer(
 
 def add_command(group: typer.Typer, command: Callable[..., Any], name: str | None = None, **options: Any) -> None:
     """Add a command with the options of its groups and of all commands, and shell completion of choices."""
-    group.command(name, cls=Command, **options)(_take_mode(_take_settings(_take_groups(command))))
+    group.command(name, cls=Command, **options)(_take_options(command))
 
 
-def _take_groups(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a callable to take the fields of its dataclass parameters in place of these, at any depth."""
-    own = signature(call, eval_str=True).parameters
-    groups: dict[str, Any] = {name: p.annotation for name, p in own.items() if is_dataclass(p.annotation)}
-    makers = {name: _take_groups(group) for name, group in groups.items()}
-    fields = {name: signature(make).parameters for name, make in makers.items()}
-
-    @wraps(call)
-    def run(**given: Any) -> Any:
-        made = {name: make(**{field: given.pop(field) for field in fields[name]}) for name, make in makers.items()}
-        return call(**given, **made)
-
-    taken = [p for name, parameter in own.items() for p in fields.get(name, {name: parameter}).values()]
-    _set_parameters(run, [_describe_option(call.__name__, parameter) for parameter in taken])
-    return run
-
-
-def _take_settings(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a command to take its settings by `--set`; they are the attribute `settings` of the result."""
-    own = signature(command).parameters
+def _take_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a command to take the fields of its dataclass parameters, its settings by `--set`, and the options of all
+    commands, which `find_mode` reads. The settings are the attribute `settings` of the result."""
+    own = {parameter.name: parameter for parameter in _list_parameters(command, command.__name__)}
     settings = {name: parameter for name, parameter in own.items() if name in SETTINGS}
-    kept = [parameter for name, parameter in own.items() if name not in settings]
-
-    @wraps(command)
-    def run(set: Sequence[str] | None, **given: Any) -> Any:
-        defaults = {name: parameter.default for name, parameter in settings.items()}
-        return command(**given, **defaults | read_settings(set or (), settings))
-
-    if not settings:
-        return command
-    _set_parameters(run, [*kept, make_option(settings)])
-    vars(run)["settings"] = settings
-    return run
-
-
-def _take_mode(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a command to accept the options that all commands have, which `find_mode` reads."""
-    own, added = (signature(_take_groups(call)).parameters for call in (command, Mode))
 
     @wraps(command)
     def run(**given: Any) -> Any:
-        return command(**{name: given[name] for name in own})
+        if settings:
+            given |= {name: parameter.default for name, parameter in settings.items()}
+            given |= read_settings(given["set"] or (), settings)
+        return _call(command, given)
 
-    _set_parameters(run, [*own.values(), *added.values()])
+    kept = [parameter for name, parameter in own.items() if name not in settings]
+    kept += [make_option(settings)] if settings else []
+    kept += _list_parameters(Mode, command.__name__)
+    vars(run).update(settings=settings, __signature__=Signature(kept))
+    run.__annotations__ = {p.name: p.annotation for p in kept}
     return run
 
 
-def _set_parameters(function: Callable[..., Any], parameters: Sequence[Parameter]) -> None:
-    """Set the parameters that Typer sees on a function of keywords."""
-    taken: Any = function
-    taken.__signature__ = Signature(parameters)
-    taken.__annotations__ = {p.name: p.annotation for p in parameters}
+def _list_parameters(call: Callable[..., Any], owner: str) -> Iterator[Parameter]:
+    """Yield the parameters of a command or group, described, with the fields of groups in place of these."""
+    for parameter in signature(call, eval_str=True).parameters.values():
+        if is_dataclass(parameter.annotation):
+            yield from _list_parameters(parameter.annotation, owner)
+        else:
+            yield _describe_option(owner, parameter)
+
+
+def _call(call: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+    """Call a command or make a group of the values of options, by name."""
+    own = signature(call, eval_str=True).parameters
+    return call(
+        **{name: _call(p.annotation, given) if is_dataclass(p.annotation) else given[name] for name, p in own.items()}
+    )
 
 
 def _describe_option(owner: str, parameter: Parameter) -> Parameter:
-    """Annotate a parameter of a command or group with its entry in `OPTIONS`."""
+    """Annotate a parameter of a command, or of one of its groups, with its entry in `OPTIONS`."""
     kind, key = parameter.annotation, f"{owner}.{parameter.name}"
     is_described = get_origin(kind) is Annotated
     kind, *said = get_args(kind) if is_described else (kind,)
@@ -222,7 +206,7 @@ def _print_version(wanted: bool) -> None:
 
 
 @app.callback()
-@_take_mode
+@_take_options
 def _accept_version(
     version: Annotated[
         bool,
