@@ -11,13 +11,15 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import typer
+
 from mgspmv.cli import clusters
 from mgspmv.cli.centrality import eigenvector, hits, katz, stationary
 from mgspmv.cli.doctor import doctor
 from mgspmv.cli.make_stores import generate, ingest, update
 from mgspmv.cli.pipelines import run
 from mgspmv.cli.products import plan, spmv
-from mgspmv.cli.program import add_command, app
+from mgspmv.cli.program import Group, add_command, app
 from mgspmv.cli.ranking import pagerank, pagerank_batch
 from mgspmv.cli.results import report, summary, top
 from mgspmv.cli.runs import cancel, status
@@ -58,7 +60,15 @@ PANELS: dict[str, dict[Callable[..., Any], str]] = {
 for panel, commands in PANELS.items():
     for command, example in commands.items():
         add_command(app, command, rich_help_panel=panel, epilog=f"Example: mgspmv {example}")
-app.add_typer(clusters.app, name="cluster", rich_help_panel="Clusters")
+group = typer.Typer(
+    cls=Group,
+    no_args_is_help=True,
+    help="Start, list and stop clusters on this machine.",
+    epilog="Example: mgspmv cluster start",
+)
+for command, example in ((clusters.start, " --backend cuda"), (clusters.status, ""), (clusters.stop, "")):
+    add_command(group, command, epilog=f"Example: mgspmv cluster {command.__name__}{example}")
+app.add_typer(group, name="cluster", rich_help_panel="Clusters")
 
 
 def main(args: list[str] | None = None, name: str = "mgspmv") -> None:

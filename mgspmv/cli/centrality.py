@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mgspmv.cli.iteration import Iteration
+from mgspmv.cli.iteration import VectorIteration
 from mgspmv.cli.outputs import find_outputs
 from mgspmv.cli.program import Answer
 from mgspmv.errors import OptionError
 
 
-def _answer(iteration: Iteration, call: str, vectors: Sequence[str] = (), **own: Any) -> Answer:
+def _answer(iteration: VectorIteration, call: str, vectors: Sequence[str] = (), **own: Any) -> Answer:
     """Compute one vector by a function of the API, write it, and make the answer."""
     outputs = find_outputs(iteration.output, overwrite=iteration.overwrite)
     solution, failure = iteration.compute(call, vectors, **own)
     return iteration.write(solution, outputs, failure)
 
 
-def hits(iteration: Iteration, hubs: list[str] | None = None, normalized: bool = True) -> Answer:
+def hits(iteration: VectorIteration, hubs: list[str] | None = None, normalized: bool = True) -> Answer:
     """Compute hubs and authorities (HITS) of a graph; --output takes the authorities. Needs the stored transpose."""
     of_hubs = find_outputs(hubs, overwrite=iteration.overwrite, option="--hubs")
     of_authorities = find_outputs(iteration.output, overwrite=iteration.overwrite)
@@ -34,7 +34,7 @@ def hits(iteration: Iteration, hubs: list[str] | None = None, normalized: bool =
     return Answer({name: answer.payload for name, answer in answers.items()}, parts, failure, lines)
 
 
-def katz(iteration: Iteration, alpha: str = "0.1", beta: str = "1.0", normalized: bool = True) -> Answer:
+def katz(iteration: VectorIteration, alpha: str = "0.1", beta: str = "1.0", normalized: bool = True) -> Answer:
     """Compute the Katz centrality of the vertices of a graph."""
     number = None if alpha == "auto" else _parse_number("--alpha", alpha)
     return _answer(iteration, "katz", ["beta"], alpha=number, beta=beta, normalized=normalized)
@@ -47,11 +47,11 @@ def _parse_number(option: str, text: str) -> float:
         raise OptionError(f"{option} must be a number or auto, not {text!r}") from None
 
 
-def eigenvector(iteration: Iteration) -> Answer:
+def eigenvector(iteration: VectorIteration) -> Answer:
     """Compute the eigenvector centrality of the vertices of a graph."""
     return _answer(iteration, "eigenvector_centrality")
 
 
-def stationary(iteration: Iteration, lazy: float = 0.0) -> Answer:
+def stationary(iteration: VectorIteration, lazy: float = 0.0) -> Answer:
     """Compute the stationary vector of a Markov chain, a store of kind stochastic."""
     return _answer(iteration, "stationary", lazy=lazy)

@@ -7,15 +7,12 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from mgspmv.cli.mode import print_note
-from mgspmv.cli.options import argument
 from mgspmv.cli.placement import PlacementOptions
 from mgspmv.cli.stored import list_report
 from mgspmv.errors import OptionError, SourceError, StoreFormatError
 
 if TYPE_CHECKING:
     from mgspmv.model import Kind
-
-GRAPH: Any = argument("GRAPH", "Matrix store, or a file of edges as for `mgspmv ingest`: path or URL.")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Commands that iterate over one vector: shared options, progress and output."""
+"""Commands that iterate over vectors: shared options, progress and output."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from mgspmv.cli.graphs import GRAPH, open_graph
+from mgspmv.cli.graphs import open_graph
 from mgspmv.cli.mode import note_checkpoint, print_note
 from mgspmv.cli.options import option
 from mgspmv.cli.outputs import Outputs
-from mgspmv.cli.placement import ComputingOptions, PlacementOptions, check_choices, open_client
+from mgspmv.cli.placement import ComputingOptions, PlacementOptions, open_client
 from mgspmv.cli.program import Answer
 from mgspmv.cli.solutions import answer_ranks
-from mgspmv.errors import ConvergenceError
+from mgspmv.errors import ConvergenceError, OptionError
 
 if TYPE_CHECKING:
     from mgspmv.api import Checkpoint
@@ -23,23 +23,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Iteration:
-    """Options shared by commands that iterate over one vector."""
+    """Options shared by commands that iterate over vectors."""
 
-    graph: Annotated[str, GRAPH]
+    graph: str
     output: list[str] | None = None
     tol: float | None = None
     norm: str = "l1"
     max_iter: int = 100
-    nstart: str | None = None
     ignore_weights: bool = False
-    precision: Annotated[str, option("Precision of vectors and values.", "float64|float32")] = "float64"
     place: ComputingOptions
-    executor: Annotated[str, option("Executor of the iterations.", "auto|embedded|tasks|supersteps")] = "auto"
-    top: int = 10
     overwrite: bool = False
 
     def compute(
-        self, call: str, vectors: Sequence[str] = (), *, reverse: bool = False, **own: Any
+        self, call: str, vectors: Sequence[str] = (), *, reverse: bool = False, seeds: str | None = None, **own: Any
     ) -> tuple[Any, ConvergenceError | None]:
         """Call a function of the API; return its result, and the error if it did not converge.
 
@@ -47,25 +43,46 @@ class Iteration:
         ----------
         vectors : names in `own` that are vectors over vertices
         reverse : call it with the transpose
+        seeds : table of the personalizations of a batch
         """
         from mgspmv import api
         from mgspmv.cli.vectors import read_vectors
+        from mgspmv.ingest.seeds import read_seeds
 
-        check_choices(self.place, executor=self.executor, **{name: own[name] for name in ("transport",) if name in own})
-        options = {name: getattr(self, name) for name in ("tol", "norm", "max_iter", "precision")}
+        options: dict[str, Any] = {name: getattr(self, name) for name in ("tol", "norm", "max_iter")}
         options |= {"weight": not self.ignore_weights} | own
-        placing = {name: options.pop(name) for name in ("kernel", "transport", "recover") if name in own}
+        placing = {name: options.pop(name) for name in ("executor", "kernel", "transport", "recover") if name in own}
         reading: dict[str, Any] = {"kind": "stochastic" if call == "stationary" else "graph"}
         reading["transpose"] = reverse or call == "hits"
         with open_graph(self.graph, self.place, **reading) as opened, opened.T if reverse else opened as matrix:
-            given = {"nstart": self.nstart} | {name: options.pop(name) for name in vectors}
+            if seeds is not None:
+                options["personalization"] = read_seeds(seeds, string_ids=matrix.info.vertex_ids == "string")
+            given = {name: options.pop(name) for name in vectors}
             options |= read_vectors(matrix, aligns=call == "pagerank", **given)
 
             def compute(client: Any, progress: Callable[[Event | Phase], None]) -> Any:
-                placed = self.place.place(matrix, client, executor=self.executor, **placing)
-                return getattr(api, call)(placed, **options, progress=progress)
+                return getattr(api, call)(self.place.place(matrix, client, **placing), **options, progress=progress)
 
-            return listen(compute, self.place, own.get("checkpoint"))
+            return _listen(compute, self.place, own.get("checkpoint"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorIteration(Iteration):
+    """Options shared by commands that iterate over one vector."""
+
+    nstart: str | None = None
+    precision: Annotated[str, option("Precision of vectors and values.", "float64|float32")] = "float64"
+    executor: Annotated[str, option("Executor of the iterations.", "auto|embedded|tasks|supersteps")] = "auto"
+    top: int = 10
+
+    def __post_init__(self) -> None:
+        if self.executor == "embedded" and not self.place.is_embedded:
+            raise OptionError("--executor embedded computes in this process; leave out --cluster and --scheduler")
+
+    def compute(self, call: str, vectors: Sequence[str] = (), **own: Any) -> tuple[Any, ConvergenceError | None]:
+        """Call a function of the API for one vector, as `Iteration.compute`."""
+        own |= {name: getattr(self, name) for name in ("nstart", "precision", "executor")}
+        return super().compute(call, ["nstart", *vectors], **own)
 
     def write(
         self,
@@ -75,14 +92,10 @@ class Iteration:
         order: Stability | None = None,
     ) -> Answer:
         """Write a vector, and make the answer; `order` as in `answer_ranks`."""
-        from mgspmv.saving import generate_csv
-
-        outputs.save(solution, overwrite=self.overwrite)
-        answer = answer_ranks(solution, solution.top(self.top), outputs.paths, failure, order)
-        return outputs.print(answer, generate_csv(solution))
+        return outputs.write(solution, answer_ranks(solution, solution.top(self.top), outputs.paths, failure, order))
 
 
-def listen(
+def _listen(
     compute: Callable[[Any, Callable[[Event | Phase], None]], Any],
     place: PlacementOptions,
     checkpoint: Checkpoint | None = None,

@@ -37,7 +37,7 @@ _ARGUMENT = re.compile(
 """Pattern of an argument with its value and alternative values."""
 
 _SEPARATOR = r"(?:,? (?:or|and) |, )"
-_COMMAND = re.compile(r"(?<![\w.])mgspmv\.([a-z_]+)\(([^()]*)\)")
+_COMMAND = re.compile(r"(?<![\w.])mgspmv\.([a-z_]+)\(store\)")
 _CALL = re.compile(r"(?<!\w)\.?[a-z_][\w.]*\((?!s\))")
 _VERBS = "pass|leave|use|give|name|choose|allow|add|raise|set|ingest|compute|make|free|take|say|call|increase"
 _ADVICE = re.compile(rf"\b(?:{_VERBS})\b")
@@ -113,14 +113,7 @@ def translate(message: str, options: CommandOptions, commands: Mapping[str, Comm
 def _write_command(found: re.Match[str], commands: Mapping[str, CommandOptions]) -> str:
     """Return a call of a package function as the command of the same name, or unchanged if there is none."""
     name = found[1].replace("_", "-")
-    if name not in commands:
-        return found[0]
-    given = [_rename_any(argument, commands[name]) for argument in filter(None, found[2].split(", "))]
-    return f"`{' '.join(['mgspmv', name, *given])}`"
-
-
-def _rename_any(argument: str, options: CommandOptions) -> str:
-    return options[argument].name if argument in options else translate(argument, options)
+    return f"`mgspmv {name} {commands[name]['store'].name}`" if name in commands else found[0]
 
 
 def _rename(name: str, options: CommandOptions) -> str | None:
@@ -149,8 +142,8 @@ class _Translator:
 
     def translate(self, text: str) -> tuple[str, bool]:
         """Translate a part of a message; also return whether all of it has a counterpart on the command line."""
-        text, n_removed = self._drop_unknown(text)
-        is_known = not _CALL.search(text) and (not n_removed or _ARGUMENT.search(text) is not None)
+        text, has_dropped = self._drop_unknown(text)
+        is_known = not _CALL.search(text) and (not has_dropped or _ARGUMENT.search(text) is not None)
         done, end = "", 0
         for found in _ARGUMENT.finditer(text):
             option = self._find(found["name"], text[: found.start()])
@@ -170,22 +163,16 @@ class _Translator:
         named = [self.others[word] for word in words if word in self.others]
         return next((each[name] for each in (*named[::-1], self.options) if name in each), None)
 
-    def _drop_unknown(self, text: str) -> tuple[str, int]:
-        """Drop arguments that the command lacks from lists with others that it has."""
-        unknown = [
-            found for found in _ARGUMENT.finditer(text) if self._find(found["name"], text[: found.start()]) is None
-        ]
-        n_known = len(_ARGUMENT.findall(text)) - len(unknown)
-        if not n_known:
-            return text, 0
-        for found in reversed(unknown):
-            before = re.search(f"{_SEPARATOR}$", text[: found.start()])
-            after = re.match(_SEPARATOR, text[found.end() :])
-            if before:
-                text = text[: before.start()] + text[found.end() :]
-            elif after:
-                text = text[: found.start()] + text[found.end() + after.end() :]
-        return text, len(unknown)
+    def _drop_unknown(self, text: str) -> tuple[str, bool]:
+        """Drop arguments that the command lacks from lists with others that it has; return whether any was dropped."""
+        found = list(_ARGUMENT.finditer(text))
+        unknown = [own for own in found if self._find(own["name"], text[: own.start()]) is None]
+        if not 0 < len(unknown) < len(found):
+            return text, False
+        for own in unknown:
+            argument = re.escape(own[0])
+            text = re.sub(rf"{_SEPARATOR}{argument}|{argument}{_SEPARATOR}", "", text, count=1)
+        return text, True
 
     def _write(self, done: str, option: Option, found: re.Match[str]) -> str:
         value, more = found["value"] or "", found["more"] or ""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from inspect import Parameter
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -25,6 +27,26 @@ def list_choices(metavar: str | None) -> list[str]:
     return words if len(words) > 1 else []
 
 
+def make_completion(words: list[str]) -> Callable[[str], list[str]] | None:
+    """Return the function that completes one of the words in a shell; None without words."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete)]
+
+    return complete if words else None
+
+
+def check_choices(parameters: Mapping[str, Parameter], values: Mapping[str, Any]) -> None:
+    """Raise `OptionError` for a value that is not one of the words that its option takes."""
+    from mgspmv.model import check_choice
+
+    for name, parameter in parameters.items():
+        metavar, value = get_args(parameter.annotation)[1].metavar, values[name]
+        words = list_choices(metavar)
+        if value is not None and words and words == metavar.split("|"):
+            check_choice(name, value, tuple(map(type(value), words)))
+
+
 OPTIONS: dict[str, Any] = {
     # all commands
     "json": option("Answer with one JSON object."),
@@ -33,6 +55,7 @@ OPTIONS: dict[str, Any] = {
     "debug": option("Show the traceback of an error."),
     # stores and files
     "store": argument("STORE", "Matrix store: local path or URL."),
+    "graph": argument("GRAPH", "Matrix store, or a file of edges as for `mgspmv ingest`: path or URL."),
     "ingest.source": argument(
         "SOURCE",
         "Matrix Market, edge list, Parquet, .npz, or a Zarr group of anndata, binsparse or CSR; path, URL, or "
@@ -68,8 +91,6 @@ OPTIONS: dict[str, Any] = {
     "order": option("Order of rows and columns, as by `mgspmv reorder`.", "none|rcm|degree|dealt"),
     "memory": option("Memory limit per process, such as 4GiB; default half of the free memory.", "SIZE"),
     "scratch": option("Folder for data that does not fit in memory; default the folder of the output.", "DIR"),
-    # update
-    # generate
     # reorder, subgraph, export
     "method": option(
         "Order: smallest bandwidth; longest rows first; these dealt to 256 parts; as in the source.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,15 +21,16 @@ class Outputs:
     prints: bool
     """Whether the CSV is written to standard output, and the answer to standard error."""
 
-    def save(self, result: Any, *, overwrite: bool) -> None:
-        """Write ranks to each of `paths`, each atomically."""
+    overwrite: bool
+
+    def write(self, result: Any, answer: Answer) -> Answer:
+        """Write ranks to each of `paths`, each atomically; return the answer, where requested with their CSV lines."""
+        from mgspmv.saving import generate_csv
+
         for k, path in enumerate(self.paths):
             note_checkpoint(f"{', '.join(self.paths[:k]) or 'nothing'} is written")
-            result.save(path, overwrite=overwrite)
-
-    def print(self, answer: Answer, lines: Iterator[bytes]) -> Answer:
-        """Return the answer, with CSV lines for standard output where requested."""
-        return replace(answer, lines=lines) if self.prints else answer
+            result.save(path, overwrite=self.overwrite)
+        return replace(answer, lines=generate_csv(result)) if self.prints else answer
 
 
 def find_outputs(named: Sequence[str] | None, *, overwrite: bool, option: str = "-o") -> Outputs:
@@ -46,7 +47,7 @@ def find_outputs(named: Sequence[str] | None, *, overwrite: bool, option: str = 
     """
     from mgspmv.saving import check_target
 
-    outputs = Outputs([path for path in named or [] if path != STDOUT], STDOUT in (named or []))
+    outputs = Outputs([path for path in named or [] if path != STDOUT], STDOUT in (named or []), overwrite)
     if outputs.prints and MODE.get().json:
         raise OptionError(f"{option} - and --json both write to standard output; leave one of them out")
     for path in outputs.paths:

@@ -80,12 +80,6 @@ class ComputingOptions(PlacementOptions):
     device_memory: str | None = None
     host_memory: str | None = None
 
-    def __post_init__(self) -> None:
-        from mgspmv.model import check_choice
-
-        super().__post_init__()
-        check_choice("--backend", self.backend, ("auto", "cpu", "cuda"))
-
     def place(self, matrix: Matrix, client: Any, **options: Any) -> Matrix:
         """Return a matrix placed on a client, or in this process without one.
 
@@ -123,23 +117,6 @@ def read_literal(text: str) -> Any:
     with suppress(ValueError):
         return json.loads(text)
     return text
-
-
-def check_choices(place: PlacementOptions, **chosen: Any) -> None:
-    """Check options early, before a cluster is started and waited for."""
-    from mgspmv.kernels.many import WIDTHS
-    from mgspmv.model import check_choice
-
-    choices: dict[str, tuple[str, tuple[Any, ...]]] = {
-        "executor": ("--executor", ("auto", "embedded", "tasks", "supersteps")),
-        "transport": ("--set transport", ("auto", "nccl", "peer")),
-        "width": ("--set width", (*WIDTHS, None)),
-    }
-    for name, value in chosen.items():
-        option, words = choices[name]
-        check_choice(option, value, words)
-    if chosen.get("executor") == "embedded" and not place.is_embedded:
-        raise OptionError("--executor embedded computes in this process; leave out --cluster and --scheduler")
 
 
 @contextmanager

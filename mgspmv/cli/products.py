@@ -45,53 +45,50 @@ def plan(
     with api.open(store) as matrix, open_client(place) as client:
         plan = matrix.plan(1 if workers is None else workers, **options, client=client)
     titles, rows = _list_workers(plan)
-    totals = {"operation": plan.operation, "precision": plan.precision}
-    if not any(w.has_device for w in plan.workers):
-        totals["memory of a worker"] = format_bytes(plan.memory_bytes)
-    if watch_bytes := max(w.watch_bytes for w in plan.workers):
-        totals[f"host memory of a worker for --stop {stop}"] = format_bytes(watch_bytes)
-    if copy_bytes := max(w.copy_bytes for w in plan.workers):
-        totals["host memory of a worker for --checkpoint"] = format_bytes(copy_bytes)
-    totals |= {"received in all, per iteration": format_bytes(plan.exchange_bytes)}
-    if plan.seconds_per_iteration is not None:
-        totals["predicted time of an iteration"] = plan.describe_seconds()
-    if plan.n_idle:
-        totals["workers without rows"] = f"{plan.n_idle:,}"
+    has_device = any(w.has_device for w in plan.workers)
+    watch_bytes, copy_bytes = (max(getattr(w, name) for w in plan.workers) for name in ("watch_bytes", "copy_bytes"))
+    totals = {
+        "operation": plan.operation,
+        "precision": plan.precision,
+        "memory of a worker": None if has_device else format_bytes(plan.memory_bytes),
+        f"host memory of a worker for --stop {stop}": format_bytes(watch_bytes) if watch_bytes else None,
+        "host memory of a worker for --checkpoint": format_bytes(copy_bytes) if copy_bytes else None,
+        "received in all, per iteration": format_bytes(plan.exchange_bytes),
+        "predicted time of an iteration": None if plan.seconds_per_iteration is None else plan.describe_seconds(),
+        "workers without rows": f"{plan.n_idle:,}" if plan.n_idle else None,
+    }
     totals |= _describe_fit(plan) if client or device_memory or host_memory or not plan.fits else {}
     error = None if plan.shortage is None else CapacityError(plan.shortage)
     return Answer(plan.to_dict(), [tabulate(titles, rows), tabulate_fields(totals)], error)
 
 
-def _describe_fit(plan: Plan) -> dict[str, str]:
+def _describe_fit(plan: Plan) -> dict[str, str | None]:
     """Return whether the matrix fits, and what would hold or stream the rows that do not."""
-    fit = {"fits": ("yes, with rows that are streamed" if plan.streams else "yes") if plan.fits else "no"}
-    if plan.least_device_memory is not None:
-        fit["least device memory, with rows streamed"] = format_bytes(1.005 * plan.least_device_memory)
-    if plan.enough_workers is not None:
-        fit["workers that hold all rows"] = f"{plan.enough_workers:,}"
-    return fit
+    least, enough = plan.least_device_memory, plan.enough_workers
+    return {
+        "fits": ("yes, with rows that are streamed" if plan.streams else "yes") if plan.fits else "no",
+        "least device memory, with rows streamed": None if least is None else format_bytes(1.005 * least),
+        "workers that hold all rows": None if enough is None else f"{enough:,}",
+    }
 
 
 def _list_workers(plan: Plan) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
     """Return titles and cells of the rows and memory of each worker; with a device also the streamed bytes."""
-    titles: tuple[str, ...] = ("worker", "rows", "entries")
-    own = [(k, f"{w.start:,} .. {w.stop:,}", f"{w.nnz:,}") for k, w in enumerate(plan.workers)]
-    if not any(w.has_device for w in plan.workers):
-        titles += ("memory", "received per iteration")
-        memory = [(format_bytes(w.memory_bytes), format_bytes(w.exchange_bytes)) for w in plan.workers]
-        return titles, [(*a, *b) for a, b in zip(own, memory, strict=True)]
-    titles += ("held on", "device memory", "host memory", "streamed per iteration", "received per iteration")
-    held = [
-        (
-            w.held,
-            format_bytes(w.device_bytes) if w.has_device else "",
-            format_bytes(w.host_bytes if w.has_device else w.memory_bytes),
-            format_bytes(0 if w.streaming is None else w.streaming.streamed_bytes),
-            format_bytes(w.exchange_bytes),
-        )
-        for w in plan.workers
-    ]
-    return titles, [(*a, *b) for a, b in zip(own, held, strict=True)]
+    columns = {
+        "worker": [str(k) for k in range(len(plan.workers))],
+        "rows": [f"{w.start:,} .. {w.stop:,}" for w in plan.workers],
+        "entries": [f"{w.nnz:,}" for w in plan.workers],
+    }
+    if any(w.has_device for w in plan.workers):
+        streamed = [0 if w.streaming is None else w.streaming.streamed_bytes for w in plan.workers]
+        columns["held on"] = [w.held for w in plan.workers]
+        columns["device memory"] = [format_bytes(w.device_bytes) if w.has_device else "" for w in plan.workers]
+        columns["host memory"] = [format_bytes(w.host_bytes if w.has_device else w.memory_bytes) for w in plan.workers]
+        columns["streamed per iteration"] = list(map(format_bytes, streamed))
+    else:
+        columns["memory"] = [format_bytes(w.memory_bytes) for w in plan.workers]
+    columns["received per iteration"] = [format_bytes(w.exchange_bytes) for w in plan.workers]
+    return tuple(columns), list(zip(*columns.values(), strict=True))
 
 
 def spmv(

@@ -16,7 +16,7 @@ from copy import copy
 from dataclasses import dataclass, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import Annotated, Any, NoReturn, get_args, get_origin
+from typing import Annotated, Any, NoReturn, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -24,7 +24,7 @@ from typer.core import TyperCommand, TyperGroup
 from mgspmv.cli.help import PanelledHelp
 from mgspmv.cli.messages import UNTRANSLATED, find_options, translate
 from mgspmv.cli.mode import ARGS, KEPT, MODE, Mode, find_mode, print_note
-from mgspmv.cli.options import OPTIONS, list_choices
+from mgspmv.cli.options import OPTIONS, check_choices, list_choices, make_completion
 from mgspmv.cli.settings import SETTINGS, make_option, read_settings
 from mgspmv.errors import MgspmvError, StoreError, escape_controls, hide_secrets
 from mgspmv.monitor.progress import show_progress
@@ -140,6 +140,7 @@ def _take_options(command: Callable[..., Any]) -> Callable[..., Any]:
         if settings:
             given |= {name: parameter.default for name, parameter in settings.items()}
             given |= read_settings(given["set"] or (), settings)
+        check_choices(own, given)
         return _call(command, given)
 
     kept = [parameter for name, parameter in own.items() if name not in settings]
@@ -152,19 +153,20 @@ def _take_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _list_parameters(call: Callable[..., Any], owner: str) -> Iterator[Parameter]:
     """Yield the parameters of a command or group, described, with the fields of groups in place of these."""
-    for parameter in signature(call, eval_str=True).parameters.values():
-        if is_dataclass(parameter.annotation):
-            yield from _list_parameters(parameter.annotation, owner)
+    kinds = get_type_hints(call, include_extras=True)
+    for name, parameter in signature(call).parameters.items():
+        if is_dataclass(kinds[name]):
+            yield from _list_parameters(kinds[name], owner)
         else:
-            yield _describe_option(owner, parameter)
+            yield _describe_option(owner, parameter.replace(annotation=kinds[name]))
 
 
 def _call(call: Callable[..., Any], given: Mapping[str, Any]) -> Any:
     """Call a command or make a group of the values of options, by name."""
-    own = signature(call, eval_str=True).parameters
-    return call(
-        **{name: _call(p.annotation, given) if is_dataclass(p.annotation) else given[name] for name, p in own.items()}
-    )
+    kinds = get_type_hints(call)
+    kinds.pop("return", None)
+    groups = {name: _call(kinds[name], given) for name in kinds if is_dataclass(kinds[name])}
+    return call(**{name: given[name] for name in kinds if name not in groups}, **groups)
 
 
 def _describe_option(owner: str, parameter: Parameter) -> Parameter:
@@ -177,8 +179,7 @@ def _describe_option(owner: str, parameter: Parameter) -> Parameter:
         described.metavar = next((name for own, name in _METAVARS.items() if own in _unpack(kind)), None)
     if kind is bool and parameter.default is False and described.default is ...:  # no names were given
         described.param_decls = (f"--{parameter.name.replace('_', '-')}",)
-    if described.autocompletion is None and (names := list_choices(described.metavar)):
-        described.autocompletion = _make_completion(names)
+    described.autocompletion = described.autocompletion or make_completion(list_choices(described.metavar))
     return parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=Annotated[kind, described])
 
 
@@ -186,13 +187,6 @@ def _unpack(kind: Any) -> tuple[Any, ...]:
     """Return the types in a type such as `list[float] | None`."""
     parts = get_args(kind)
     return tuple(each for part in parts for each in _unpack(part)) if parts else (kind,)
-
-
-def _make_completion(names: list[str]) -> Callable[[str], list[str]]:
-    def complete(incomplete: str) -> list[str]:
-        return [name for name in names if name.startswith(incomplete)]
-
-    return complete
 
 
 def _print_version(wanted: bool) -> None:

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from mgspmv.cli.graphs import GRAPH, open_graph
-from mgspmv.cli.iteration import Iteration, listen
+from mgspmv.cli.iteration import Iteration, VectorIteration
 from mgspmv.cli.options import option
 from mgspmv.cli.outputs import find_outputs
-from mgspmv.cli.placement import ComputingOptions, check_choices
 from mgspmv.cli.program import Answer
 from mgspmv.cli.solutions import answer_batch
 from mgspmv.errors import OptionError
 from mgspmv.kernels.catalogue import SPARSE_KERNELS
 
+if TYPE_CHECKING:
+    from mgspmv.scores import Scaler
+
 _KERNELS = ", ".join(kernel.name for kernel in SPARSE_KERNELS if kernel.step_backends)
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankingOptions(Iteration):
+class RankingOptions(VectorIteration):
     """Options of a PageRank run that other iterations have too."""
 
     precision: str = "exact"
@@ -64,57 +65,30 @@ class PageRankFlags:
 
 def pagerank(own: PageRankFlags, ranking: RankingOptions, reverse: bool = False, scaler: str = "none") -> Answer:
     """Compute PageRank of a graph. Ranks that did not converge are written too, with exit code 5."""
-    from mgspmv.model import check_choice
-    from mgspmv.scores import Scaler
-
-    check_choice("--set scaler", scaler, get_args(Scaler))
     outputs = find_outputs(ranking.output, overwrite=ranking.overwrite)
     vectors = ("personalization", "dangling", "out_weight")
     solution, failure = ranking.compute("pagerank", vectors, reverse=reverse, **own.arguments)
-    order, solution = solution.check_order(ranking.top), solution.scale(cast(Scaler, scaler))
+    order, solution = solution.check_order(ranking.top), solution.scale(cast("Scaler", scaler))
     return ranking.write(solution, outputs, failure, order)
 
 
 def pagerank_batch(
-    graph: Annotated[str, GRAPH],
-    *,
+    iteration: Iteration,
     personalization: str | None = None,
-    output: list[str] | None = None,
     alpha: list[float] | None = None,
     top: int | None = None,
     keep_top: Annotated[int | None, option("Highest ranks to keep per vector; default all.", min=1)] = None,
-    tol: float | None = None,
-    norm: str = "l1",
-    max_iter: int = 100,
     dangling: str | None = None,
     out_weight: str | None = None,
-    ignore_weights: bool = False,
     reverse: bool = False,
     precision: str = "exact",
     width: Annotated[int | None, option("Vectors per pass; default the fastest that fits.", "2|4|8|16|32|64")] = None,
-    place: ComputingOptions,
     transport: str = "auto",
-    overwrite: bool = False,
 ) -> Answer:
     """Compute PageRank of a graph for many personalizations at once. Exit code 5 if one did not converge."""
-    from mgspmv import api
-    from mgspmv.cli.vectors import read_vectors
-    from mgspmv.ingest.seeds import read_seeds
-    from mgspmv.saving import generate_csv
-
-    check_choices(place, transport=transport, width=width)
-    outputs = find_outputs(output, overwrite=overwrite)
-    options: dict[str, Any] = {"alpha": alpha or 0.85, "tol": tol, "norm": norm, "max_iter": max_iter}
-    options |= {"weight": not ignore_weights, "precision": precision, "width": width, "keep_top": keep_top}
-    with open_graph(graph, place, transpose=reverse) as opened, opened.T if reverse else opened as matrix:
-        string_ids = matrix.info.vertex_ids == "string"
-        table = None if personalization is None else read_seeds(personalization, string_ids=string_ids)
-        options |= read_vectors(matrix, dangling=dangling, out_weight=out_weight)
-
-        def compute(client: Any, progress: Any) -> Any:
-            placed = place.place(matrix, client, transport=transport)
-            return api.pagerank_batch(placed, table, **options, progress=progress)
-
-        batch, failure = listen(compute, place)
-    outputs.save(batch, overwrite=overwrite)
-    return outputs.print(answer_batch(batch, top, outputs.paths, failure), generate_csv(batch))
+    outputs = find_outputs(iteration.output, overwrite=iteration.overwrite)
+    own: dict[str, Any] = {"alpha": alpha or 0.85, "dangling": dangling, "out_weight": out_weight, "width": width}
+    own |= {"keep_top": keep_top, "precision": precision, "transport": transport}
+    vectors = ("dangling", "out_weight")
+    batch, failure = iteration.compute("pagerank_batch", vectors, reverse=reverse, seeds=personalization, **own)
+    return outputs.write(batch, answer_batch(batch, top, outputs.paths, failure))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from inspect import Parameter
 from types import NoneType
 from typing import Annotated, Any, get_args
 
-from mgspmv.cli.options import list_choices, option
+from mgspmv.cli.options import list_choices, make_completion, option
 from mgspmv.errors import OptionError
 
 _NAMES = (
@@ -24,7 +24,8 @@ _FLAGS = {"true": True, "false": False}
 def make_option(settings: Mapping[str, Parameter]) -> Parameter:
     """Make the parameter `set` of a command, for `--set`."""
     described = option("Set an option that few people need; repeatable. KEY=VALUE is one of:", "KEY=VALUE", "--set")
-    described.autocompletion = _make_completion(settings)
+    choices = {name: list_choices(value) or [""] for name, value, _, _ in list_settings(settings)}
+    described.autocompletion = make_completion([f"{name}={word}" for name, words in choices.items() for word in words])
     return Parameter("set", Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[list[str] | None, described])
 
 
@@ -74,15 +75,3 @@ def _convert(key: str, text: str, parameter: Parameter) -> Any:
     if described.min is not None and value < described.min:
         raise OptionError(f"--set {key} must be {described.min} or more, not {text}")
     return value
-
-
-def _make_completion(settings: Mapping[str, Parameter]) -> Callable[[str], list[str]]:
-    def complete(incomplete: str) -> list[str]:
-        words = (
-            f"{name}={choice}"
-            for name, value, _, _ in list_settings(settings)
-            for choice in list_choices(value) or [""]
-        )
-        return [word for word in words if word.startswith(incomplete)]
-
-    return complete

@@ -43,28 +43,20 @@ def answer_ranks(
         if failure
         else f"{solution.status}: {translate_message(solution.status.advice)}",
         "iterations": f"{solution.iterations}",
-        **({"last change": f"{solution.changes[-1]:.3g}"} if solution.changes else {}),
-        **({"L1 error at most": solution.describe_error()} if isfinite(solution.error_bound_l1) else {}),
+        "last change": f"{solution.changes[-1]:.3g}" if solution.changes else None,
+        "L1 error at most": solution.describe_error() if isfinite(solution.error_bound_l1) else None,
         "time": format_phases(solution.seconds),
-        **({"edges per second": format_scaled(solution.edges_per_s)} if 0 < solution.edges_per_s < inf else {}),
-        **({"memory": _describe_memory(solution.memory)} if solution.memory else {}),
+        "edges per second": format_scaled(solution.edges_per_s) if 0 < solution.edges_per_s < inf else None,
+        "memory": _describe_memory(solution.memory),
+        "alpha": f"{solution.options['alpha']:.6g}, chosen to fit" if solution.options.get("alpha_chosen") else None,
+        "scores": None if solution.scaler == "none" else f"ranks scaled by {solution.scaler}",
+        "resumed after": f"{solution.resumed_after} iterations of an earlier run" if solution.resumed_after else None,
+        "recovered": "; ".join(map(_describe_recovery, solution.recoveries)),
+        "rank 0": None if solution.underflow is None else translate_message(str(solution.underflow)),
+        "highest": None if solution.stability is None else _describe_stability(solution.stability),
+        "order": None if order is None or order == solution.stability else describe_order(order),
+        "saved": ", ".join(saved),
     }
-    if solution.options.get("alpha_chosen"):
-        fields["alpha"] = f"{solution.options['alpha']:.6g}, chosen to fit"
-    if solution.scaler != "none":
-        fields["scores"] = f"ranks scaled by {solution.scaler}"
-    if solution.resumed_after:
-        fields["resumed after"] = f"{solution.resumed_after} iterations of an earlier run"
-    if solution.recoveries:
-        fields["recovered"] = "; ".join(map(_describe_recovery, solution.recoveries))
-    if solution.underflow is not None:
-        fields["rank 0"] = translate_message(str(solution.underflow))
-    if solution.stability is not None:
-        fields["highest"] = _describe_stability(solution.stability)
-    if order is not None and order != solution.stability and (said := describe_order(order)):
-        fields["order"] = said
-    if saved:
-        fields["saved"] = ", ".join(saved)
     return Answer(payload, [tabulate_top(highest), tabulate_fields(fields)], failure)
 
 
@@ -103,16 +95,15 @@ def answer_batch(batch: BatchSolution, k: int | None, saved: list[str], failure:
         for row in _list_batch_rows(label, vector, bound, list(highest[label])[: k or 1])
     ]
     titles = ("vector", "alpha", "status", "iterations", "L1 error at most", "highest vertex", "its rank")
+    n_open = sum(found is not None and describe_order(found) is not None for found in orders.values())
+    n_hidden = len(batch) - SHOWN_VECTORS
     fields = {
         "vectors": f"{len(batch)}, up to {batch.options['width']} in each of {batch.options['steps']} passes",
         "time": format_phases(batch.seconds),
+        "order": f"not certified for {n_open} vectors; lower --tol (see --json for the places)" if n_open else None,
+        "saved": ", ".join(saved),
+        "not shown": f"{n_hidden} vectors; see --json, or -o" if n_hidden > 0 else None,
     }
-    if open_orders := [found for found in orders.values() if found is not None and describe_order(found)]:
-        fields["order"] = f"not certified for {len(open_orders)} vectors; lower --tol (see --json for the places)"
-    if saved:
-        fields["saved"] = ", ".join(saved)
-    if len(batch) > SHOWN_VECTORS:
-        fields["not shown"] = f"{len(batch) - SHOWN_VECTORS} vectors; see --json, or -o"
     return Answer(payload, [tabulate(titles, rows), tabulate_fields(fields)], failure)
 
 

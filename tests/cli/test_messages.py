@@ -29,7 +29,7 @@ RANKING = {"weights": Option("", "--ignore-weights", is_flag=True)}
 STORE = Option("STORE", is_positional=True)
 COMMANDS = {
     "ingest": {"transpose": Option("--transpose", is_flag=True), "kind": Option("--kind"), "store": STORE},
-    "bench-it": {"store": STORE, "kind": Option("--kind")},
+    "bench-it": {"store": STORE},
 }
 
 TABLE = {
@@ -94,7 +94,6 @@ TABLE = {
     "no graph; ingest its source again with kind='graph'": "no graph; ingest its source again with --kind graph",
     "no transpose; pass transpose=True": "no transpose",
     "none; add it by mgspmv.bench_it(store), and try again": "none; add it by `mgspmv bench-it STORE`, and try again",
-    "none; run mgspmv.bench_it(store, kind='graph')": "none; run `mgspmv bench-it STORE --kind graph`",
     "none; call mgspmv.other(store)": "none",
 }
 
