@@ -21,13 +21,13 @@ def tabulate(titles: Sequence[str], rows: Sequence[Sequence[Any]], n_texts: int 
 
 
 def tabulate_fields(fields: dict[str, Any]) -> Any:
-    """Make a table of names and values; those that are None, empty text or an empty list are left out."""
+    """Make a table of names and values; values that are None or empty are left out."""
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in fields.items():
-        if value not in (None, "", []):
+        if value not in (None, "", [], {}):
             table.add_row(name, str(value))
     return table

@@ -25,8 +25,8 @@ def test_reorder(folder):
     assert (answer["store"]["order"], before["order"]) == ("rcm", None)
     made = answer["store"]["provenance"]["reordering"]
     assert (made["bandwidth_before"], made["bandwidth_after"]) == (5, 1)
-    assert "order               rcm, bandwidth 1, was 5\n" in invoke("info", "q.zarr")[0]
-    assert "order               that of the source\n" in invoke("info", "p.zarr")[0]
+    assert "order           rcm, bandwidth 1, was 5\n" in invoke("info", "q.zarr")[0]
+    assert "order           that of the source\n" in invoke("info", "p.zarr")[0]
     assert invoke("verify", "q.zarr")[0] == "q.zarr is valid\n"
     np.save("x.npy", np.arange(6.0))
     invoke("spmv", "q.zarr", "x.npy", "-o", "y.npy")
