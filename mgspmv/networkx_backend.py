@@ -15,7 +15,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mgspmv.errors import AcyclicError, ConvergenceError, KindError, OptionError, SourceError
+from mgspmv.errors import AcyclicError, ConvergenceError, OptionError, SourceError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -58,17 +58,14 @@ class StoredGraph:
         self, matrix: AnyMatrix, *, transpose: DistributedMatrix | None = None, weight: str = "weight"
     ) -> None:
         from mgspmv.api import Matrix
+        from mgspmv.api.arguments import check_in_edges
         from mgspmv.api.inputs import is_distributed
 
         if not (isinstance(matrix, Matrix) or is_distributed(matrix)):
             raise OptionError(
                 f"expected an opened or a distributed matrix, not a {type(matrix).__name__}; pass mgspmv.open(store)"
             )
-        if (matrix.stored.original or matrix.stored).info.kind == "matrix":
-            raise KindError(
-                f"{matrix.info.url} is a store of kind 'matrix', whose rows need not be in-edges; ingest its source "
-                "again with kind='graph' (entry (i, j) is the arc i -> j)"
-            )
+        check_in_edges(matrix, "NetworkX")
         self.matrix, self.transpose, self.weight = matrix, transpose, weight
 
     def __len__(self) -> int:

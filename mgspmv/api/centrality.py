@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from mgspmv.api.arguments import read_number
+from mgspmv.api.arguments import check_in_edges, read_number
 from mgspmv.api.inputs import reads_input
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.powers import (
@@ -352,14 +352,8 @@ def _check_cycles(A: AnyMatrix, products: Products, x: np.ndarray) -> None:
 
 
 def _check_graph(run: PowerCall) -> None:
-    """Check that the rows of a run's store are in-edges; raise `KindError` for a store of kind `matrix`."""
-    stored = run.A.stored
-    if (stored.original or stored).info.kind == "matrix":
-        raise KindError(
-            f"{run.A.info.url} is a store of kind 'matrix', whose rows need not be in-edges; for {run.operation} "
-            "ingest its source again with kind='graph' (entry (i, j) is the arc i -> j), or pass A to "
-            "power_iteration()"
-        )
+    """Check that the rows of a run's store are in-edges."""
+    check_in_edges(run.A, run.operation, ", or pass A to power_iteration()")
     check_vertices(run)
 
 

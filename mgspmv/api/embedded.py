@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from mgspmv.api.arguments import limit_to_free
 from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.device import free_device_memory, read_block, read_out_degree, report_full_device
 from mgspmv.kernels.layout import LayoutBuilder, MatrixLayout
@@ -18,7 +17,7 @@ from mgspmv.kernels.rank_steps import RankSteps
 from mgspmv.kernels.select import BoundKernel, StepLayout, bind_kernel, bind_product, choose_backend, choose_for_vectors
 from mgspmv.model import CsrBlock, Precision, free_memory
 from mgspmv.order import permute, restore
-from mgspmv.partition import choose_piece, plan_rows, warn_of_streaming
+from mgspmv.partition import choose_piece, limit, plan_rows, warn_of_streaming
 from mgspmv.plan import Plan
 from mgspmv.solvers.inputs import OutWeights
 from mgspmv.solvers.placing import Placement
@@ -282,3 +281,11 @@ class EmbeddedMatrix(MatrixProperties):
         indptr = self.stored.read_array("indptr", threads=threads)
         loaded = self.info if dtype else replace(self.info, dtype=None)
         return indptr, plan_rows(loaded, indptr, precision=precision, threads=threads, **planning)
+
+
+def limit_to_free(*, device_memory: int | None = None, host_memory: int | None = None) -> dict[str, Any]:
+    """Return the free memory of the device and of the host, capped by these limits."""
+    return {
+        "device_memory": limit(free_device_memory(), device_memory),
+        "host_memory": limit(free_memory(), host_memory),
+    }

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from zarr.abc.store import Store
 
-from mgspmv.api.arguments import limit_to_free
-from mgspmv.api.embedded import EmbeddedMatrix
+from mgspmv.api.embedded import EmbeddedMatrix, limit_to_free
 from mgspmv.errors import KindError, OptionError, hide_secrets
 from mgspmv.kernels.device import release_device_memory
 from mgspmv.kernels.operands import choose_precision

@@ -1,4 +1,5 @@
-"""Three arrays of a compressed matrix in the order of its source, piece by piece: for formats that store such arrays.
+"""Three arrays of a compressed matrix in the order of its source, piece by piece, for formats that store such arrays:
+SciPy's `.npz`, and the groups of other programs.
 
 A graph's store has the arc i -> j in row j, so the stored matrix is the source's matrix by columns: nothing is
 transposed. Entries are sorted again, within a given memory, only if rows and columns are renumbered.
@@ -6,11 +7,13 @@ transposed. Entries are sorted again, within a given memory, only if rows and co
 
 from __future__ import annotations
 
+import io
+import zipfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import IO, Literal
 
 import numpy as np
 
@@ -111,3 +114,31 @@ def _read_sorted(source: SortedSource, name: ArrayName, lengths: np.ndarray) -> 
             yield block.indices
         elif block.data is not None:
             yield block.data
+
+
+def write_npz(arrays: SourceArrays, file: IO[bytes], report: Progress) -> None:
+    """Write a `.npz`, uncompressed, of which `scipy.sparse.load_npz` makes a csr_array or, of a graph, a csc_array."""
+    names: tuple[ArrayName, ...] = ("indices", "indptr", "data")
+    total, done = sum(map(arrays.find_length, names)), 0
+    with zipfile.ZipFile(file, "w") as archive:
+        for name in names:
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                member.write(_make_header(arrays.find_dtype(name), arrays.find_length(name)))
+                for piece in arrays.read(name):
+                    report("export", done, total)
+                    member.write(piece.data)
+                    done += len(piece)
+        small = {"format": arrays.format.encode(), "shape": arrays.info.shape, "_is_array": True}
+        for key, value in small.items():
+            content = io.BytesIO()
+            np.save(content, np.array(value))
+            archive.writestr(zipfile.ZipInfo(f"{key}.npy"), content.getvalue())
+    report("export", total, total)
+
+
+def _make_header(dtype: np.dtype, n: int) -> bytes:
+    """Return the header of a `.npy` of n elements."""
+    header = io.BytesIO()
+    described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (n,)}
+    np.lib.format.write_array_header_1_0(header, described)
+    return header.getvalue()

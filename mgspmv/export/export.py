@@ -11,13 +11,11 @@ from typing import Any, Literal, get_args
 import zarr
 
 from mgspmv.errors import MissingDependencyError, OptionError, StoreExistsError
-from mgspmv.export.arrays import open_arrays
-from mgspmv.export.csv import write_csv
+from mgspmv.export.arrays import open_arrays, write_npz
 from mgspmv.export.entries import find_repeated
 from mgspmv.export.groups import write_anndata, write_binsparse
-from mgspmv.export.matrix_market import write_matrix_market
-from mgspmv.export.npz import write_npz
 from mgspmv.export.parquet import write_parquet
+from mgspmv.export.text import write_csv, write_matrix_market
 from mgspmv.export.vertices import write_vertices
 from mgspmv.files import (
     create_file,

@@ -1,4 +1,4 @@
-"""Cached checksums of files: a file with the same size and time of change is not read again."""
+"""Input files: cached checksums, by which a file with the same size and time of change is not read again; downloads."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mgspmv.errors import SourceNotFoundError, StoreError
-from mgspmv.files import is_url, write_beside
+from mgspmv.errors import MgspmvError, SourceNotFoundError, StoreError
+from mgspmv.files import find_system, is_url, write_beside
 from mgspmv.ingest.files import find_files
-from mgspmv.ingest.remote import describe_url
+from mgspmv.ingest.remote import describe_url, translate_error
 from mgspmv.ingest.zarr_groups import is_group_path
 from mgspmv.os_errors import source_error
 from mgspmv.store.read import open_store
@@ -126,3 +128,29 @@ def _read(path: Path) -> dict[str, list[Any]]:
         return {}
     items = found.items() if isinstance(found, dict) else ()
     return {name: own for name, own in items if isinstance(own, list) and len(own) == 3}
+
+
+@contextmanager
+def fetch(path: str) -> Iterator[Path]:
+    """Yield a local path of a file or folder, downloaded if it is at a URL; errors in the context name the URL.
+
+    Raises
+    ------
+    SourceError, SourceNotFoundError : it cannot be fetched
+    OptionError : as in `find_system`
+    """
+    if not is_url(path):
+        yield Path(path)
+        return
+    system, place = find_system(path)
+    with tempfile.TemporaryDirectory() as folder:
+        local = Path(folder) / path.rstrip("/").rpartition("/")[2]
+        try:
+            system.get(place, str(local), recursive=True)
+        except Exception as error:
+            raise translate_error(path, error) from error
+        try:
+            yield local
+        except MgspmvError as error:
+            error.args = tuple(str(said).replace(str(local), path) for said in error.args)
+            raise
