@@ -167,16 +167,16 @@ def plan_rows(
     if n_workers < 1:
         raise OptionError(f"workers must be at least 1, not {n_workers}")
     planner = _Planner(info, indptr, precision, threads or default_threads(), lays_out, streams, top, checkpoint)
-    plan, shortage = planner.plan(device_memory, host_memory, n_workers)
-    if shortage is None and (throw or not plan.streams):
+    plan = planner.plan(device_memory, host_memory, n_workers)
+    if plan.fits and (throw or not plan.streams):
         return plan
     if not isinstance(device_memory, int | None) or not isinstance(host_memory, int | None):
         remedy, enough, least = "use more workers, or ones with more memory", None, None
     else:
         holding = replace(planner, streams=False)
         enough = holding.count_enough_workers(device_memory, host_memory, n_workers)
-        fitting = enough if shortage is None else planner.count_enough_workers(device_memory, host_memory, n_workers)
-        least = None if shortage is None else planner.find_least_device_memory(device_memory, host_memory, plan)
+        fitting = enough if plan.fits else planner.count_enough_workers(device_memory, host_memory, n_workers)
+        least = None if plan.fits else planner.find_least_device_memory(device_memory, host_memory, plan)
         remedy = (
             f"{count_workers(fitting)} of that size suffice"
             if fitting is not None
@@ -185,10 +185,9 @@ def plan_rows(
         )
         if least is not None:  # rounded up, as it is in three digits
             remedy += f"; from {format_bytes(1.005 * least)} of device memory each on rows are streamed"
-    if shortage is not None:
-        shortage = f"{shortage}; {remedy}"
-        if throw:
-            raise CapacityError(shortage)
+    shortage = None if plan.shortage is None else f"{plan.shortage}; {remedy}"
+    if throw and shortage is not None:
+        raise CapacityError(shortage)
     return replace(plan, shortage=shortage, least_device_memory=least, enough_workers=enough)
 
 
@@ -231,8 +230,8 @@ class _Planner:
         """Bytes per own row of the vectors allocated before the block is read: ranks and out-weights, or y; a product
         also has x, with an element per column."""
 
-    def plan(self, device_memory: Memory, host_memory: Memory, n_workers: int) -> tuple[Plan, str | None]:
-        """Return the plan, with rows placed on the devices, and a text about the first shortage of memory, or None."""
+    def plan(self, device_memory: Memory, host_memory: Memory, n_workers: int) -> Plan:
+        """Return the plan, with rows placed on the devices, and the first shortage of memory."""
         info = self.info
         cuts = part_bounds(info.shape[0]) if info.order == "dealt" and n_workers > 1 else None
         costs = {"bytes_per_nonzero": self._entry, "bytes_per_row": 8 + self._row + self._z}
@@ -247,14 +246,14 @@ class _Planner:
             workers.append(worker if device is None else self._place(worker, device, host))
         operation = "spmv" if self._is_product else "pagerank"
         plan = Plan(info.url, operation, self.precision, tuple(workers), None)
-        return plan, self._find_shortage(plan, devices, hosts)
+        return replace(plan, shortage=self._find_shortage(plan, devices, hosts))
 
     def count_enough_workers(self, device_memory: int | None, host_memory: int | None, n_workers: int) -> int | None:
         """Return a sufficient number of workers, more than `n_workers`; None if there is none."""
         n_most = min(2 * self.info.shape[0], MOST_WORKERS)
 
         def suffices(n: int) -> bool:
-            return self.plan(device_memory, host_memory, n)[1] is None
+            return self.plan(device_memory, host_memory, n).fits
 
         idle = Plan("", "", self.precision, (self._plan_worker(0, 0, 2),), None)
         if device_memory is not None:
@@ -274,8 +273,8 @@ class _Planner:
             return None
         candidates = range(device_memory, max(w.device_bytes for w in plan.workers) + 1)
         n_workers = len(plan.workers)
-        found = bisect_left(candidates, True, key=lambda size: self.plan(size, host_memory, n_workers)[1] is None)
-        is_streamed = found < len(candidates) and self.plan(candidates[found], host_memory, n_workers)[0].streams
+        found = bisect_left(candidates, True, key=lambda size: self.plan(size, host_memory, n_workers).fits)
+        is_streamed = found < len(candidates) and self.plan(candidates[found], host_memory, n_workers).streams
         return candidates[found] if is_streamed else None
 
     def _plan_worker(self, start: int, stop: int, n_workers: int) -> WorkerPlan:

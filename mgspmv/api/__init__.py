@@ -3,13 +3,12 @@
 from mgspmv.api.batch_ranking import pagerank_batch
 from mgspmv.api.centrality import eigenvector_centrality, hits, katz, stationary
 from mgspmv.api.checkpointing import Checkpoint
-from mgspmv.api.exports import export
+from mgspmv.api.extracts import export, subgraph
 from mgspmv.api.matrix import Matrix, open, open_matrix
 from mgspmv.api.powers import power_iteration
 from mgspmv.api.products import gemv, spmv
 from mgspmv.api.ranking import pagerank
 from mgspmv.api.stores import generate, ingest, reorder, transpose, update, verify
-from mgspmv.api.subgraphs import subgraph
 from mgspmv.batch_results import load_batch
 from mgspmv.results import load_solution
 from mgspmv.store.versions import list_versions

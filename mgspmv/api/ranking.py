@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from mgspmv.api.arguments import check_graph, describe_dangling, describe_weight_overflow
+from mgspmv.api.arguments import align_ranks, check_graph, describe_dangling, describe_weight_overflow
 from mgspmv.api.checkpointing import Checkpoint, add_resume_hint, begin_checkpointing, read_checkpoint
 from mgspmv.api.inputs import reads_input
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import Call
-from mgspmv.api.warm import align_ranks
 from mgspmv.errors import ConvergenceError
 from mgspmv.kernels.catalogue import BACKENDS
 from mgspmv.kernels.device import measure_memory

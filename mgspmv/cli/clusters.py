@@ -144,7 +144,7 @@ def _ask(launched: Launched, timeout_s: float) -> dict[str, Any]:
 def _ask_scheduler(launched: Launched, timeout_s: float) -> dict[str, Any]:
     from mgspmv.cluster.dask_cluster import Cluster
     from mgspmv.cluster.tls import use_tls
-    from mgspmv.monitor.known import list_known_runs
+    from mgspmv.monitor.events import list_known_runs
 
     with quieten_dask(), use_tls(launched.certificates):
         cluster = Cluster(launched.scheduler, timeout_s)

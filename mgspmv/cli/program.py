@@ -191,7 +191,7 @@ def _unpack(kind: Any) -> tuple[Any, ...]:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from mgspmv.monitor.versions import find_gpus, find_versions
+        from mgspmv.version import find_gpus, find_versions
 
         found = find_versions() | find_gpus()
         width = max(map(len, found))

@@ -20,7 +20,7 @@ def status(*, scheduler: str | None = None, tls: str | None = None, wait: float 
 
     Without --scheduler, uses the cluster that `mgspmv cluster start` started on this machine.
     """
-    from mgspmv.monitor.known import list_known_runs
+    from mgspmv.monitor.events import list_known_runs
 
     with _open_client(scheduler, tls, wait) as client:
         runs = list_known_runs(client)
@@ -34,7 +34,7 @@ def cancel(run: str, *, scheduler: str | None = None, tls: str | None = None, wa
 
     Without --scheduler, uses the cluster that `mgspmv cluster start` started on this machine.
     """
-    from mgspmv.monitor.known import cancel_run, list_known_runs
+    from mgspmv.monitor.events import cancel_run, list_known_runs
 
     with _open_client(scheduler, tls, wait) as client:
         found = _find_run(list_known_runs(client), run)

@@ -24,7 +24,7 @@ def read_vectors(matrix: Any, *, aligns: bool = False, **given: str | None) -> d
     Parameters
     ----------
     matrix : whose vertices the vectors are over
-    aligns : `nstart` may be earlier ranks of the graph, as in `mgspmv.api.warm.read_vector`
+    aligns : `nstart` may be earlier ranks of the graph, as in `mgspmv.api.arguments.read_vector`
     given : value of each on the command line; None where not given
 
     Raises
@@ -37,7 +37,7 @@ def read_vectors(matrix: Any, *, aligns: bool = False, **given: str | None) -> d
 
 
 def _read(name: str, text: str, matrix: Any, aligns: bool) -> Any:
-    from mgspmv.api.warm import read_vector
+    from mgspmv.api.arguments import read_vector
 
     if name == "dangling" and text in DANGLING_RULES:
         return text

@@ -65,7 +65,7 @@ def check_gpus() -> Iterator[Finding]:
     import cupy
 
     from mgspmv.kernels.device import find_device_problem
-    from mgspmv.monitor.versions import find_gpus
+    from mgspmv.version import find_gpus
 
     if (problem := find_device_problem()) is not None:
         known = _count_gpus()

@@ -46,7 +46,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 def check_packages() -> Finding:
     """Compare the installed distributions with the requirements of mgspmv, Dask and the packages for GPUs."""
-    from mgspmv.monitor.versions import find_versions
+    from mgspmv.version import find_versions
 
     found = find_versions()
     problems = [problem for name in ROOTS for problem in _list_conflicts(name)]

@@ -18,7 +18,7 @@ import pyarrow.compute
 import zarr
 
 from mgspmv.export.arrays import ArrayName, SourceArrays
-from mgspmv.export.vertices import read_ids
+from mgspmv.export.entries import read_ids
 from mgspmv.model import Progress
 from mgspmv.store.append import AppendArray
 from mgspmv.store.read import StoredMatrix

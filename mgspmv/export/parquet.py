@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from mgspmv.export.entries import map_entries
-from mgspmv.export.vertices import read_ids
+from mgspmv.export.entries import map_entries, read_ids
 from mgspmv.model import CooBatch, Progress, index_dtype
 from mgspmv.store.read import StoredMatrix
 

@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.csv
 
-from mgspmv.export.entries import map_entries
-from mgspmv.export.vertices import read_lines
+from mgspmv.export.entries import map_entries, read_lines
 from mgspmv.model import CooBatch, Progress
 from mgspmv.store.read import StoredMatrix
 

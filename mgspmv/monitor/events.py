@@ -1,4 +1,4 @@
-"""Messages of a run on a cluster to its scheduler: start, progress and end.
+"""Messages of a run on a cluster to its scheduler: start, progress and end; and the runs that the scheduler knows.
 
     begin        here         operation, workers, and the plan for them
     phase        here         phases outside of iterations, such as waiting
@@ -23,7 +23,9 @@ from typing import Any, Literal
 
 from distributed import Client
 
-from mgspmv.cluster.cancellation import listen_for_cancel
+from mgspmv.cluster import cancellation
+from mgspmv.cluster.agent import ABORT_RUN_OP
+from mgspmv.cluster.dask_cluster import Cluster
 from mgspmv.cluster.matrix import DistributedMatrix
 from mgspmv.cluster.publish import TOPIC, pack_events
 from mgspmv.errors import SchedulerNotFoundError, hide_secrets
@@ -39,6 +41,8 @@ TELL_S = 5.0
 """Seconds to wait for the scheduler to accept a message or the plugin."""
 FLUSH_S = 0.5
 """Seconds of iterations per message, if this process runs the iterations."""
+LOOK_S = 0.2
+"""Seconds between two checks whether a cancelled run has ended."""
 
 logger = logging.getLogger("mgspmv")
 
@@ -172,7 +176,7 @@ def publish_run(
     news = EventPublisher(matrices, task, operation, executor, is_heard=is_heard)
     news.begin_s = time.perf_counter() - began
     try:
-        with listen_for_cancel(client, task.run) if is_heard else nullcontext():
+        with cancellation.listen_for_cancel(client, task.run) if is_heard else nullcontext():
             yield news
     except BaseException as error:
         news.fail(error)
@@ -228,3 +232,53 @@ def _list_plain(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options of plain types, which any program can read."""
     plain = {name: value for name, value in options.items() if isinstance(value, str | int | float)}
     return {name: str(v) if isinstance(v, float) and not math.isfinite(v) else v for name, v in plain.items()}
+
+
+# --- runs of all clients ---------------------------------------------------------------------------------------------
+
+
+def list_known_runs(client: Client) -> list[dict[str, Any]]:
+    """Return the last runs of a cluster as JSON values, the newest first; an empty list if there was no run yet.
+
+    `run`, `operation`, `state`, `is_running`, `matrix`, `workers` (their number), `iterations`, `change`, `began`
+    (seconds since 1970, by the clock of the scheduler), `seconds` from then to the last message,
+    `checkpoint_iteration` and `errors`.
+    """
+    found: list[dict[str, Any]] = client.run_on_scheduler(_describe_runs)
+    return found
+
+
+def _describe_runs(dask_scheduler: Any) -> list[dict[str, Any]]:
+    plugin = dask_scheduler.plugins.get(RunsPlugin.name)
+    runs = [] if plugin is None else [*plugin.runs.by_id.values()]
+    return [run.describe() for run in reversed(runs)]
+
+
+def cancel_run(client: Client, run: str, timeout_s: float) -> bool:
+    """Cancel a run: ask its client to end it, as by Ctrl-C, and end it on the workers if the client does not in time.
+
+    Returns
+    -------
+    True if the client ended it.
+    """
+    client.log_event(cancellation.TOPIC, run)
+    deadline = time.monotonic() + timeout_s
+    while _is_running(client, run):
+        if time.monotonic() > deadline:
+            _abort(client, run, timeout_s)
+            return False
+        time.sleep(LOOK_S)
+    return True
+
+
+def _is_running(client: Client, run: str) -> bool:
+    return any(known["run"] == run and known["is_running"] for known in list_known_runs(client))
+
+
+def _abort(client: Client, run: str, timeout_s: float) -> None:
+    reason = f"it was cancelled, and its client did not answer within {timeout_s:g} s"
+    cluster = Cluster(client, timeout_s)
+    message = {"op": ABORT_RUN_OP, "run": run, "reason": reason, "wait_s": timeout_s / 2}
+    cluster.ask_each(cluster.describe_workers(), message, timeout_s)
+    # Published from here, as the client of the run does not answer.
+    client.log_event(TOPIC, {"kind": "end", "run": run, "status": "abandoned", "error": reason})

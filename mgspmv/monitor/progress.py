@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
-from functools import wraps
+from functools import partial, wraps
 from inspect import signature
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
@@ -240,14 +240,34 @@ def _set_title(title: str | None) -> Iterator[None]:
         _TITLE.reset(before)
 
 
-def watched(call: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a call that takes `progress` for `show_progress`; and log how it ends."""
-    return _show(call, predicts=False)
+def watched(call: Callable[P, R], *, predicts: bool = False) -> Callable[P, R]:
+    """Decorate a call that takes `progress` for `show_progress`; and log how it ends.
+
+    Parameters
+    ----------
+    predicts : also show how many iterations are left, for a call that iterates one vector
+    """
+    takes = signature(call)
+
+    @wraps(call)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        title, asked = _TITLE.get(), kwargs.get("progress")
+        is_shown = asked if isinstance(asked, bool) else title is not None
+        with log_call(call.__name__), translating(), _set_title(None):  # nested calls get no line
+            if not is_shown:
+                return call(*args, **kwargs)
+            given = takes.bind(*args, **kwargs)
+            given.apply_defaults()
+            known = given.arguments | given.arguments.get("running", {})
+            with open_progress(**_read_end(known) if predicts else {}) as line:
+                line.title = title or ""
+                told: Any = {**kwargs, "progress": notify_all(line.hear, asked if callable(asked) else None)}
+                return call(*args, **told)
+
+    return run
 
 
-def watched_to_converge(call: Callable[P, R]) -> Callable[P, R]:
-    """Decorate like `watched` a call that iterates one vector; also show how many iterations are left."""
-    return _show(call, predicts=True)
+watched_to_converge = partial(watched, predicts=True)
 
 
 def notify_all(*hearers: Callable[..., None] | None) -> Callable[..., None]:
@@ -269,27 +289,6 @@ def make_report(progress: ProgressOption) -> Progress:
         return ignore
     hear = progress
     return lambda phase, done, total: hear(Phase(phase, done, total))
-
-
-def _show(call: Callable[P, R], *, predicts: bool) -> Callable[P, R]:
-    takes = signature(call)
-
-    @wraps(call)
-    def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        title, asked = _TITLE.get(), kwargs.get("progress")
-        is_shown = asked if isinstance(asked, bool) else title is not None
-        with log_call(call.__name__), translating(), _set_title(None):  # nested calls get no line
-            if not is_shown:
-                return call(*args, **kwargs)
-            given = takes.bind(*args, **kwargs)
-            given.apply_defaults()
-            known = given.arguments | given.arguments.get("running", {})
-            with open_progress(**_read_end(known) if predicts else {}) as line:
-                line.title = title or ""
-                told: Any = {**kwargs, "progress": notify_all(line.hear, asked if callable(asked) else None)}
-                return call(*args, **told)
-
-    return run
 
 
 def _read_end(known: Mapping[str, Any]) -> dict[str, Any]:

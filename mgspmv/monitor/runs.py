@@ -180,7 +180,7 @@ class RunState:
         return float(product.max() / product.mean()) if self._n_told.all() and product.any() else None
 
     def describe(self) -> dict[str, Any]:
-        """Return the state as JSON values; see `mgspmv.monitor.known.list_known_runs`."""
+        """Return the state as JSON values; see `mgspmv.monitor.events.list_known_runs`."""
         return {
             "run": self.run,
             "operation": self.operation,

@@ -16,7 +16,6 @@ from mgspmv.api import open_matrix
 from mgspmv.api.matrix import Matrix
 from mgspmv.model import default_threads
 from mgspmv.monitor.progress import watched
-from mgspmv.monitor.versions import find_versions
 from mgspmv.pipeline.definition import ClusterSection
 from mgspmv.pipeline.keys import Identity
 from mgspmv.pipeline.reading import Definition
@@ -24,6 +23,7 @@ from mgspmv.pipeline.records import Records, now
 from mgspmv.pipeline.steps import PipelineStep
 from mgspmv.report.record import StepRecord
 from mgspmv.validation import to_json
+from mgspmv.version import find_versions
 
 
 class ComputeResources(ExitStack):

@@ -14,8 +14,8 @@ import numpy as np
 import zarr
 
 from mgspmv.api import Checkpoint, pagerank, pagerank_batch, spmv
-from mgspmv.api.warm import align_ranks
-from mgspmv.api.warm import read_vector as read_given
+from mgspmv.api.arguments import align_ranks
+from mgspmv.api.arguments import read_vector as read_given
 from mgspmv.batch_results import BatchSolution, load_batch
 from mgspmv.errors import CheckpointError, ConvergenceError, OptionError
 from mgspmv.ingest.seeds import read_seeds

@@ -20,7 +20,7 @@ from mgspmv.display.numbers import (
     shorten,
 )
 from mgspmv.model import Status
-from mgspmv.report import sections, views
+from mgspmv.report import sections
 from mgspmv.report.record import RunRecord, State, StepRecord
 
 if TYPE_CHECKING:
@@ -40,27 +40,27 @@ def render_report(run: RunRecord) -> str:
     ------
     MissingDependencyError : matplotlib is not installed
     """
-    records = views.list_records(run)
-    ranked = list(filter(views.is_ranks, records))
+    records = sections.list_records(run)
+    ranked = list(filter(sections.is_ranks, records))
     states = Counter(step.state for step in run.steps)
     page = _load_template().render(
         run=run,
         records=records,
         ranked=ranked,
-        fastest=max(filter(views.measure_rate, ranked), key=views.measure_rate, default=None),
-        n_well=sum(map(views.has_ended_well, ranked)),
+        fastest=max(filter(sections.measure_rate, ranked), key=sections.measure_rate, default=None),
+        n_well=sum(map(sections.has_ended_well, ranked)),
         counts=", ".join(f"{states[state]} {state}" for state in get_args(State) if states[state]),
-        sources_read=[(record.name, source) for record in records for source in views.find_sources(record)],
+        sources_read=[(record.name, source) for record in records for source in sections.find_sources(record)],
         outputs=[(record.name, output) for record in records for output in record.outputs],
-        groups=views.group_records(records),
-        varied=views.find_varied(records),
+        groups=sections.group_records(records),
+        varied=sections.find_varied(records),
         facts=_list_facts(run),
         peaks=_list_peaks(records),
         problems=_list_problems(run),
-        circumstances=views.list_circumstances(run),
+        circumstances=sections.list_circumstances(run),
         convergence=sections.draw_convergence(run),
         times=sections.draw_times(run),
-        memory=views.list_memory(records),
+        memory=sections.list_memory(records),
         distributions=sections.draw_distributions(run),
     )
     return f"{page.strip()}\n"
@@ -71,7 +71,7 @@ def render_report(run: RunRecord) -> str:
 
 def _list_facts(run: RunRecord) -> list[tuple[str, str]]:
     """List time, duration, file, versions and hardware of a run, as far as they are known."""
-    records = views.list_records(run)
+    records = sections.list_records(run)
     facts = {
         "began": f"{datetime.fromisoformat(run.began):%Y-%m-%d %H:%M:%S %Z}".strip() if run.began else "",
         "took": format_seconds(run.elapsed_s) if run.elapsed_s else "",
@@ -96,7 +96,7 @@ def _list_versions(records: Iterable[StepRecord]) -> str:
 def _list_hardware(records: Sequence[StepRecord]) -> list[str]:
     """List the hardware of the steps, without repetitions."""
     said = [_describe_machine(record.provenance.get("machine", {})) for record in records]
-    said += [views.format_value(record.matrix.get("hardware") or "") for record in records]
+    said += [sections.format_value(record.matrix.get("hardware") or "") for record in records]
     return [hardware for hardware in dict.fromkeys(said) if hardware]
 
 
@@ -125,8 +125,8 @@ def _list_problems(run: RunRecord) -> list[tuple[list[str], str, str]]:
         why: tuple[str, str] | None = None
         if step.state in ("failed", "skipped"):
             why = (step.state, step.error or "no reason was recorded")
-        elif step.record is not None and not views.has_ended_well(step.record):
-            status = next(status for status in views.list_statuses(step.record) if not status.is_success)
+        elif step.record is not None and not sections.has_ended_well(step.record):
+            status = next(status for status in sections.list_statuses(step.record) if not status.is_success)
             why = (f"did not converge: {status}", status.advice)
         if why is not None:
             found.setdefault(why, []).append(step.name)
@@ -151,16 +151,16 @@ def _load_template() -> Template:
         "count": _or_dash(format_count),
         "json": lambda value: json.dumps(value, indent=2, ensure_ascii=False),
         "number": lambda value, digits=3: format_number(read_number(value), digits),
-        "rate": lambda record: format_scaled(rate) if (rate := views.measure_rate(record)) else "–",
-        "format_value": views.format_value,
+        "rate": lambda record: format_scaled(rate) if (rate := sections.measure_rate(record)) else "–",
+        "format_value": sections.format_value,
         "seconds": _or_dash(format_seconds),
         "share": _or_dash(lambda value: f"{read_number(value):.1%}"),
         "shorten": shorten,
-        "enumerate": views.enumerate_first,
-        "has_ended_well": views.has_ended_well,
-        "iterations": views.count_iterations,
-        "name_in_group": views.name_in_group,
-        "name_ranks": views.name_ranks,
+        "enumerate": sections.enumerate_first,
+        "has_ended_well": sections.has_ended_well,
+        "iterations": sections.count_iterations,
+        "name_in_group": sections.name_in_group,
+        "name_ranks": sections.name_ranks,
     }
     environment.globals["successes"] = [str(status) for status in Status if status.is_success]
     return environment.from_string((files("mgspmv.report") / "page.html.jinja").read_text(encoding="utf-8"))

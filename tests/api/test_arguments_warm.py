@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import mgspmv as mg
-from mgspmv.api.warm import align_ranks
+from mgspmv.api.arguments import align_ranks
 from mgspmv.errors import OptionError
 from tests.support.commands import invoke_json
 from tests.support.reference_data import shared_data
