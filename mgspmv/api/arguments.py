@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from functools import partial
 from numbers import Real
 from pathlib import Path
@@ -13,11 +14,12 @@ import numpy as np
 from mgspmv.errors import KindError, OptionError
 from mgspmv.ingest.vector_files import read_weights
 from mgspmv.lookup import UNKNOWN, VertexLookup
-from mgspmv.model import Precision
+from mgspmv.model import Status
 from mgspmv.order import restore
 from mgspmv.results import Solution, load_solution
 from mgspmv.saving import is_rank_table
 from mgspmv.solvers.inputs import RunInputs, read_out_weight
+from mgspmv.solvers.options import PageRankOptions, describe_end
 from mgspmv.solvers.out_weight import describe_overflow
 from mgspmv.solvers.vectors import Weights
 from mgspmv.store.metadata import MatrixProperties
@@ -74,12 +76,23 @@ def describe_dangling(dangling: Weights | str | None) -> str:
     return "personalization" if dangling is None else dangling if isinstance(dangling, str) else "vector"
 
 
-def describe_weight_overflow(
-    A: MatrixProperties, start: RunInputs, precision: Precision, *, use_weights: bool
-) -> str | None:
-    """Describe the out-weight that made ranks overflow; None where out-weights do not explain it."""
-    weight = start.take_weight(partial(read_out_weight, A.stored, use_weights))
-    return describe_overflow(restore(weight, A.order), A.vertex_ids, precision)
+def describe_failure(
+    A: MatrixProperties,
+    options: PageRankOptions,
+    start: RunInputs,
+    status: Status,
+    changes: Sequence[float],
+    *,
+    use_weights: bool,
+) -> str:
+    """Describe the end of a run that did not converge, with advice."""
+    n, nnz = A.shape[0], A.nnz
+    end = describe_end(status, len(changes), changes[-1], options.choose_tol(n, nnz), options.norm)
+    advice = options.advise(status, changes, n, nnz)
+    if status == Status.NON_FINITE:  # where out-weights do not explain it, the advice of the status stays
+        weight = restore(start.take_weight(partial(read_out_weight, A.stored, use_weights)), A.order)
+        advice = describe_overflow(weight, A.vertex_ids, options.precision) or advice
+    return f"{end}. {advice}"
 
 
 def read_vector(

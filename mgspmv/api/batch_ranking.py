@@ -6,13 +6,12 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from mgspmv.api.arguments import check_graph, describe_dangling, describe_weight_overflow
+from mgspmv.api.arguments import check_graph, describe_dangling, describe_failure
 from mgspmv.api.inputs import reads_input
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.placing import Call
@@ -24,7 +23,7 @@ from mgspmv.kernels.highest import order_highest
 from mgspmv.kernels.many import WIDTHS
 from mgspmv.kernels.select import bind_many
 from mgspmv.logs import name_run
-from mgspmv.model import ChangeNorm, Event, Precision, Progress, Status, check_choice, free_memory
+from mgspmv.model import ChangeNorm, Event, Precision, Progress, check_choice, free_memory
 from mgspmv.monitor.progress import ProgressOption, watched
 from mgspmv.order import restore
 from mgspmv.results import describe_matrix
@@ -39,7 +38,7 @@ from mgspmv.solvers.batch import (
     count_bytes,
 )
 from mgspmv.solvers.inputs import RunInputs, make_inputs
-from mgspmv.solvers.options import DEFAULT_TOL, PageRankOptions, describe_end
+from mgspmv.solvers.options import DEFAULT_TOL, PageRankOptions
 from mgspmv.solvers.pagerank import widen_bound
 from mgspmv.solvers.queries import Query, make_queries
 from mgspmv.solvers.vectors import Weights
@@ -144,9 +143,13 @@ def pagerank_batch(
     described |= {"out_weight": "store" if out_weight is None else "vector"}
     described |= {"width": outcome.width, "steps": outcome.steps, "top": top}
     solution = _solve(A, queries, outcome, keeper, start.growth, vars(options) | described, tuple(call.events))
-    if throw:
-        describe = partial(describe_weight_overflow, A, start, precision, use_weights=use_weights)
-        _check_success(solution, options, A.nnz, describe)
+    failed = [k for k, status in enumerate(solution.statuses) if not status.is_success]
+    if throw and failed:
+        first = failed[0]
+        own, changes = replace(options, alpha=float(solution.alphas[first])), solution.changes[first]
+        said = describe_failure(A, own, start, solution.statuses[first], changes, use_weights=use_weights)
+        what = f"{len(failed)} of {len(solution)} vectors did not converge, first {solution.labels[first]!r}"
+        raise ConvergenceError(f"{what}: {said}", solution)
     return solution
 
 
@@ -330,21 +333,3 @@ def _solve(
         memory=outcome.memory,
         events=events,
     )
-
-
-def _check_success(
-    solution: BatchSolution, options: PageRankOptions, nnz: int, describe: Callable[[], str | None]
-) -> None:
-    failed = [k for k, status in enumerate(solution.statuses) if not status.is_success]
-    if failed:
-        k = failed[0]
-        status, changes, n = solution.statuses[k], solution.changes[k], solution.matrix["shape"][0]
-        own = replace(options, alpha=float(solution.alphas[k]))
-        advice = own.advise(status, changes, n, nnz)
-        if status == Status.NON_FINITE:
-            advice = describe() or advice
-        end = describe_end(status, len(changes), changes[-1], own.choose_tol(n, nnz), own.norm)
-        raise ConvergenceError(
-            f"{len(failed)} of {len(solution)} vectors did not converge, first {solution.labels[k]!r}: {end}. {advice}",
-            solution,
-        )

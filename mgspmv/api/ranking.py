@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from mgspmv.api.arguments import align_ranks, check_graph, describe_dangling, describe_weight_overflow
+from mgspmv.api.arguments import align_ranks, check_graph, describe_dangling, describe_failure
 from mgspmv.api.checkpointing import Checkpoint, add_resume_hint, begin_checkpointing, read_checkpoint
 from mgspmv.api.inputs import reads_input
 from mgspmv.api.matrix import Matrix
@@ -34,7 +34,7 @@ from mgspmv.order import restore
 from mgspmv.results import Solution
 from mgspmv.solvers.checkpointing import Checkpointer
 from mgspmv.solvers.inputs import RunInputs, make_inputs
-from mgspmv.solvers.options import PageRankOptions, RankTask, describe_end
+from mgspmv.solvers.options import PageRankOptions, RankTask
 from mgspmv.solvers.pagerank import Outcome, find_before, run_here, widen_bound
 from mgspmv.solvers.steps import DeviceSteps, LocalSteps
 from mgspmv.solvers.topk_certificate import check_order
@@ -164,12 +164,9 @@ def pagerank(
     outcome = replace(outcome, stability=_check_stability(options, outcome))
     solution = call.make_solution(outcome, asked | {"weight": use_weights, "executor": executor}, before, is_rank=True)
     if throw and not outcome.status.is_success:
-        end = describe_end(outcome.status, solution.iterations, solution.changes[-1], asked["tol"], options.norm)
+        said = describe_failure(A, options, start, outcome.status, solution.changes, use_weights=use_weights)
         more = _describe_wrong(solution) + _describe_tie(solution)
-        advice = options.advise(outcome.status, solution.changes, A.shape[0], A.nnz)
-        if outcome.status == Status.NON_FINITE:
-            advice = describe_weight_overflow(A, start, options.precision, use_weights=use_weights) or advice
-        raise ConvergenceError(f"PageRank did not converge: {end}. {advice}{more}", solution)
+        raise ConvergenceError(f"PageRank did not converge: {said}{more}", solution)
     return solution
 
 

@@ -25,7 +25,6 @@ from mgspmv.model import (
     Kind,
     MatrixInfo,
     OrderMethod,
-    Progress,
     SelfLoops,
     check_choice,
 )
@@ -121,16 +120,12 @@ def ingest(
     OptionError : an option that is invalid or does not suit the source; a source that a cluster does not ingest
     ClusterError : a worker is lost, or silent for too long; nothing is left in the store
     """
-    check_threads(threads)
     options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order)
-    store = MemoryStore() if store is None else store
-    base = check_target(store, overwrite=overwrite)
     asked = {"format": format, **edge_list_options}
     source = source.stored if isinstance(source, Matrix) else source
     opening = partial(open_source, source, kind=kind, ignore_weights=ignore_weights, **asked)
-    told = make_report(progress)
-    writing: dict[str, Any] = {"base": base, "allow_hypersparse": allow_hypersparse}
-    return _store(opening, store, options, asked, told, client, memory, threads, scratch, timeout, **writing)
+    working = (progress, client, memory, threads, scratch, timeout)
+    return _store(opening, store, overwrite, options, asked, *working, allow_hypersparse=allow_hypersparse)
 
 
 @watched
@@ -178,37 +173,37 @@ def generate(
     StoreExistsError : `store` exists
     ClusterError : a worker is lost, or silent for too long; nothing is left in the store
     """
-    check_threads(threads)
     options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order)
-    store = MemoryStore() if store is None else store
-    base = check_target(store, overwrite=overwrite)
-    source = make_generator(model, **parameters)
-    working = (make_report(progress), client, memory, threads, scratch, timeout)
-    return _store(lambda **_: source, store, options, {}, *working, base=base, allow_hypersparse=False)
+    working = (progress, client, memory, threads, scratch, timeout)
+    return _store(lambda **_: make_generator(model, **parameters), store, overwrite, options, {}, *working)
 
 
 def _store(
     opening: Callable[..., Source],
-    store: StoreLike,
+    store: StoreLike | None,
+    overwrite: bool,
     options: IngestOptions,
     reading: dict[str, Any],
-    on_progress: Progress,
+    progress: ProgressOption,
     client: Any,
     memory: str | int | None,
     threads: int | None,
     scratch: str | os.PathLike[str] | None,
     timeout: float,
-    **writing: Any,
+    allow_hypersparse: bool = False,
 ) -> Matrix:
     """Store a source, in this process or on a cluster, and open it.
 
     Parameters
     ----------
     opening : opens the source; in this process called with the memory for its ids
-    writing : others, as in `store_source`
     """
+    check_threads(threads)
+    store = MemoryStore() if store is None else store
+    base = check_target(store, overwrite=overwrite)
+    writing: dict[str, Any] = {"base": base, "allow_hypersparse": allow_hypersparse}
     describe = partial(_describe_making, options=options, reading=reading)
-    n_bytes = parse_size(memory)
+    on_progress, n_bytes = make_report(progress), parse_size(memory)
     if client is not None:
         from mgspmv.cluster.ingest import ingest_on_cluster
 

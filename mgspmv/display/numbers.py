@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-_BYTES = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def read_number(value: Any) -> float:
@@ -27,23 +27,18 @@ def format_number(value: float, digits: int = 3) -> str:
     return f"{mantissa}e{int(exponent)}" if e else mantissa
 
 
-def format_scaled(number: float) -> str:
-    """Format with k, M, G or T for thousands."""
-    for unit in ("", " k", " M", " G"):
+def format_scaled(number: float, units: Sequence[str] = ("", " k", " M", " G", " T")) -> str:
+    """Format in the largest unit, each a thousand of the one before, that leaves at least 1."""
+    for unit in units[:-1]:
         if abs(number) < 999.5:
             return f"{number:.3g}{unit}"
         number /= 1000
-    return f"{number:.3g} T"
+    return f"{number:.3g}{units[-1]}"
 
 
 def format_bytes(count: float) -> str:
-    """Format in the largest decimal unit that leaves at least 1."""
-    size = float(count)
-    for unit in _BYTES:
-        if abs(size) < 999.5 or unit == _BYTES[-1]:
-            break
-        size /= 1000
-    return f"{size:.3g} {unit}"
+    """Format in a decimal unit of bytes."""
+    return format_scaled(count, (" B", " kB", " MB", " GB", " TB", " PB"))
 
 
 def format_seconds(elapsed_s: float) -> str:
