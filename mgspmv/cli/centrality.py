@@ -36,15 +36,12 @@ def hits(iteration: VectorIteration, hubs: list[str] | None = None, normalized: 
 
 def katz(iteration: VectorIteration, alpha: str = "0.1", beta: str = "1.0", normalized: bool = True) -> Answer:
     """Compute the Katz centrality of the vertices of a graph."""
-    number = None if alpha == "auto" else _parse_number("--alpha", alpha)
+    from mgspmv.cli.vectors import to_number
+
+    number = to_number(alpha)
+    if number is None and alpha != "auto":
+        raise OptionError(f"--alpha must be a number or auto, not {alpha!r}")
     return _answer(iteration, "katz", ["beta"], alpha=number, beta=beta, normalized=normalized)
-
-
-def _parse_number(option: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise OptionError(f"{option} must be a number or auto, not {text!r}") from None
 
 
 def eigenvector(iteration: VectorIteration) -> Answer:

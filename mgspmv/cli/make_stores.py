@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
-from mgspmv.cli.mode import note_checkpoint
 from mgspmv.cli.options import MemoryOptions, ReadingOptions, SortingOptions, StoringOptions, given, option
 from mgspmv.cli.placement import PlacementOptions, open_client
 from mgspmv.cli.program import Answer
-from mgspmv.cli.stored import answer_changed, answer_ingested, list_report
+from mgspmv.cli.stored import answer_changed, answer_ingested, list_report, make_store
 from mgspmv.ingest_report import IngestReport
 from mgspmv.validation import check_fields
 
@@ -29,11 +27,9 @@ def ingest(
 
     options: dict[str, Any] = {**vars(storing), **reading.options, **vars(room)}
     options |= {"threads": place.threads, "timeout": place.timeout}
-    began = time.perf_counter()
-    note_checkpoint(f"{store} is unchanged")
+    sources = source[0] if len(source) == 1 else source
     with open_client(place) as client:
-        info = api.ingest(source[0] if len(source) == 1 else source, store, **options, client=client).info
-    return answer_ingested(info, time.perf_counter() - began)
+        return answer_ingested(*make_store(store, api.ingest, sources, store, **options, client=client))
 
 
 def update(
@@ -55,10 +51,9 @@ def update(
 
     options: dict[str, Any] = {"missing": missing, "self_loops": self_loops, "symmetrize": symmetrize}
     options |= {"ignore_weights": ignore_weights, "keep": keep, **vars(work), **reading.options}
-    before, began = open_store(store).info, time.perf_counter()
-    note_checkpoint(f"{store} is unchanged")
-    info = api.update(store, insert=insert, delete=delete, **options).info
-    answer = answer_changed(info, before, time.perf_counter() - began, "nothing to change")
+    before = open_store(store).info
+    info, elapsed_s = make_store(store, api.update, store, insert=insert, delete=delete, **options)
+    answer = answer_changed(info, before, elapsed_s, "nothing to change")
     if info.version == before.version:
         return answer
     made = info.provenance["updates"][-1]
@@ -110,8 +105,5 @@ def generate(
 
     options: dict[str, Any] = {**vars(storing), **vars(room), **given(vars(parameters))}
     options |= {"threads": place.threads, "timeout": place.timeout}
-    began = time.perf_counter()
-    note_checkpoint(f"{store} is unchanged")
     with open_client(place) as client:
-        info = api.generate(model, store, **options, client=client).info
-    return answer_ingested(info, time.perf_counter() - began)
+        return answer_ingested(*make_store(store, api.generate, model, store, **options, client=client))

@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from mgspmv.cli.mode import note_checkpoint, print_note
+from mgspmv.cli.options import argument, option
 from mgspmv.cli.placement import quieten_dask, read_literal
 from mgspmv.cli.program import Answer
 from mgspmv.cli.solutions import tabulate_top
@@ -21,21 +20,15 @@ if TYPE_CHECKING:
     from mgspmv.pipeline import PipelinePlan
     from mgspmv.report.record import RunRecord, StepOutcome
 
+_SET_HELP = "Override a key, such as run.alpha=0.9; paths are relative to FILE.toml."
 SHOWN_RANKS = 10
 """Number of highest ranks shown of a pipeline with a single run."""
 
 
 def run(
-    file: Annotated[str, typer.Argument(metavar="FILE.toml", help="Pipeline file, such as pipelines/quickstart.toml.")],
-    set: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Override a key, such as run.alpha=0.9; paths are relative to FILE.toml.",
-        ),
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan without running it.")] = False,
+    file: Annotated[str, argument("FILE.toml", "Pipeline file, such as pipelines/quickstart.toml.")],
+    set: Annotated[list[str] | None, option(_SET_HELP, "KEY=VALUE")] = None,
+    dry_run: Annotated[bool, option("Show the plan without running it.")] = False,
 ) -> Answer:
     """Run a pipeline: compute missing outputs. After a failure, steps that do not depend on it still run."""
     from mgspmv.pipeline import RunInterrupted, plan_pipeline, run_pipeline

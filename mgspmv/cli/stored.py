@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from mgspmv.cli.mode import note_checkpoint
 from mgspmv.cli.program import Answer, translate_message
 from mgspmv.display.numbers import format_seconds
 
 if TYPE_CHECKING:
     from mgspmv.ingest_report import IngestReport
     from mgspmv.model import MatrixInfo
+
+
+def make_store(store: str, call: Callable[..., Any], *args: Any, **options: Any) -> tuple[MatrixInfo, float]:
+    """Call a function that makes a store; return the info of the matrix, and the seconds that it took."""
+    note_checkpoint(f"{store} is unchanged")
+    began = time.perf_counter()
+    return call(*args, **options).info, time.perf_counter() - began
 
 
 def answer_stored(info: MatrixInfo, elapsed_s: float) -> Answer:

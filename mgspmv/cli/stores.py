@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from mgspmv.cli.mode import note_checkpoint
 from mgspmv.cli.options import SortingOptions, TextOptions, argument, given, option
 from mgspmv.cli.program import Answer, translate_message
-from mgspmv.cli.stored import answer_changed, answer_stored, describe_matrix, describe_order
+from mgspmv.cli.stored import answer_changed, answer_stored, describe_matrix, describe_order, make_store
 from mgspmv.cli.tables import tabulate, tabulate_fields
 from mgspmv.display.numbers import format_bytes, format_seconds
 from mgspmv.errors import OptionError, StoreDamagedError
@@ -54,10 +54,7 @@ def reorder(
     from mgspmv import api
 
     options: dict[str, Any] = {"method": method, "overwrite": overwrite, **vars(work)}
-    began = time.perf_counter()
-    note_checkpoint(f"{target or store} is unchanged")
-    info = api.reorder(store, target, **options).info
-    return answer_stored(info, time.perf_counter() - began)
+    return answer_stored(*make_store(target or store, api.reorder, store, target, **options))
 
 
 def transpose(store: str, *, keep: int | None = None, work: SortingOptions) -> Answer:
@@ -65,10 +62,9 @@ def transpose(store: str, *, keep: int | None = None, work: SortingOptions) -> A
     from mgspmv import api
     from mgspmv.store.read import open_store
 
-    before, began = open_store(store).info, time.perf_counter()
-    note_checkpoint(f"{store} is unchanged")
-    info = api.transpose(store, keep=keep, **vars(work)).info
-    return answer_changed(info, before, time.perf_counter() - began, "the transpose is stored already")
+    before = open_store(store).info
+    info, elapsed_s = make_store(store, api.transpose, store, keep=keep, **vars(work))
+    return answer_changed(info, before, elapsed_s, "the transpose is stored already")
 
 
 def subgraph(
@@ -95,7 +91,7 @@ def subgraph(
 
     options: dict[str, Any] = {"min_weight": min_weight, "max_weight": max_weight, "overwrite": overwrite}
     options |= {"symmetrize": symmetrize, **vars(work)}
-    began, stored = time.perf_counter(), open_store(store)
+    stored = open_store(store)
     if vertices is not None:
         _check_lines(lines, edges or without_edges)
         are_names, reading = stored.info.vertex_ids == "string", StatedForm(lines.delimiter, comment=lines.comment)
@@ -103,9 +99,8 @@ def subgraph(
         options["vertices"] = read_selection(vertices, string_ids=are_names, reading=reading, is_vertex=is_vertex)
     for name, file in given({"edges": edges, "without_edges": without_edges}).items():
         options[name] = read_edges(file, stored, **lines.options)
-    note_checkpoint(f"{target} is unchanged")
-    info = api.subgraph(store, target, **options).info
-    answer = answer_stored(info, time.perf_counter() - began)
+    info, elapsed_s = make_store(target, api.subgraph, store, target, **options)
+    answer = answer_stored(info, elapsed_s)
     source = info.provenance["subgraphs"][-1]["source"]
     part = f"{info.shape[0]:,} of {source['shape'][0]:,} rows, {info.nnz:,} of {source['nnz']:,} entries"
     return replace(answer, parts=[*answer.parts, part])

@@ -14,8 +14,7 @@ from mgspmv.ingest.vector_files import DANGLING_RULES
 FILE, IDS = "file:", "id:"
 """Prefixes of a value that mark it as a file or as ids."""
 
-_QUOTED = re.compile(r'\s*"((?:[^"]|"")*)"\s*(?:=\s*([^,]*?)\s*)?(?=,|$)')
-_PLAIN = re.compile(r"[^,]*")
+_ENTRY = re.compile(r'(?:^|,)\s*(?:"((?:[^"]|"")*)"\s*(?:=\s*([^,]*?)\s*)?(?=,|$)|([^,]*))')
 
 
 def read_vectors(matrix: Any, *, aligns: bool = False, **given: str | None) -> dict[str, Any]:
@@ -41,7 +40,7 @@ def _read(name: str, text: str, matrix: Any, aligns: bool) -> Any:
 
     if name == "dangling" and text in DANGLING_RULES:
         return text
-    if name == "beta" and (number := _to_number(text)) is not None:
+    if name == "beta" and (number := to_number(text)) is not None:
         return number
     aligns = aligns and name == "nstart"
     if text.startswith(IDS):
@@ -69,7 +68,8 @@ def _read_ids(name: str, text: str, matrix: Any) -> dict[Any, float] | list[Any]
     return found
 
 
-def _to_number(text: str) -> float | None:
+def to_number(text: str) -> float | None:
+    """Return text as a number, None if it is none."""
     try:
         return float(text)
     except ValueError:
@@ -92,11 +92,8 @@ def parse_ids(name: str, text: str, *, string_ids: bool) -> dict[Any, float] | l
     ------
     OptionError : an empty, repeated or, in a store of integer ids, non-integer id; numbers for some ids only
     """
-    entries: list[tuple[Any, float | None]] = []
-    place = 0
-    while place <= len(text):
-        label, number, place = _parse_entry(name, text, place)
-        entries.append((_to_id(name, label, string_ids), number))
+    found = (_parse_entry(name, *entry.groups()) for entry in _ENTRY.finditer(text))
+    entries = [(_to_id(name, label, string_ids), number) for label, number in found]
     ids = [label for label, _ in entries]
     repeated = next((label for k, label in enumerate(ids) if label in ids[:k]), None)
     if repeated is not None:
@@ -108,20 +105,17 @@ def parse_ids(name: str, text: str, *, string_ids: bool) -> dict[Any, float] | l
     return numbers or ids
 
 
-def _parse_entry(name: str, text: str, place: int) -> tuple[str, float | None, int]:
-    """Parse an id and its optional number; also return the position of the next one."""
-    quoted = _QUOTED.match(text, place)
-    if quoted is not None:
-        label, number = quoted[1].replace('""', '"'), quoted[2]
-        if number is not None and _to_number(number) is None:
-            raise OptionError(f"{name} has {number!r} for the id {label!r}; give it a number")
-        return label, None if number is None else _to_number(number), quoted.end() + 1
-    plain = _PLAIN.match(text, place)
-    assert plain is not None
-    label, sign, number = plain[0].strip().rpartition("=")
-    if sign and _to_number(number) is not None:
-        return label.strip(), _to_number(number), plain.end() + 1
-    return plain[0].strip(), None, plain.end() + 1
+def _parse_entry(name: str, quoted: str | None, number: str | None, plain: str) -> tuple[str, float | None]:
+    """Return an id and its number, of a quoted id with its number, or of a plain one that may end in a number."""
+    if quoted is None:
+        label, sign, end = plain.strip().rpartition("=")
+        value = to_number(end) if sign else None
+        return (plain if value is None else label).strip(), value
+    label = quoted.replace('""', '"')
+    value = None if number is None else to_number(number)
+    if number is not None and value is None:
+        raise OptionError(f"{name} has {number!r} for the id {label!r}; give it a number")
+    return label, value
 
 
 def _to_id(name: str, label: str, string_ids: bool) -> int | str:

@@ -22,7 +22,7 @@ def test_ingest_and_info():
     assert described == answer["store"]
     assert (described["kind"], described["nnz"], described["has_transpose"]) == ("graph", 5, True)
     stdout, stderr = invoke("info", "g.zarr")
-    assert f"digest              {described['digest']}" in stdout
+    assert f"digest          {described['digest']}" in stdout
     assert stderr == ""
 
 
