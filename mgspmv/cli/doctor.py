@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, get_args
@@ -31,23 +30,17 @@ def doctor(
     Warnings do not change the exit code. With --json the answer also has passed checks and measurements.
     """
     from mgspmv.doctor import examine
+    from mgspmv.doctor.findings import FindingStatus
 
     place = PlacementOptions(cluster, workers, None, cluster_option, scheduler, tls, check_wait(wait))
     with open_progress() as progress:
         reach = None if place.is_embedded else lambda: open_client(place, progress)
         found = examine(reach, stores or [], wait, progress.phase)
-    counts = count_statuses(found)
+    counts = {status: sum(finding.status == status for finding in found) for status in get_args(FindingStatus)}
     payload = {"findings": [asdict(finding) for finding in found], "counts": counts}
     wrong = [name_finding(finding) for finding in found if finding.status == "wrong"]
     error = MgspmvError(f"checks failed: {', '.join(dict.fromkeys(wrong))}") if wrong else None
     return Answer(payload, [*_tabulate(found), _sum_up(counts)], error)
-
-
-def count_statuses(found: Sequence[Finding]) -> dict[str, int]:
-    from mgspmv.doctor.findings import FindingStatus
-
-    counts = Counter(finding.status for finding in found)
-    return {status: counts[status] for status in get_args(FindingStatus)}
 
 
 def _sum_up(counts: dict[str, int]) -> str:

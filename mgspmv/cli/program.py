@@ -104,10 +104,11 @@ class Group(PanelledHelp, TyperGroup):
             code = EXIT_INTERRUPTED
             print(escape_controls("; ".join(filter(None, ("interrupted", KEPT.get())))), file=sys.stderr)
         except MgspmvError as error:
-            code = _fail(error, translate_message(str(error)), error.exit_code, mode)
+            code = _finish(Answer({}, (), error), mode)
         except Exception as error:
             hint = "" if mode.debug else "; this error was not expected, --debug shows the traceback"
-            code = _fail(error, str(error), EXIT_UNEXPECTED, mode, f"{type(error).__name__}: {error}{hint}")
+            _print_error(error, f"{type(error).__name__}: {error}{hint}", mode)
+            code = _give(_describe_error(error, str(error), mode), (), mode.json) or EXIT_UNEXPECTED
         sys.exit(code)
 
 
@@ -239,11 +240,9 @@ def shorten_warnings() -> Iterator[None]:
 
 
 def _finish(answer: Answer, mode: Mode) -> int:
-    payload = (
-        answer.payload
-        if answer.error is None
-        else answer.payload | _describe_error(answer.error, translate_message(str(answer.error)), mode)
-    )
+    payload, message = answer.payload, translate_message(str(answer.error or ""))
+    if answer.error is not None:
+        payload = payload | _describe_error(answer.error, message, mode)
     parts = () if mode.quiet else answer.parts
     if answer.lines is None:
         code = _give(payload, parts, mode.json)
@@ -252,13 +251,8 @@ def _finish(answer: Answer, mode: Mode) -> int:
         sys.stderr.write(_render(parts))
     if answer.error is None:
         return code or answer.exit_code
-    _print_error(answer.error, translate_message(str(answer.error)), mode)
+    _print_error(answer.error, message, mode)
     return code or answer.error.exit_code
-
-
-def _fail(error: BaseException, message: str, exit_code: int, mode: Mode, shown: str | None = None) -> int:
-    _print_error(error, message if shown is None else shown, mode)
-    return _give(_describe_error(error, message, mode), (), mode.json) or exit_code
 
 
 def _fail_usage(error: Any, mode: Mode) -> int:

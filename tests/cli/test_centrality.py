@@ -15,6 +15,7 @@ from tests.support.commands import invoke, invoke_json
 
 EDGES = [(1, 2), (2, 3), (3, 1), (1, 3), (3, 5), (5, 1), (1, 5)]
 COMMANDS = ["hits", "katz", "eigenvector", "stationary"]
+RANKINGS = ["pagerank", "pagerank-batch"]
 SURE = ["--tol", "1e-12", "--max-iter", "1000"]
 
 
@@ -45,11 +46,8 @@ def test_katz():
     saved = load_solution("k.parquet")
     np.testing.assert_allclose(saved.values, find_by_networkx(nx.katz_centrality_numpy, alpha=0.2), rtol=1e-11)
     assert saved.ids.tolist() == [1, 2, 3, 5]
-    assert (answer["status"], answer["saved"], answer["digest"]) == (
-        "converged",
-        ["k.parquet", "k.csv"],
-        saved.digest(),
-    )
+    assert (answer["status"], answer["saved"]) == ("converged", ["k.parquet", "k.csv"])
+    assert answer["digest"] == saved.digest()
     assert len(answer["top"]) == 2
     assert answer["error_bound_l1"] == "Infinity"
     assert invoke_json("top", "k.parquet", "-k", "2")["top"] == answer["top"]
@@ -107,10 +105,12 @@ def test_ranks_on_standard_output(command):
     assert stdout == Path(f"{command}.csv").read_text()
     assert stdout.startswith("id,rank\n")
     assert f"saved             {command}.csv\n" in stderr
-    assert invoke(command, store, "-o", "-", "--json", code=2)[0] == (
-        '{"error": {"type": "OptionError", "message": "-o - and --json both write to standard output; '
-        'leave one of them out"}}\n'
-    )
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *RANKINGS])
+def test_standard_output_is_for_one(command):
+    error = invoke_json(command, "g.zarr", "-o", "-", code=2)["error"]
+    assert error["message"] == "-o - and --json both write to standard output; leave one of them out"
     assert not Path("-").exists()
 
 
@@ -122,17 +122,9 @@ def test_what_is_wrong_is_found_before_the_work(command, folder):
         (["-o", "taken.csv"], 4, "taken.csv exists already"),
         (["--cluster", "cloud"], 2, "--cluster must be one of local, cuda"),
         (["--tol", "-1"], 2, "tol must be a positive number"),
-        (
-            ["--set", "norm=relative", "--tol", "1"],
-            2,
-            "--tol 1 with --set norm=relative is met by any growing",
-        ),
+        (["--set", "norm=relative", "--tol", "1"], 2, "--tol 1 with --set norm=relative is met by any growing"),
         (["--precision", "exact"], 2, "precision must be one of 'float64', 'float32'"),
-        (
-            ["--executor", "supersteps"],
-            2,
-            "--executor supersteps needs a cluster; pass one as --cluster or",
-        ),
+        (["--executor", "supersteps"], 2, "--executor supersteps needs a cluster; pass one as --cluster or"),
         (["--nstart", "none.txt"], 3, "no file 'none.txt' exists"),
     ):
         _, stderr = invoke(command, "chain.zarr" if command == "stationary" else "g.zarr", *options, code=code)

@@ -100,8 +100,6 @@ def test_what_is_asked_for(finding):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--cluster-option", "cores=2"], "--cluster-option configures a started cluster; add --cluster"),
-        (["--cluster", "local", "--scheduler", "a:1"], "give only one of them"),
         (["--workers", "2"], "--workers is the size of a started cluster"),
         (["--wait", "0"], "--wait must be a positive number of seconds"),
     ],

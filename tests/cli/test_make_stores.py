@@ -91,11 +91,9 @@ def test_options_of_update_are_given_on(folder, monkeypatch):
 
     monkeypatch.setattr(mgspmv.api, "update", record)
     words = "--insert i --delete d --set missing=error --set self_loops=drop --symmetrize --ignore-weights --keep 2 "
-    words += "--memory 2GiB "
-    words += (
-        "--format parquet --n-vertices 9 --vertices v --delimiter ; --no-weights --ids int --set extra_columns=ignore "
-    )
-    words += "--columns a,b --set n_cols=5 --set allow_hypersparse=true --threads 3 --set scratch=."
+    words += "--memory 2GiB --format parquet --n-vertices 9 --vertices v --delimiter ; --no-weights --ids int "
+    words += "--set extra_columns=ignore --columns a,b --set n_cols=5 --set allow_hypersparse=true "
+    words += "--threads 3 --set scratch=."
     invoke("update", "g.zarr", *words.split(), code=6)
     assert given == {
         "insert": "i", "delete": "d", "missing": "error", "self_loops": "drop", "symmetrize": True,
@@ -113,11 +111,7 @@ def test_what_update_refuses(folder):
         (["g.zarr"], 2, "pass --insert, --delete or both"),
         (["g.zarr", "--insert", "edges.txt", "--keep", "0"], 2, "keep must be at least 1"),
         (["g.zarr", "--insert", "names.txt", "--no-header"], 3, "names.txt: the ids are strings, but the store has"),
-        (
-            ["g.zarr", "--delete", "none.txt", "--set", "missing=error"],
-            3,
-            "the entry (1, 5) to delete does not exist; pass --set missing=ignore",
-        ),
+        (["g.zarr", "--delete", "none.txt", "--set", "missing=error"], 3, "does not exist; pass --set missing=ignore"),
         (["n.zarr", "--insert", "edges.txt"], 4, "there is no matrix store at n.zarr"),
     ):
         assert said in invoke("update", *args, code=code)[1]
@@ -132,10 +126,8 @@ def test_ingest_in_an_order():
     assert [line.startswith("read: edges.txt, edge-list, 5 ") for line in lines[2:]] == [True]
     assert stderr == ""
     invoke("ingest", "edges.txt", "h.zarr")
-    assert (
-        invoke_json("info", "g.zarr")["digest"]
-        == invoke_json("reorder", "h.zarr", "--method", "rcm")["store"]["digest"]
-    )
+    reordered = invoke_json("reorder", "h.zarr", "--method", "rcm")["store"]
+    assert invoke_json("info", "g.zarr")["digest"] == reordered["digest"]
     answer = invoke_json("generate", "rmat", "r.zarr", "--scale", "5", "--set", "order=degree")["store"]
     assert (answer["order"], answer["provenance"]["options"]["order"]) == ("degree", "degree")
     for args, said in (
@@ -150,24 +142,11 @@ def test_ingest_in_an_order():
 def test_options_of_ingest_are_given_on():
     with open("w.csv", "w") as file:
         file.write("ann;bob;2;x\nann;bob;3;x\nbob;bob;1;x\n")
-    options = [
-        "--format",
-        "edge-list",
-        "--delimiter",
-        ";",
-        "--set",
-        "extra_columns=ignore",
-        "--ids",
-        "string",
-        "--duplicates",
-        "keep",
-    ]
-    answer = invoke_json("ingest", "w.csv", "w.zarr", *options, "--set", "self_loops=drop", "--set", "dtype=float32")[
-        "store"
-    ]
-    assert (answer["nnz"], answer["dtype"], answer["vertex_ids"], answer["duplicates"]) == (
-        2, "float32", "string", "keep",
-    )  # fmt: skip
+    words = "--format edge-list --delimiter ; --ids string --duplicates keep "
+    words += "--set extra_columns=ignore --set self_loops=drop --set dtype=float32"
+    stored = invoke_json("ingest", "w.csv", "w.zarr", *words.split())["store"]
+    wanted = {"nnz": 2, "dtype": "float32", "vertex_ids": "string", "duplicates": "keep"}
+    assert {name: stored[name] for name in wanted} == wanted
     answer = invoke_json("ingest", "edges.txt", "e.zarr", "--n-vertices", "9", "--symmetrize", "--kind", "matrix")
     assert (answer["store"]["shape"], answer["store"]["kind"], answer["store"]["nnz"]) == ([9, 9], "matrix", 8)
     Path("v.txt").write_text("1\n2\n3\n4\n5\n")

@@ -45,6 +45,7 @@ OPTION = r"--set \w+|--[a-z][\w-]*"
 OTHERS = {"the transpose": "transpose", "ingest ": "ingest"}
 """Commands that messages advise, by words of these."""
 
+INGEST = "ingest g.txt h.zarr"
 VALUES = {"columns": ("a", "b"), "x": np.ones(3)}
 """Of arguments in Python, where these are no strings or numbers of the command line."""
 ROWS = {
@@ -58,16 +59,8 @@ ROWS = {
     "zeros": ("ingest zeros.txt h.zarr", "--ids", "ids"),
     "a bipartite graph": ("ingest bipartite.txt h.zarr", "--comment", "comment"),
     "few vertices": ("ingest g.txt h.zarr --n-vertices -1", "--n-vertices", "n_vertices"),
-    "two lists": (
-        "ingest g.txt h.zarr --n-vertices 5 --vertices ids.txt",
-        "--n-vertices --vertices",
-        "n_vertices vertices",
-    ),
-    "a number of names": (
-        "ingest g.txt h.zarr --n-vertices 5 --ids string",
-        "--n-vertices --vertices",
-        "n_vertices vertices",
-    ),
+    "two lists": (f"{INGEST} --n-vertices 5 --vertices ids.txt", "--n-vertices --vertices", "n_vertices vertices"),
+    "a number of names": (f"{INGEST} --n-vertices 5 --ids string", "--n-vertices --vertices", "n_vertices vertices"),
     "duplicates": ("ingest twice.txt h.zarr --duplicates error", "--duplicates", "duplicates"),
     "loops": ("ingest loop.txt h.zarr --set self_loops=error", "--set self_loops", "self_loops"),
     "kind": ("ingest two.mtx h.zarr --kind graph", "--kind", "kind"),

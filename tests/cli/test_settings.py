@@ -19,11 +19,7 @@ COMMANDS = typer.main.get_command(app).commands
     ("command", "given", "said"),
     [
         ("pagerank", "transprt=peer", "--set transprt=peer: unknown key 'transprt'; did you mean 'transport'?"),
-        (
-            "pagerank",
-            "host-memory=1GB",
-            "--set host-memory=1GB: unknown key 'host-memory'; did you mean 'host_memory'?",
-        ),
+        ("pagerank", "host-memory=1", "--set host-memory=1: unknown key 'host-memory'; did you mean 'host_memory'?"),
         ("export", "x=1", "--set x=1: unknown key 'x'; the keys are scratch"),
         ("pagerank", "recover", "--set recover: expected KEY=VALUE, such as --set recover=N"),
         ("pagerank", "transport=", "--set transport=: expected KEY=VALUE, such as --set transport=auto"),

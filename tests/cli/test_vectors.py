@@ -97,20 +97,10 @@ def test_words_of_dangling_and_numbers_of_beta_come_first(names):
 @pytest.mark.parametrize(
     ("name", "text", "error", "message"),
     [
-        (
-            "personalization",
-            "alic",
-            SourceNotFoundError,
-            "; near: 'alice'; and no file 'alic' exists$",
-        ),
+        ("personalization", "alic", SourceNotFoundError, "; near: 'alice'; and no file 'alic' exists$"),
         ("personalization", "alice,bbo", SourceNotFoundError, "the id 'bbo', which no vertex has; near: 'bob'"),
         ("personalization", "alice=1,bob", SourceNotFoundError, "none for 'bob'; .* and no file 'alice=1,bob' exists"),
-        (
-            "dangling",
-            "unifrom",
-            SourceNotFoundError,
-            "no file 'unifrom' exists; expected uniform, drop, error, a file or ids",
-        ),
+        ("dangling", "unifrom", SourceNotFoundError, "no file 'unifrom' exists; expected uniform, drop, error, a "),
         ("nstart", "id:alic", OptionError, "^nstart has the id 'alic', which no vertex has; near: 'alice'$"),
         ("nstart", "file:alice", SourceError, "alice: there is no such file"),
     ],
@@ -130,12 +120,10 @@ def test_ranks_are_where_jumps_lead(names, suffix):
     ranks = mg.pagerank(names)
     wanted = mg.pagerank(names, personalization=dict(ranks.top(len(NAMES)))).digest()
     assert invoke_json("pagerank", "names.zarr", "--personalization", f"r{suffix}")["digest"] == wanted
-    assert (
-        invoke_json("pagerank", "names.zarr", "--dangling", f"r{suffix}")["digest"]
-        == mg.pagerank(names, dangling=ranks).digest()
-    )
+    wanted = mg.pagerank(names, dangling=ranks).digest()
+    assert invoke_json("pagerank", "names.zarr", "--dangling", f"r{suffix}")["digest"] == wanted
     invoke("pagerank-batch", "names.zarr", "--dangling", f"r{suffix}", "-o", "b.zarr")
-    assert mg.load_batch("b.zarr")[0].digest() == mg.pagerank(names, dangling=ranks).digest()
+    assert mg.load_batch("b.zarr")[0].digest() == wanted
 
 
 @pytest.mark.parametrize(
