@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mgspmv.cli.iteration import VectorIteration
-from mgspmv.cli.outputs import find_outputs
+from mgspmv.cli.iteration import VectorIteration, find_outputs
 from mgspmv.cli.program import Answer
 from mgspmv.errors import OptionError
 

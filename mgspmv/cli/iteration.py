@@ -1,24 +1,68 @@
-"""Commands that iterate over vectors: shared options, progress and output."""
+"""Commands that iterate over vectors: shared options, graphs that they rank, progress and outputs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from mgspmv.cli.graphs import open_graph
-from mgspmv.cli.mode import note_checkpoint, print_note
+from mgspmv.cli.mode import MODE, note_checkpoint, print_note
 from mgspmv.cli.options import option
-from mgspmv.cli.outputs import Outputs
 from mgspmv.cli.placement import ComputingOptions, PlacementOptions, open_client
 from mgspmv.cli.program import Answer
-from mgspmv.cli.solutions import answer_ranks
-from mgspmv.errors import ConvergenceError, OptionError
+from mgspmv.cli.results import answer_ranks
+from mgspmv.cli.stored import list_report
+from mgspmv.errors import ConvergenceError, OptionError, SourceError, StoreFormatError
 
 if TYPE_CHECKING:
     from mgspmv.api import Checkpoint
-    from mgspmv.model import Event, Phase, Stability
+    from mgspmv.model import Event, Kind, Phase, Stability
     from mgspmv.results import Solution
+
+STDOUT = "-"
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """Outputs of one result: files and standard output."""
+
+    paths: list[str]
+    prints: bool
+    """Whether the CSV is written to standard output, and the answer to standard error."""
+
+    overwrite: bool
+
+    def write(self, result: Any, answer: Answer) -> Answer:
+        """Write ranks to each of `paths`, each atomically; return the answer, where requested with their CSV lines."""
+        from mgspmv.saving import generate_csv
+
+        for k, path in enumerate(self.paths):
+            note_checkpoint(f"{', '.join(self.paths[:k]) or 'nothing'} is written")
+            result.save(path, overwrite=self.overwrite)
+        return replace(answer, lines=generate_csv(result)) if self.prints else answer
+
+
+def find_outputs(named: Sequence[str] | None, *, overwrite: bool, option: str = "-o") -> Outputs:
+    """Separate files from `-`, and check that results can be written there.
+
+    Parameters
+    ----------
+    named : values of the option
+
+    Raises
+    ------
+    OptionError : an unknown suffix; `-` with --json, which also writes to standard output
+    StoreExistsError : a file exists and is not to be overwritten
+    """
+    from mgspmv.saving import check_target
+
+    outputs = Outputs([path for path in named or [] if path != STDOUT], STDOUT in (named or []), overwrite)
+    if outputs.prints and MODE.get().json:
+        raise OptionError(f"{option} - and --json both write to standard output; leave one of them out")
+    for path in outputs.paths:
+        check_target(path, overwrite=overwrite)
+    return outputs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +98,7 @@ class Iteration:
         placing = {name: options.pop(name) for name in ("executor", "kernel", "transport", "recover") if name in own}
         reading: dict[str, Any] = {"kind": "stochastic" if call == "stationary" else "graph"}
         reading["transpose"] = reverse or call == "hits"
-        with open_graph(self.graph, self.place, **reading) as opened, opened.T if reverse else opened as matrix:
+        with _open_graph(self.graph, self.place, **reading) as opened, opened.T if reverse else opened as matrix:
             if seeds is not None:
                 options["personalization"] = read_seeds(seeds, string_ids=matrix.info.vertex_ids == "string")
             given = {name: options.pop(name) for name in vectors}
@@ -93,6 +137,47 @@ class VectorIteration(Iteration):
     ) -> Answer:
         """Write a vector, and make the answer; `order` as in `answer_ranks`."""
         return outputs.write(solution, answer_ranks(solution, solution.top(self.top), outputs.paths, failure, order))
+
+
+@contextmanager
+def _open_graph(graph: str, place: PlacementOptions, *, kind: Kind = "graph", transpose: bool = False) -> Iterator[Any]:
+    """Open a store, or read edges into memory; how they were read is printed as a note.
+
+    Parameters
+    ----------
+    place : where the graph is ranked
+    kind : kind of matrix that is made from edges
+    transpose : whether the transpose is needed; that of a store must be stored
+
+    Raises
+    ------
+    OptionError : edges, and the workers of a cluster, which cannot reach the memory of this process
+    SourceError : edges that cannot be read
+    StoreError : a store that cannot be read
+    """
+    from mgspmv import api
+    from mgspmv.api.inputs import as_matrix
+
+    try:
+        matrix = as_matrix(graph, kind, transpose=transpose, threads=place.threads)
+    except SourceError as error:
+        if graph.rstrip("/").endswith(".zarr"):
+            with suppress(StoreFormatError):
+                api.open(graph)  # raises what is wrong with it as a store
+        if error.line_number is not None:
+            print_note("note: `mgspmv ingest` has options on how edges are read, and its STORE can be ranked")
+        raise
+    with matrix:
+        if matrix.info.url != graph and matrix.info.url.startswith("memory://"):
+            if not place.is_embedded:
+                raise OptionError(
+                    f"{graph} is a file of edges, which is read into the memory of this process, where workers cannot "
+                    f"reach it; store it by `mgspmv ingest {graph} STORE`, and rank that"
+                )
+            lines = list_report(matrix.ingest_report)
+            for line in (line for line in lines if not line.startswith("warning: ")):  # warnings were shown as such
+                print_note(line)
+        yield matrix
 
 
 def _listen(

@@ -11,7 +11,7 @@ from mgspmv.cli.mode import note_checkpoint, print_note
 from mgspmv.cli.options import argument, option
 from mgspmv.cli.placement import quieten_dask, read_literal
 from mgspmv.cli.program import Answer
-from mgspmv.cli.solutions import tabulate_top
+from mgspmv.cli.results import tabulate_top
 from mgspmv.cli.tables import tabulate
 from mgspmv.display.numbers import format_seconds
 from mgspmv.errors import OptionError, StepsFailedError

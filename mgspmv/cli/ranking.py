@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from mgspmv.cli.iteration import Iteration, VectorIteration
+from mgspmv.cli.iteration import Iteration, VectorIteration, find_outputs
 from mgspmv.cli.options import option
-from mgspmv.cli.outputs import find_outputs
 from mgspmv.cli.program import Answer
-from mgspmv.cli.solutions import answer_batch
+from mgspmv.cli.results import answer_batch
 from mgspmv.errors import OptionError
 from mgspmv.kernels.catalogue import SPARSE_KERNELS
 

@@ -1,15 +1,28 @@
-"""Commands for existing results: `top`, `summary` and `report`."""
+"""Answers of commands that compute ranks, and the commands for existing results: `top`, `summary` and `report`."""
 
 from __future__ import annotations
 
 import os
-from typing import get_args
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import islice, pairwise
+from math import inf, isfinite, isnan
+from typing import TYPE_CHECKING, Any, get_args
 
-from mgspmv.cli.program import Answer
-from mgspmv.cli.solutions import describe_order, list_order, list_top, tabulate_summary, tabulate_top
-from mgspmv.display.numbers import format_bytes
-from mgspmv.errors import OptionError, StoreExistsError
+from mgspmv.cli.program import Answer, translate_message
+from mgspmv.cli.tables import tabulate, tabulate_fields
+from mgspmv.display.numbers import format_bytes, format_phases, format_scaled
+from mgspmv.errors import ConvergenceError, OptionError, StoreExistsError
 from mgspmv.validation import to_json
+
+if TYPE_CHECKING:
+    from mgspmv.batch_results import BatchSolution
+    from mgspmv.model import Recovery, Stability
+    from mgspmv.results import Solution
+    from mgspmv.scores import Summary
+
+SHOWN_VECTORS = 20
+"""Number of vectors of a batch in text output."""
 
 
 def top(ranks: str, top: int = 10) -> Answer:
@@ -18,8 +31,8 @@ def top(ranks: str, top: int = 10) -> Answer:
 
     solution = load_solution(ranks)
     highest, order = solution.top(top), solution.check_order(top)
-    said = None if order is None else describe_order(order)
-    payload = {"status": solution.status.value, "top": list_top(highest), "order": list_order(order)}
+    said = None if order is None else _describe_order(order)
+    payload = {"status": solution.status.value, "top": _list_top(highest), "order": _list_order(order)}
     return Answer(payload, [tabulate_top(highest), *([] if said is None else [f"order {said}"])])
 
 
@@ -30,7 +43,7 @@ def summary(ranks: str, bins: int = 20) -> Answer:
     solution = load_solution(ranks)
     found = solution.summary(bins)
     payload = {"status": solution.status.value, "scaler": solution.scaler, "summary": to_json(found.to_dict())}
-    return Answer(payload, tabulate_summary(found))
+    return Answer(payload, _tabulate_summary(found))
 
 
 def report(source: str, output: str = "report.html", overwrite: bool = False) -> Answer:
@@ -51,3 +64,134 @@ def report(source: str, output: str = "report.html", overwrite: bool = False) ->
     payload = {"report": output, "bytes": len(page), "run": described.name, "steps": counts}
     said = ", ".join(f"{n} {state}" for state, n in counts.items() if n)
     return Answer(payload, [f"{output}: {described.name}, {said or 'no steps'}, {format_bytes(len(page))}"])
+
+
+def answer_ranks(
+    solution: Solution,
+    highest: Sequence[tuple[Any, float]],
+    saved: list[str],
+    failure: ConvergenceError | None,
+    order: Stability | None = None,
+) -> Answer:
+    """Make the answer of a command for one vector.
+
+    Parameters
+    ----------
+    order : certificate of the order of the highest ranks; None for none
+    """
+    payload = solution.to_dict() | {"top": _list_top(highest), "order": _list_order(order), "saved": saved}
+    fields = {
+        "status": str(solution.status)
+        if failure
+        else f"{solution.status}: {translate_message(solution.status.advice)}",
+        "iterations": f"{solution.iterations}",
+        "last change": f"{solution.changes[-1]:.3g}" if solution.changes else None,
+        "L1 error at most": solution.describe_error() if isfinite(solution.error_bound_l1) else None,
+        "time": format_phases(solution.seconds),
+        "edges per second": format_scaled(solution.edges_per_s) if 0 < solution.edges_per_s < inf else None,
+        "memory": _describe_memory(solution.memory),
+        "alpha": f"{solution.options['alpha']:.6g}, chosen to fit" if solution.options.get("alpha_chosen") else None,
+        "scores": None if solution.scaler == "none" else f"ranks scaled by {solution.scaler}",
+        "resumed after": f"{solution.resumed_after} iterations of an earlier run" if solution.resumed_after else None,
+        "recovered": "; ".join(map(_describe_recovery, solution.recoveries)),
+        "rank 0": None if solution.underflow is None else translate_message(str(solution.underflow)),
+        "highest": None if solution.stability is None else _describe_stability(solution.stability),
+        "order": None if order is None or order == solution.stability else _describe_order(order),
+        "saved": ", ".join(saved),
+    }
+    return Answer(payload, [tabulate_top(highest), tabulate_fields(fields)], failure)
+
+
+def _tabulate_summary(found: Summary) -> list[Any]:
+    """Describe the distribution of ranks in tables and lines."""
+    moments = {name: f"{getattr(found, name):.8g}" for name in ("min", "max", "mean", "sum", "std")}
+    counts = {"vertices": f"{found.n:,}", "not finite": f"{found.n_non_finite:,}"}
+    percentiles = {f"{percent:g}% are at most": f"{value:.8g}" for percent, value in found.percentiles.items()}
+    fields = counts | moments | percentiles | {"Gini coefficient": "none" if isnan(found.gini) else f"{found.gini:.6g}"}
+    bins = zip(pairwise(found.histogram.edges), found.histogram.counts, strict=True)
+    rows = [(f"{low:.4g}", f"{high:.4g}", f"{count:,}") for (low, high), count in bins]
+    outside = [f"0 or less: {found.histogram.n_outside:,}"] if found.histogram.n_outside else []
+    histogram = [tabulate(("from", "to", "vertices"), rows)] if rows else []
+    return [tabulate_fields(fields), *histogram, *outside]
+
+
+def _describe_memory(memory: dict[str, list[int]]) -> str:
+    """Describe the memory of each kind, as the maximum over workers."""
+    names = {"host_peak_bytes": "host peak", "device_bytes": "device", "held_bytes": "held", "planned_bytes": "planned"}
+    most = [f"{named} {format_bytes(max(memory[name]))}" for name, named in names.items() if name in memory]
+    is_of_many = any(len(counts) > 1 for counts in memory.values())
+    return ", ".join(most) + (", the most of any worker" if is_of_many else "")
+
+
+def answer_batch(batch: BatchSolution, k: int | None, saved: list[str], failure: ConvergenceError | None) -> Answer:
+    """Make the answer of a command for many vectors, with the k highest ranks of each."""
+    highest, orders = batch.top(k), batch.check_order(k)
+    payload = batch.to_dict() | {"saved": saved}
+    for described in payload["vectors"]:
+        described["top"] = _list_top(highest[described["label"]])
+        described["order"] = _list_order(orders[described["label"]])
+    described = zip(batch.labels, payload["vectors"], batch.error_bounds_l1, strict=True)
+    rows = [
+        row
+        for label, vector, bound in islice(described, SHOWN_VECTORS)
+        for row in _list_batch_rows(label, vector, bound, list(highest[label])[: k or 1])
+    ]
+    titles = ("vector", "alpha", "status", "iterations", "L1 error at most", "highest vertex", "its rank")
+    n_open = sum(found is not None and _describe_order(found) is not None for found in orders.values())
+    n_hidden = len(batch) - SHOWN_VECTORS
+    fields = {
+        "vectors": f"{len(batch)}, up to {batch.options['width']} in each of {batch.options['steps']} passes",
+        "time": format_phases(batch.seconds),
+        "order": f"not certified for {n_open} vectors; lower --tol (see --json for the places)" if n_open else None,
+        "saved": ", ".join(saved),
+        "not shown": f"{n_hidden} vectors; see --json, or -o" if n_hidden > 0 else None,
+    }
+    return Answer(payload, [tabulate(titles, rows), tabulate_fields(fields)], failure)
+
+
+def _list_batch_rows(
+    label: Any, vector: dict[str, Any], bound: float, highest: Sequence[tuple[Any, float]]
+) -> Iterator[tuple[Any, ...]]:
+    """Yield a row for each of the highest ranks of a vector; only the first one describes the vector."""
+    described = label, f"{vector['alpha']:g}", vector["status"], vector["iterations"], f"{bound:.3g}"
+    for place, (name, rank) in enumerate(highest):
+        yield (*(("",) * len(described) if place else described), name, f"{rank:.8g}")
+
+
+def _describe_recovery(made: Recovery) -> str:
+    workers = f"{made.workers_after} workers, {made.workers_before} before"
+    return f"{made.error}; resumed from iteration {made.resumed_after} after {made.seconds:.3g} s with {workers}"
+
+
+def _describe_stability(found: Stability) -> str:
+    ties = ", ".join(f"{first}-{last}" for first, last in found.ties)
+    order = f"in this order except for places {ties}" if ties else "in this order"
+    if found.is_proven:
+        return f"the {found.k} are proven, {order}"
+    return f"places {found.k} and {found.k + 1} are {found.gap:.3g} apart, tied within the bound of {found.bound:.3g}"
+
+
+def _describe_order(found: Stability) -> str | None:
+    """Explain why the order of the highest ranks is not certified, and the remedy; None if it is certified."""
+    if found.is_proven and not found.ties:
+        return None
+    ties = [(first, min(last, found.k)) for first, last in found.ties]
+    among = ", ".join(f"{first}-{last}" for first, last in ties if first < last)
+    open_parts = [f"places {among} may be in another order"] if among else []
+    open_parts += [] if found.is_proven else [f"others may belong among the {found.k}"]
+    remedy = f"lower --tol, or pass --stop topk:{found.k}; equal ranks stay tied"
+    return f"not certified: within the error bound of {found.bound:.3g} {' and '.join(open_parts)}; {remedy}"
+
+
+def _list_order(found: Stability | None) -> dict[str, Any] | None:
+    """Return the certificate of an order as JSON values."""
+    return None if found is None else to_json(asdict(found))
+
+
+def _list_top(highest: Sequence[tuple[Any, float]]) -> list[dict[str, Any]]:
+    return [{"id": name, "rank": to_json(rank)} for name, rank in highest]
+
+
+def tabulate_top(highest: Sequence[tuple[Any, float]]) -> Any:
+    rows = [(place, name, f"{rank:.8g}") for place, (name, rank) in enumerate(highest, 1)]
+    return tabulate(("", "vertex", "rank"), rows)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import mgspmv as mg
-from mgspmv.cli.solutions import SHOWN_VECTORS
+from mgspmv.cli.results import SHOWN_VECTORS
 from tests.support.commands import invoke, invoke_json
 
 EDGES = [(1, 2), (1, 5), (2, 1), (5, 9), (9, 1), (9, 2)]
