@@ -12,7 +12,7 @@ from mgspmv.cli.options import option
 from mgspmv.cli.placement import ComputingOptions, PlacementOptions, open_client
 from mgspmv.cli.program import Answer
 from mgspmv.cli.results import answer_ranks
-from mgspmv.cli.stored import list_report
+from mgspmv.cli.stores import list_report
 from mgspmv.errors import ConvergenceError, OptionError, SourceError, StoreFormatError
 
 if TYPE_CHECKING:

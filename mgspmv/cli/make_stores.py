@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from mgspmv.cli.options import MemoryOptions, ReadingOptions, SortingOptions, StoringOptions, given, option
 from mgspmv.cli.placement import PlacementOptions, open_client
 from mgspmv.cli.program import Answer
-from mgspmv.cli.stored import answer_changed, answer_ingested, list_report, make_store
+from mgspmv.cli.stores import answer_changed, answer_ingested, list_report, make_store
 from mgspmv.ingest_report import IngestReport
 from mgspmv.validation import check_fields
 

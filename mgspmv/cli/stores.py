@@ -1,20 +1,21 @@
-"""Commands for existing stores."""
+"""Commands for existing stores, and answers of all commands that make stores."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from mgspmv.cli.mode import note_checkpoint
 from mgspmv.cli.options import SortingOptions, TextOptions, argument, given, option
 from mgspmv.cli.program import Answer, translate_message
-from mgspmv.cli.stored import answer_changed, answer_stored, describe_matrix, describe_order, make_store
 from mgspmv.cli.tables import tabulate, tabulate_fields
 from mgspmv.display.numbers import format_bytes, format_seconds
 from mgspmv.errors import OptionError, StoreDamagedError
 
 if TYPE_CHECKING:
+    from mgspmv.ingest_report import IngestReport
     from mgspmv.model import MatrixInfo
 
 
@@ -134,7 +135,7 @@ def export(
     info = api.export(store, target, **options)
     elapsed_s = time.perf_counter() - began
     payload = {"target": target, "vertices": vertices, "store": asdict(info), "seconds": elapsed_s}
-    return Answer(payload, [f"{target}: {describe_matrix(info)}, written in {format_seconds(elapsed_s)}"])
+    return Answer(payload, [f"{target}: {_describe_matrix(info)}, written in {format_seconds(elapsed_s)}"])
 
 
 def info(store: str) -> Answer:
@@ -168,7 +169,7 @@ def _tabulate_info(info: MatrixInfo) -> Any:
         "values": info.dtype or "none, a pattern",
         "indices": info.index_dtype,
         "ids": info.vertex_ids or "0..n-1",
-        "order": describe_order(info),
+        "order": _describe_order(info),
         "duplicates": info.duplicates,
         "least value": "none" if info.min_weight is None else f"{info.min_weight:g}",
         "transpose": "stored" if info.has_transpose else "not stored",
@@ -180,3 +181,59 @@ def _tabulate_info(info: MatrixInfo) -> Any:
     report = {} if info.ingest_report is None else info.ingest_report.describe()
     said = {name: translate_message(fact) if name in ("notes", "warnings") else fact for name, fact in report.items()}
     return tabulate_fields(fields | made_from | said)
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+
+def make_store(store: str, call: Callable[..., Any], *args: Any, **options: Any) -> tuple[MatrixInfo, float]:
+    """Call a function that makes a store; return the info of the matrix, and the seconds that it took."""
+    note_checkpoint(f"{store} is unchanged")
+    began = time.perf_counter()
+    return call(*args, **options).info, time.perf_counter() - began
+
+
+def answer_stored(info: MatrixInfo, elapsed_s: float) -> Answer:
+    payload = {"store": asdict(info), "seconds": elapsed_s}
+    order = [f"order: {_describe_order(info)}"] if "reordering" in info.provenance else []
+    return Answer(payload, [f"{info.url}: {_describe_matrix(info)}, made in {format_seconds(elapsed_s)}", *order])
+
+
+def answer_ingested(info: MatrixInfo, elapsed_s: float) -> Answer:
+    """Make the answer of `answer_stored`, with the ingest report."""
+    answer = answer_stored(info, elapsed_s)
+    return replace(answer, parts=[*answer.parts, *list_report(info.ingest_report)])
+
+
+def list_report(report: IngestReport | None, verb: str | None = None) -> list[str]:
+    """List the lines of a report, with options in place of arguments in notes and warnings."""
+    if report is None:
+        return []
+    first, *others = report.list_lines(verb)
+    return [first, *map(translate_message, others)]
+
+
+def answer_changed(info: MatrixInfo, before: MatrixInfo, elapsed_s: float, reason: str) -> Answer:
+    """Make the answer for a store with a new version, or for an unchanged one.
+
+    Parameters
+    ----------
+    before : info of the previous version
+    reason : why nothing changed
+    """
+    if info.version != before.version:
+        answer = answer_stored(info, elapsed_s)
+        return replace(answer, payload=answer.payload | {"changed": True})
+    payload = {"store": asdict(info), "seconds": elapsed_s, "changed": False}
+    return Answer(payload, [f"{info.url}: {reason}; version {info.version} stays"])
+
+
+def _describe_order(info: MatrixInfo) -> str:
+    made = info.provenance.get("reordering")
+    bandwidth = f", bandwidth {made['bandwidth_after']:,}, was {made['bandwidth_before']:,}" if made else ""
+    return f"{info.order or 'that of the source'}{bandwidth}"
+
+
+def _describe_matrix(info: MatrixInfo) -> str:
+    values = "a pattern" if info.is_pattern else info.dtype
+    return f"{info.kind}, {info.shape[0]:,} x {info.shape[1]:,}, {info.nnz:,} entries, {values}"
