@@ -24,7 +24,7 @@ from mgspmv.kernels.many import WIDTHS
 from mgspmv.kernels.select import bind_many
 from mgspmv.logs import name_run
 from mgspmv.model import ChangeNorm, Event, Precision, Progress, check_choice, free_memory
-from mgspmv.monitor.progress import ProgressOption, watched
+from mgspmv.monitor.progress import ProgressOption
 from mgspmv.order import restore
 from mgspmv.results import describe_matrix
 from mgspmv.solvers.batch import (
@@ -48,8 +48,7 @@ if TYPE_CHECKING:
     from mgspmv.cluster.matrix import DistributedMatrix
 
 
-@watched
-@reads_input()
+@reads_input(predicts=False)
 def pagerank_batch(
     A: Matrix | DistributedMatrix,
     personalization: Any = None,

@@ -31,7 +31,6 @@ from mgspmv.api.powers import (
 from mgspmv.display.frames import Columns, Tabular
 from mgspmv.errors import AcyclicError, DanglingError, KindError, OptionError
 from mgspmv.model import NonFinite, Status
-from mgspmv.monitor.progress import watched_to_converge
 from mgspmv.order import restore
 from mgspmv.results import Solution
 from mgspmv.solvers.operator import check_transpose
@@ -77,7 +76,6 @@ class Hits(Tabular):
         return f"{self.hubs._repr_html_()}\n{self.authorities._repr_html_()}"
 
 
-@watched_to_converge
 @reads_input("graph", transpose=True)
 def hits(
     A: AnyMatrix,
@@ -151,7 +149,6 @@ def _sum_to_1(name: str, values: np.ndarray) -> np.ndarray:
     return divided
 
 
-@watched_to_converge
 @reads_input()
 def katz(
     A: AnyMatrix,
@@ -248,7 +245,6 @@ _KATZ_ADVICE = dict.fromkeys(
 )
 
 
-@watched_to_converge
 @reads_input()
 def eigenvector_centrality(A: AnyMatrix, *, nstart: Weights | None = None, **running: Unpack[Running]) -> Solution:
     """Compute eigenvector centrality of a graph: the eigenvector of the largest eigenvalue, of Euclidean norm 1.
@@ -291,7 +287,6 @@ def eigenvector_centrality(A: AnyMatrix, *, nstart: Weights | None = None, **run
     return conclude(run, outcome, {})
 
 
-@watched_to_converge
 @reads_input("stochastic")
 def stationary(
     A: AnyMatrix, *, nstart: Weights | None = None, lazy: float = 0.0, **running: Unpack[Running]

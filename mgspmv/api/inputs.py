@@ -21,6 +21,7 @@ from mgspmv.ingest.interchange import to_host
 from mgspmv.ingest.objects import is_sparse
 from mgspmv.ingest.zarr_groups import find_matrix_store, is_group_path
 from mgspmv.model import Kind
+from mgspmv.monitor.progress import watched
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.read import StoredMatrix, open_store
 
@@ -62,11 +63,15 @@ def as_matrix(A: Any, kind: Kind = "graph", *, weight: bool | str | None = True,
 
 
 def reads_input(
-    kind: Kind = "graph", **options: Any
+    kind: Kind = "graph", *, predicts: bool = True, **options: Any
 ) -> Callable[[Callable[Concatenate[Any, P], R]], Callable[Concatenate[Any, P], R]]:
-    """Decorate a call so that its first argument may be whatever `as_matrix` takes, read with these options.
+    """Decorate a call like `watched`, and so that its first argument may be whatever `as_matrix` takes, with options.
 
     Names of weights, passed as `weight=`, are for the reading; the call itself uses the values of the matrix.
+
+    Parameters
+    ----------
+    predicts : as in `watched`
     """
 
     def decorate(call: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
@@ -81,7 +86,7 @@ def reads_input(
             told: Any = given
             return call(matrix, *args, **told)
 
-        return run  # type: ignore[return-value]  # A may also be passed by name
+        return watched(run, predicts=predicts)  # type: ignore[return-value]  # A may also be passed by name
 
     return decorate
 

@@ -18,7 +18,7 @@ from mgspmv.errors import ConvergenceError, OptionError, ShapeError
 from mgspmv.kernels.device import measure_memory
 from mgspmv.logs import name_run
 from mgspmv.model import ChangeNorm, Event, Status, check_choice
-from mgspmv.monitor.progress import ProgressOption, watched_to_converge
+from mgspmv.monitor.progress import ProgressOption
 from mgspmv.order import invert, permute
 from mgspmv.results import Solution
 from mgspmv.solvers.norms import Normalization
@@ -92,7 +92,6 @@ class PowerCall(Call):
         return PowerTask(name_run(), options, threshold, self.precision, self.weights, self.place.threads)
 
 
-@watched_to_converge
 @reads_input("matrix")
 def power_iteration(
     A: Matrix | DistributedMatrix,

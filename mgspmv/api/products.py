@@ -12,14 +12,13 @@ from mgspmv.api.placing import Call
 from mgspmv.kernels.dense import multiply_dense
 from mgspmv.kernels.operands import choose_precision
 from mgspmv.kernels.select import choose_backend
-from mgspmv.monitor.progress import ProgressOption, watched
+from mgspmv.monitor.progress import ProgressOption
 
 if TYPE_CHECKING:
     from mgspmv.cluster.matrix import DistributedMatrix
 
 
-@watched
-@reads_input("matrix")
+@reads_input("matrix", predicts=False)
 def spmv(
     A: Matrix | DistributedMatrix,
     x: Any,

@@ -29,7 +29,7 @@ from mgspmv.model import (
     check_choice,
     ignore,
 )
-from mgspmv.monitor.progress import ProgressOption, notify_all, watched_to_converge
+from mgspmv.monitor.progress import ProgressOption, notify_all
 from mgspmv.order import restore
 from mgspmv.results import Solution
 from mgspmv.solvers.checkpointing import Checkpointer
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from mgspmv.cluster.matrix import DistributedMatrix
 
 
-@watched_to_converge
 @reads_input()
 def pagerank(
     A: Matrix | DistributedMatrix,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
-from functools import partial, wraps
+from functools import wraps
 from inspect import signature
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
@@ -265,9 +265,6 @@ def watched(call: Callable[P, R], *, predicts: bool = False) -> Callable[P, R]:
                 return call(*args, **told)
 
     return run
-
-
-watched_to_converge = partial(watched, predicts=True)
 
 
 def notify_all(*hearers: Callable[..., None] | None) -> Callable[..., None]:

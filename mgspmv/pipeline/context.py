@@ -17,10 +17,9 @@ from mgspmv.api.matrix import Matrix
 from mgspmv.model import default_threads
 from mgspmv.monitor.progress import watched
 from mgspmv.pipeline.definition import ClusterSection
-from mgspmv.pipeline.keys import Identity
 from mgspmv.pipeline.reading import Definition
 from mgspmv.pipeline.records import Records, now
-from mgspmv.pipeline.steps import PipelineStep
+from mgspmv.pipeline.steps import Identity, PipelineStep
 from mgspmv.report.record import StepRecord
 from mgspmv.validation import to_json
 from mgspmv.version import find_versions

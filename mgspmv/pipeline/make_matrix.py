@@ -24,12 +24,10 @@ from mgspmv.files import is_url
 from mgspmv.model import MatrixInfo, peak_memory
 from mgspmv.pipeline.context import RunContext, make_record
 from mgspmv.pipeline.definition import MatrixSection
-from mgspmv.pipeline.keys import Identity, identify_matrix
 from mgspmv.pipeline.outputs import measure_bytes
 from mgspmv.pipeline.records import Records, now
-from mgspmv.pipeline.steps import PipelineStep
-from mgspmv.report.measure import measure_degrees
-from mgspmv.report.record import Output, StepRecord
+from mgspmv.pipeline.steps import Identity, PipelineStep, identify_matrix
+from mgspmv.report.record import Output, StepRecord, measure_degrees
 from mgspmv.store.read import open_store
 from mgspmv.validation import to_json
 

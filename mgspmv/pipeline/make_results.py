@@ -25,13 +25,11 @@ from mgspmv.os_errors import source_error
 from mgspmv.pipeline.compare import compare_batches, compare_ranks
 from mgspmv.pipeline.context import OpenedMatrix, RunContext, make_record
 from mgspmv.pipeline.definition import PREVIOUS, BatchSection
-from mgspmv.pipeline.keys import find_file, identify_result
 from mgspmv.pipeline.outputs import digest_array, digest_ranks, find_ranks, publish, publish_record, save_top, stage
 from mgspmv.pipeline.records import PRIVATE, now, write_json
 from mgspmv.pipeline.sources import fetch
-from mgspmv.pipeline.steps import PipelineStep
-from mgspmv.report.measure import describe_iterations, describe_solution
-from mgspmv.report.record import StepRecord
+from mgspmv.pipeline.steps import PipelineStep, find_file, identify_result
+from mgspmv.report.record import StepRecord, describe_iterations, describe_solution
 from mgspmv.results import Solution, describe_matrix, load_solution
 from mgspmv.store.locations import check_links, locate_store
 from mgspmv.validation import to_json

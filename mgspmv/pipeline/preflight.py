@@ -17,13 +17,12 @@ from mgspmv.display.cards import render_card
 from mgspmv.errors import MgspmvError, hide_secrets
 from mgspmv.model import MatrixInfo
 from mgspmv.pipeline.definition import Pipeline
-from mgspmv.pipeline.keys import Identity, identify_matrix, identify_result, list_files, list_sources
 from mgspmv.pipeline.make_matrix import check_replacing, find_info
 from mgspmv.pipeline.outputs import find_damage
 from mgspmv.pipeline.reading import Definition, read_pipeline
 from mgspmv.pipeline.records import Records
 from mgspmv.pipeline.sources import check_present
-from mgspmv.pipeline.steps import PipelineStep
+from mgspmv.pipeline.steps import Identity, PipelineStep, identify_matrix, identify_result, list_files, list_sources
 from mgspmv.report.record import StepKind, StepRecord
 from mgspmv.store.read import open_store
 from mgspmv.validation import to_json

@@ -288,7 +288,7 @@ class TestKept:
 
     def test_records_of_another_program_do_not_count(self, monkeypatch):
         run(RUN)
-        monkeypatch.setattr("mgspmv.pipeline.keys.__version__", "99")
+        monkeypatch.setattr("mgspmv.pipeline.steps.__version__", "99")
         assert set(find_states(run()).values()) == {"made"}
         Path("out/.mgspmv/steps/web/pagerank.json").write_text('{"mgspmv_step": 99}')
         assert find_states(run())["web/pagerank"] == "made"

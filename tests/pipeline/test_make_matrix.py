@@ -94,7 +94,7 @@ class TestUpdates:
     def test_a_new_program_does_not_begin_from_the_source_again(self, night, monkeypatch):
         night("mon")
         night("tue")
-        monkeypatch.setattr("mgspmv.pipeline.keys.__version__", "99")
+        monkeypatch.setattr("mgspmv.pipeline.steps.__version__", "99")
         assert list(find_states(night("tue")).values()) == ["made", "made"]
         assert read_entries() == TUESDAY
         assert len(mg.list_versions("out/web.zarr")) == 3

@@ -11,8 +11,7 @@ from scipy.stats import spearmanr
 
 import mgspmv as mg
 from mgspmv.model import MatrixInfo
-from mgspmv.report.measure import describe_solution, measure_degrees
-from mgspmv.report.record import Output, RunRecord, StepOutcome, StepRecord
+from mgspmv.report.record import Output, RunRecord, StepOutcome, StepRecord, describe_solution, measure_degrees
 from mgspmv.results import Solution
 
 MARKUP = "<script>alert('web')</script>&amp;"

@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 import mgspmv as mg
 from mgspmv.report import measure
-from mgspmv.report.measure import (
+from mgspmv.report.record import (
     EXACT_DEGREES,
     HIGHEST,
     POINTS,
