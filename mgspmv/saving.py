@@ -360,10 +360,16 @@ def _read_array(url: str, group: Any, name: str, dtypes: tuple[str, ...], ndim: 
     StoreDamagedError, MissingChunkError, ChecksumError : it differs from what was written
     CapacityError : its ids do not fit into the free memory
     """
-    from mgspmv.store.chunks import find_chunk_fault, is_string, read_whole
+    from zarr import Array
 
-    array = _get_array(url, group, name)
-    if array is None:
+    from mgspmv.store.chunks import find_chunk_fault, is_string, read_whole
+    from mgspmv.store.locations import ZARR_ERRORS
+
+    try:
+        array = group.get(name)
+    except ZARR_ERRORS as error:
+        raise StoreDamagedError(f"{url}: the metadata of {name} cannot be read ({error}); {MEND}") from error
+    if not isinstance(array, Array):
         raise StoreDamagedError(f"{url}: the array {name} is missing; {MEND}")
     if array.ndim != ndim or (found := "string" if is_string(array) else array.dtype.name) not in dtypes:
         wanted = f"{ndim} dimensions of {' or '.join(dtypes)}"
@@ -381,19 +387,6 @@ def _read_array(url: str, group: Any, name: str, dtypes: tuple[str, ...], ndim: 
     except (ValueError, RuntimeError) as error:
         raise ChecksumError(f"{url}: a chunk of {name} is damaged: {error}; {MEND}") from error
     return read.astype(object) if found == "string" else read
-
-
-def _get_array(url: str, group: Any, name: str) -> Any:
-    """Return an array of a group; None if it has none of this name."""
-    from zarr import Array
-
-    from mgspmv.store.locations import ZARR_ERRORS
-
-    try:
-        array = group.get(name)
-    except ZARR_ERRORS as error:
-        raise StoreDamagedError(f"{url}: the metadata of {name} cannot be read ({error}); {MEND}") from error
-    return array if isinstance(array, Array) else None
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------

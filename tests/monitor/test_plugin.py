@@ -18,8 +18,7 @@ from mgspmv.cluster.publish import TOPIC
 from mgspmv.errors import ClusterError
 from mgspmv.monitor import page as module
 from mgspmv.monitor.page import add_page
-from mgspmv.monitor.plugin import RunsPlugin
-from mgspmv.monitor.run_metrics import COLLECTOR
+from mgspmv.monitor.plugin import COLLECTOR, RunsPlugin
 from mgspmv.monitor.runs import Runs
 from tests.support.clusters import start_cluster
 from tests.support.hearing import on_events

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from mgspmv.pipeline import keys, read_pipeline
+from mgspmv.pipeline import read_pipeline, steps
 from mgspmv.pipeline.sources import Checksums
 from tests.support.definitions import write_definition, write_sources
 
@@ -61,13 +61,15 @@ RESULTS = {
 
 def test_keys_do_not_change(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(keys, "__version__", "1")
+    monkeypatch.setattr(steps, "__version__", "1")
     write_sources(tmp_path)
     for name, text in FILES.items():
         Path(name).write_text(text)
     definition, checksums = read_pipeline(write_definition(TEXT)), Checksums(tmp_path / "none.json")
     [[matrix, *results]] = definition.list_steps().values()
-    found = keys.identify_matrix(matrix, checksums)
+    found = steps.identify_matrix(matrix, checksums)
     assert (found.key, found.base, found.update) == MATRIX
     info: Any = SimpleNamespace(digest="0" * 64)
-    assert {own.name: keys.identify_result(own, definition.pipeline, info, checksums).key for own in results} == RESULTS
+    assert {
+        own.name: steps.identify_result(own, definition.pipeline, info, checksums).key for own in results
+    } == RESULTS

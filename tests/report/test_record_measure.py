@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import mgspmv as mg
-from mgspmv.report import measure
+from mgspmv.report import record
 from mgspmv.report.record import (
     EXACT_DEGREES,
     HIGHEST,
@@ -77,7 +77,7 @@ def count_degrees(degrees: np.ndarray) -> list[list[int]]:
 
 @pytest.mark.parametrize("piece", [3, 2**20])
 def test_degrees_of_a_graph(tmp_path, monkeypatch, piece):
-    monkeypatch.setattr(measure, "CHUNK_ELEMENTS", piece)
+    monkeypatch.setattr(record, "CHUNK_ELEMENTS", piece)
     dense = (np.random.default_rng(0).random((40, 40)) < np.linspace(0, 0.35, 40)).T  # of i -> j
     matrix = store(sp.coo_array(dense.astype(float)), tmp_path / "g", kind="graph", transpose=True)
     found = measure_degrees(matrix)

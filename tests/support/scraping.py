@@ -19,7 +19,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from mgspmv.cluster.worker_metrics import WorkerMetrics
-from mgspmv.monitor.run_metrics import RunsCollector
+from mgspmv.monitor.plugin import RunsCollector
 from mgspmv.monitor.runs import Runs
 from tests.support.messages import begin, checkpoint, iterate, recover
 from tests.support.waiting import HANG_S, wait_for

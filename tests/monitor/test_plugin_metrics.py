@@ -8,8 +8,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from mgspmv.model import Status
-from mgspmv.monitor import run_metrics
-from mgspmv.monitor.run_metrics import SHOWN_S, RunsCollector
+from mgspmv.monitor import plugin
+from mgspmv.monitor.plugin import SHOWN_S, RunsCollector
 from mgspmv.monitor.runs import RUNS_KEPT, Runs
 from tests.support.messages import begin, checkpoint, end, iterate, miss
 from tests.support.scraping import Scraped, run_promtool
@@ -37,7 +37,7 @@ class Watched:
 @pytest.fixture
 def watched(monkeypatch):
     found = Watched()
-    monkeypatch.setattr(run_metrics.time, "time", lambda: found.now)
+    monkeypatch.setattr(plugin.time, "time", lambda: found.now)
     return found
 
 
