@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -52,6 +52,21 @@ class SourceArrays:
     def find_length(self, name: ArrayName) -> int:
         """Return the number of elements of an array."""
         return self.info.shape[0] + 1 if name == "indptr" else self.info.nnz
+
+    def read_each(self, names: Iterable[ArrayName], report: Progress) -> Iterator[tuple[ArrayName, Pieces]]:
+        """Yield arrays by name, piece by piece; report ("export", elements done, total elements) for each piece."""
+        total, done = sum(map(self.find_length, names)), 0
+
+        def read(name: ArrayName) -> Pieces:
+            nonlocal done
+            for piece in self.read(name):
+                report("export", done, total)
+                yield piece
+                done += len(piece)
+
+        for name in names:
+            yield name, read(name)
+        report("export", total, total)
 
     def read(self, name: ArrayName) -> Pieces:
         """Yield an array, piece by piece.
@@ -119,21 +134,17 @@ def _read_sorted(source: SortedSource, name: ArrayName, lengths: np.ndarray) -> 
 def write_npz(arrays: SourceArrays, file: IO[bytes], report: Progress) -> None:
     """Write a `.npz`, uncompressed, of which `scipy.sparse.load_npz` makes a csr_array or, of a graph, a csc_array."""
     names: tuple[ArrayName, ...] = ("indices", "indptr", "data")
-    total, done = sum(map(arrays.find_length, names)), 0
     with zipfile.ZipFile(file, "w") as archive:
-        for name in names:
+        for name, pieces in arrays.read_each(names, report):
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
                 member.write(_make_header(arrays.find_dtype(name), arrays.find_length(name)))
-                for piece in arrays.read(name):
-                    report("export", done, total)
+                for piece in pieces:
                     member.write(piece.data)
-                    done += len(piece)
         small = {"format": arrays.format.encode(), "shape": arrays.info.shape, "_is_array": True}
         for key, value in small.items():
             content = io.BytesIO()
             np.save(content, np.array(value))
             archive.writestr(zipfile.ZipInfo(f"{key}.npy"), content.getvalue())
-    report("export", total, total)
 
 
 def _make_header(dtype: np.dtype, n: int) -> bytes:

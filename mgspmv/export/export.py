@@ -12,10 +12,9 @@ import zarr
 
 from mgspmv.errors import MissingDependencyError, OptionError, StoreExistsError
 from mgspmv.export.arrays import open_arrays, write_npz
+from mgspmv.export.edges import write_csv, write_matrix_market, write_parquet
 from mgspmv.export.entries import find_repeated, write_vertices
 from mgspmv.export.groups import write_anndata, write_binsparse
-from mgspmv.export.parquet import write_parquet
-from mgspmv.export.text import write_csv, write_matrix_market
 from mgspmv.files import (
     create_file,
     exists,

@@ -75,17 +75,13 @@ def write_binsparse(group: zarr.Group, arrays: SourceArrays, threads: int, repor
 def _write_arrays(
     group: zarr.Group, names: dict[ArrayName, str], arrays: SourceArrays, threads: int, report: Progress
 ) -> None:
-    total, done = sum(map(arrays.find_length, names)), 0
     with ThreadPoolExecutor(threads, "mgspmv-write") as pool:
-        for name, key in names.items():
+        for name, pieces in arrays.read_each(names, report):
             n = arrays.find_length(name)
-            array = AppendArray(group, key, arrays.find_dtype(name), n, pool, threads)
-            for piece in arrays.read(name):
-                report("export", done, total)
+            array = AppendArray(group, names[name], arrays.find_dtype(name), n, pool, threads)
+            for piece in pieces:
                 array.append(piece)
-                done += len(piece)
             array.finish()
-    report("export", total, total)
 
 
 def _write_names(group: zarr.Group, stored: StoredMatrix, n: int) -> None:
