@@ -149,9 +149,8 @@ def ingested(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     def open_ingested(name: str, **options: Any) -> Any:
         key = f"{name} {sorted(options.items())}"
         if key not in stores:
-            store = tmp_path_factory.mktemp("ingested") / "store.zarr"
-            mg.ingest(shared_data(name), store, **options)
-            stores[key] = store
+            stores[key] = tmp_path_factory.mktemp("ingested") / "store.zarr"
+            mg.ingest(shared_data(name), stores[key], **options)
         return mg.open_matrix(stores[key])
 
     return open_ingested

@@ -224,8 +224,7 @@ def test_long_texts_take_no_long_time(piece):
 
 def test_what_a_store_is_shown_as_has_no_secrets():
     url = "memory://me:secret@bucket/shown.zarr"
-    mg.ingest(([0, 1, 2], [1, 2, 0]), url)
-    A = mg.open_matrix(url)
+    A = mg.ingest(([0, 1, 2], [1, 2, 0]), url)
     address = StoreAddress(url, A.info.version, A.info.digest, is_transpose=False)
     version = VersionAddress(url, "v000001-00000000")
     plan, solution = A.plan(), mg.pagerank(A)

@@ -21,9 +21,7 @@ from tests.support.waiting import HANG_S
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> mg.Matrix:
-    store = tmp_path_factory.mktemp("logs") / "g.zarr"
-    mg.generate("rmat", store, scale=6, edge_factor=4)
-    return mg.open_matrix(store)
+    return mg.generate("rmat", tmp_path_factory.mktemp("logs") / "g.zarr", scale=6, edge_factor=4)
 
 
 def select(records: list[logging.LogRecord], name: str) -> list[dict[str, Any]]:

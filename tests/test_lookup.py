@@ -28,8 +28,7 @@ def named(request, small, tmp_path):
     ids = sorted(f"v{k}" for k in numbers) if ids is None else ids.tolist()
     ends = [ids[k] for k in rng.permutation(N)]
     (tmp_path / "a.txt").write_text("".join(f"{a} {b}\n" for a, b in zip(ends, ends[1:] + ends[:1], strict=True)))
-    mg.ingest(tmp_path / "a.txt", tmp_path / "a.zarr")
-    return mg.open_matrix(tmp_path / "a.zarr"), ids
+    return mg.ingest(tmp_path / "a.txt", tmp_path / "a.zarr"), ids
 
 
 def test_both_ways(named):
@@ -109,8 +108,7 @@ def test_wrong_ids(small, tmp_path, ids, message):
 
 def test_integers_are_no_names_and_numbers_end(small, tmp_path):
     (tmp_path / "a.txt").write_text("a b\n")
-    mg.ingest(tmp_path / "a.txt", tmp_path / "a.zarr", header=False)
-    A = mg.open_matrix(tmp_path / "a.zarr")
+    A = mg.ingest(tmp_path / "a.txt", tmp_path / "a.zarr", header=False)
     with pytest.raises(OptionError, match="ids has the id 1 but the ids of vertices are strings; pass strings"):
         A.find_vertices([1])
     for wrong in (2, -1):

@@ -73,11 +73,6 @@ def find_bandwidth(matrix: Any) -> int:
     return int(np.abs(coo.row.astype(np.int64) - coo.col).max(initial=0))
 
 
-def store_matrix(source: Any, place: Any, **options: Any) -> mg.Matrix:
-    mg.ingest(source, place, **options)
-    return mg.open_matrix(place)
-
-
 def find_order(matrix: CsrArrays, method: str) -> np.ndarray:
     """The order of a matrix that is in memory."""
     return METHODS[method](np.diff(matrix.indptr), matrix.indices)
@@ -101,9 +96,7 @@ def renumber(matrix: CsrArrays, order: np.ndarray) -> CsrArrays:
 
 def reorder_copy(A: mg.Matrix, place: Any = None, **options: Any) -> mg.Matrix:
     """A with another order, in a store of its own."""
-    place = MemoryStore() if place is None else place
-    mg.reorder(A.stored.place, place, **options)
-    return mg.open_matrix(place)
+    return mg.reorder(A.stored.place, place, **options)
 
 
 def shuffle_stored(A: mg.Matrix, place: Any, seed: int = 5) -> mg.Matrix:
@@ -246,7 +239,7 @@ def test_hard_matrices_come_back_to_the_bit(name, has_values, rule):
     hard = SQUARE[name]
     values = (hard.values,) if has_values else ()
     options: dict[str, Any] = {"n_vertices": hard.shape[0], "duplicates": rule, "transpose": True}
-    A = store_matrix((hard.rows, hard.cols, *values), MemoryStore(), **options)
+    A = mg.ingest((hard.rows, hard.cols, *values), MemoryStore(), **options)
     B = reorder_copy(A)
     assert mg.verify(B.stored.place) == []
     assert (B.info.order, B.info.has_transpose, B.nnz, B.kind) == ("rcm", True, A.nnz, A.kind)
@@ -270,7 +263,7 @@ def test_hard_matrices_come_back_to_the_bit(name, has_values, rule):
 def test_ids_are_those_of_the_source(tmp_path):
     """Ascending, so that they can be looked up, and not those of the stored rows."""
     (tmp_path / "arcs.txt").write_text("c a\na d\nd b\nb e\n")
-    A = store_matrix(tmp_path / "arcs.txt", MemoryStore(), transpose=True)
+    A = mg.ingest(tmp_path / "arcs.txt", MemoryStore(), transpose=True)
     B = reorder_copy(A)
     assert B.order is not None
     assert B.order.tolist() not in ([0, 1, 2, 3, 4], [4, 3, 2, 1, 0])
@@ -280,7 +273,7 @@ def test_ids_are_those_of_the_source(tmp_path):
 
 
 def test_reordering_in_place_makes_a_new_version(tmp_path):
-    A = store_matrix(shuffle_band(60, 1), tmp_path / "a", transpose=True)
+    A = mg.ingest(shuffle_band(60, 1), tmp_path / "a", transpose=True)
     x = np.random.default_rng(0).integers(-9, 9, 60)
     info = mg.reorder(tmp_path / "a").info
     assert info.version.startswith("v000002-")
@@ -296,7 +289,7 @@ def test_reordering_in_place_makes_a_new_version(tmp_path):
 
 def test_a_target_is_overwritten_on_request_only(tmp_path):
     for name, n in (("a", 20), ("b", 9)):
-        store_matrix(make_scipy(n, n), tmp_path / name)
+        mg.ingest(make_scipy(n, n), tmp_path / name)
     message = r"b holds a matrix; pass overwrite=True or choose another place"
     with pytest.raises(StoreExistsError, match=message):
         mg.reorder(tmp_path / "a", tmp_path / "b")
@@ -311,7 +304,7 @@ def test_a_target_is_overwritten_on_request_only(tmp_path):
 @pytest.mark.parametrize("stays_down", [False, True])
 def test_what_is_interrupted_leaves_the_old_version(stays_down):
     """At each write; where it has named the new version already, that is whole, and it was successful."""
-    A = store_matrix(shuffle_band(12, 1), MemoryStore())
+    A = mg.ingest(shuffle_band(12, 1), MemoryStore())
     new, seen = reorder_copy(A).info.digest, set()
     for at in range(1, 100):
         place = MemoryStore(dict(A.stored.place._store_dict))
@@ -336,7 +329,7 @@ def collect_keys(root: Any) -> list[str]:
 
 
 def test_a_matrix_that_was_replaced_meanwhile_is_not_lost():
-    store_matrix(make_scipy(20, 20), place := MemoryStore())
+    mg.ingest(make_scipy(20, 20), place := MemoryStore())
 
     def replace(phase: str, done: int, total: int | None) -> None:
         if phase == "order":
@@ -396,7 +389,7 @@ def little(monkeypatch, memory):
 )
 def test_what_an_order_takes_must_fit(method, transpose, monkeypatch):
     """Into half of the memory where a source or the transpose takes the other."""
-    A = store_matrix(SKEWED, MemoryStore(), transpose=transpose)
+    A = mg.ingest(SKEWED, MemoryStore(), transpose=transpose)
     need = estimate_bytes(method, *A.shape[:1], A.nnz)
     assert need == 32 * 300 + (20 * A.nnz if method == "rcm" else 0)
     message = r"reordering .* needs .* GB of host memory, but only .* GB may be used; raise memory="
@@ -407,10 +400,10 @@ def test_what_an_order_takes_must_fit(method, transpose, monkeypatch):
         reorder_copy(A, method=method)
     if method != "none":
         little(monkeypatch, 2 * need)
-        store_matrix(SKEWED, MemoryStore(), transpose=transpose, order=method)
+        mg.ingest(SKEWED, MemoryStore(), transpose=transpose, order=method)
         little(monkeypatch, 2 * need - 1)
         with pytest.raises(CapacityError, match=message):
-            store_matrix(SKEWED, place := MemoryStore(), transpose=transpose, order=method)
+            mg.ingest(SKEWED, place := MemoryStore(), transpose=transpose, order=method)
         assert not place._store_dict
 
 
@@ -459,7 +452,7 @@ MANY: dict[str, tuple[Any, dict[str, Any]]] = {
 def test_an_order_by_way_of_files_is_that_of_the_matrix_in_memory(small, name, method, monkeypatch):
     """From a source, and from a store that has an order already."""
     source, options = MANY[name]
-    A = store_matrix(source, MemoryStore(), transpose=True, **options)
+    A = mg.ingest(source, MemoryStore(), transpose=True, **options)
     arrays = read_arrays(A.stored)
     reordered = apply_order(arrays, find_order(arrays, method), method)
     write_store(place := MemoryStore(), reordered, transpose=transpose_arrays(reordered))
@@ -467,7 +460,7 @@ def test_an_order_by_way_of_files_is_that_of_the_matrix_in_memory(small, name, m
     shuffled, n_spilled, spill = shuffle_stored(A, MemoryStore()), [], EntrySorter._spill
     little(monkeypatch, max(60_000, 2 * estimate_bytes(method, A.shape[0], 5000)))
     monkeypatch.setattr(EntrySorter, "_spill", lambda sorter: (n_spilled.append(1), spill(sorter)))
-    assert_same_stores(store_matrix(source, MemoryStore(), transpose=True, order=method, **options), wanted)
+    assert_same_stores(mg.ingest(source, MemoryStore(), transpose=True, order=method, **options), wanted)
     assert n_spilled or method == "rcm"
     assert_same_stores(reorder_copy(shuffled, method=method), wanted)
     assert_same_stores(reorder_copy(shuffled, method="none"), A)
@@ -478,7 +471,7 @@ def test_a_stochastic_column_is_named_as_in_the_source():
     ends, values = ([0, 1, 2, 2, 2], [1, 2, 0, 1, 2]), [1.0, 0.5, 1.0, 0.0, 0.25]
     for order in ("none", "degree"):
         with pytest.raises(SourceError, match=r"column 2 sums to 0\.75"):
-            mg.ingest(sp.coo_array((values, ends)), MemoryStore(), kind="stochastic", order=order)
+            mg.ingest(sp.coo_array((values, ends)), kind="stochastic", order=order)
 
 
 # --- damage ----------------------------------------------------------------------------------------------------------
@@ -487,7 +480,7 @@ def test_a_stochastic_column_is_named_as_in_the_source():
 @pytest.fixture
 def damaged(tmp_path):
     """Folder of the current version of a renumbered graph, to be damaged; its store is two above."""
-    store_matrix(([0, 1, 2, 3], [1, 2, 3, 0]), tmp_path / "a", transpose=True)
+    mg.ingest(([0, 1, 2, 3], [1, 2, 3, 0]), tmp_path / "a", transpose=True)
     mg.reorder(tmp_path / "a")
     return find_group(tmp_path / "a")
 
@@ -524,7 +517,7 @@ def make_integers(n: int, seed: int = 0) -> sp.csr_array:
 def shuffled(tmp_path_factory):
     """A matrix of integers with its transpose, and the same in an order of no sense."""
     folder = tmp_path_factory.mktemp("shuffled")
-    A = store_matrix(make_integers(90), folder / "a", transpose=True)
+    A = mg.ingest(make_integers(90), folder / "a", transpose=True)
     return A, shuffle_stored(A, folder / "b")
 
 
@@ -599,7 +592,7 @@ def web(tmp_path_factory):
     folder = tmp_path_factory.mktemp("web")
     arcs = zip(rng.integers(0, 50, 400), rng.integers(0, 60, 400), rng.random(400), strict=True)
     (folder / "arcs.txt").write_text("".join(f"page{i} page{j} {weight}\n" for i, j, weight in arcs))
-    A = store_matrix(folder / "arcs.txt", folder / "a")
+    A = mg.ingest(folder / "arcs.txt", folder / "a")
     return A, shuffle_stored(A, folder / "b")
 
 

@@ -167,8 +167,7 @@ def test_plots_take_axes():
 
 def test_five_lines_end_in_a_table(tmp_path):
     edges = pd.DataFrame({"source": ["a", "b", "c"], "target": ["b", "c", "b"]})
-    mg.ingest(edges, tmp_path / "e.zarr", kind="graph")
-    with mg.open_matrix(tmp_path / "e.zarr") as A:
+    with mg.ingest(edges, tmp_path / "e.zarr", kind="graph") as A:
         table = mg.pagerank(A).to_pandas(sort=True)
     assert table["id"].tolist() == ["b", "c", "a"]
     assert table["rank"].sum() == pytest.approx(1)

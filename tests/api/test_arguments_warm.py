@@ -39,8 +39,8 @@ def change_edges(store) -> None:
     ],
 )
 def test_real_graphs_take_half_of_the_iterations(tmp_path, name, precision):
-    mg.ingest(shared_data(name), tmp_path / "a", kind="graph", duplicates="first")
-    before = mg.pagerank(mg.open_matrix(tmp_path / "a"), precision=precision)
+    A = mg.ingest(shared_data(name), tmp_path / "a", kind="graph", duplicates="first")
+    before = mg.pagerank(A, precision=precision)
     change_edges(tmp_path / "a")
     A = mg.open_matrix(tmp_path / "a")
     assert A.info.number == 2
@@ -51,26 +51,23 @@ def test_real_graphs_take_half_of_the_iterations(tmp_path, name, precision):
 
 
 @pytest.mark.parametrize("named", [False, True])
-def test_vertices_that_come_and_go(tmp_path, named):
+def test_vertices_that_come_and_go(named):
     def name(ends):
         names = np.char.add("v", ends.astype("U3")) if named else ends * 10
         return pd.DataFrame({"src": names[0], "dst": names[1]})
 
     ends = np.array([[0, 1, 2, 3, 4, 0, 5], [1, 2, 0, 0, 5, 4, 1]])
-    mg.ingest(name(ends), tmp_path / "old")
+    old = mg.pagerank(mg.ingest(name(ends)), **PRECISE)
     ends[ends == 3] = 7  # one vertex less, one more
-    mg.ingest(name(ends), tmp_path / "new")
-    old, A = mg.pagerank(mg.open_matrix(tmp_path / "old"), **PRECISE), mg.open_matrix(tmp_path / "new")
+    A = mg.ingest(name(ends))
     aligned, known = align_ranks(old, A), dict(zip(old.ids, old.values, strict=True))
     assert aligned.tolist() == [known.get(v, 1 / 6) for v in A.vertex_ids]
     warm = mg.pagerank(A, nstart=old, **PRECISE)
     np.testing.assert_allclose(warm.values, mg.pagerank(A, **PRECISE).values, atol=1e-11)
 
 
-def test_what_is_refused(tmp_path):
-    for store, names in (("a", [1, 2]), ("b", ["x", "y"]), ("c", [70, 80])):
-        mg.ingest(pd.DataFrame({"src": names, "dst": names[::-1]}), tmp_path / store)
-    a, b, c = (mg.open_matrix(tmp_path / store) for store in "abc")
+def test_what_is_refused():
+    a, b, c = (mg.ingest(pd.DataFrame({"src": n, "dst": n[::-1]})) for n in ([1, 2], ["x", "y"], [70, 80]))
     with pytest.raises(OptionError, match="vertices named by integers and the store by strings"):
         mg.pagerank(b, nstart=mg.pagerank(c))
     with pytest.raises(OptionError, match="has no vertex of the store"):

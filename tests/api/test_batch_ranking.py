@@ -9,7 +9,6 @@ import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
-import zarr
 
 import mgspmv as mg
 from mgspmv.api import batch_ranking as api_batch
@@ -29,9 +28,7 @@ PRECISIONS = ["exact", "float64", "float32"]
 
 
 def make_graph(source, **options):
-    store = zarr.storage.MemoryStore()
-    mg.ingest(source, store, **{"kind": "graph", **options})
-    return mg.open_matrix(store)
+    return mg.ingest(source, **{"kind": "graph", **options})
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +42,7 @@ def weighted():
 
 @pytest.fixture(scope="module")
 def pattern():
-    store = zarr.storage.MemoryStore()
-    mg.generate("rmat", store, scale=11)
-    return mg.open_matrix(store)
+    return mg.generate("rmat", scale=11)
 
 
 def draw(A, n_vectors, seed=0):

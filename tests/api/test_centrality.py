@@ -9,7 +9,6 @@ import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
-import zarr
 from scipy.sparse.linalg import eigs
 
 import mgspmv as mg
@@ -27,9 +26,7 @@ SURE = {"tol": 1e-13, "max_iter": 2000}
 
 
 def store_graph(source, store=None, **options):
-    store = zarr.storage.MemoryStore() if store is None else store
-    mg.ingest(source, store, **{"kind": "graph", "transpose": True, **options})
-    return mg.open_matrix(store)
+    return mg.ingest(source, store, **{"kind": "graph", "transpose": True, **options})
 
 
 def make_graph(n=40, seed=3, density=0.15):

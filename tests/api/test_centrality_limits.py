@@ -9,16 +9,10 @@ from itertools import pairwise
 import networkx as nx
 import numpy as np
 import pytest
-from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import AcyclicError, ConvergenceError, OptionError
 from tests.support.commands import invoke
-
-
-def ingest(edges, **options):
-    mg.ingest(edges, place := MemoryStore(), **options)
-    return mg.open_matrix(place)
 
 
 def make_edges(*edges):
@@ -46,7 +40,7 @@ LOOSE = [{"tol": 1e-3}, {"tol": 1e-6, "max_iter": 20000}, {"tol": 1.0, "norm": "
 @pytest.mark.parametrize("options", [*LOOSE, {"max_iter": 2}, {"norm": "fixed", "max_iter": 9}, {"throw": False}])
 def test_graphs_without_cycles_are_refused(name, options):
     with pytest.raises(AcyclicError, match=r"no cycle was found .* use katz or pagerank, which need no cycle"):
-        mg.eigenvector_centrality(ingest(ACYCLIC[name]), **options)
+        mg.eigenvector_centrality(mg.ingest(ACYCLIC[name]), **options)
 
 
 def make_fan(n):
@@ -68,7 +62,7 @@ CYCLIC = {
 
 @pytest.mark.parametrize("name", CYCLIC)
 def test_graphs_with_cycles_are_not(name):
-    A = ingest(make_edges(*CYCLIC[name]))
+    A = mg.ingest(make_edges(*CYCLIC[name]))
     found = mg.eigenvector_centrality(A, max_iter=5000, tol=1e-3, throw=False)
     assert np.linalg.norm(found.values) == pytest.approx(1.0)
 
@@ -76,8 +70,7 @@ def test_graphs_with_cycles_are_not(name):
 @pytest.mark.parametrize("executor", ["supersteps", "tasks"])
 def test_on_workers(executor, in_process, tmp_path):
     for name, edges in {"tree": ACYCLIC["binary tree"], "cycle": make_edges(*CYCLIC["two"])}.items():
-        mg.ingest(edges, tmp_path / f"{name}.zarr")
-        with mg.open_matrix(tmp_path / f"{name}.zarr") as A:
+        with mg.ingest(edges, tmp_path / f"{name}.zarr") as A:
             if name == "cycle":
                 mg.eigenvector_centrality(A.on(in_process(2), executor=executor))
             else:
@@ -109,7 +102,7 @@ KATZ = {
 @pytest.mark.parametrize("name", KATZ)
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 def test_an_alpha_is_chosen_that_fits(name, precision):
-    A = ingest(KATZ[name])
+    A = mg.ingest(KATZ[name])
     solution = mg.katz(A, alpha=None, precision=precision)
     alpha, dense = solution.options["alpha"], A.to_scipy().toarray()
     radius = np.abs(np.linalg.eigvals(dense)).max()
@@ -123,7 +116,7 @@ def test_an_alpha_is_chosen_that_fits(name, precision):
 
 @pytest.mark.parametrize("name", ["random", "heavy and light", "star"])
 def test_the_error_names_an_alpha_that_fits(name):
-    A = ingest(KATZ[name])
+    A = mg.ingest(KATZ[name])
     radius = np.abs(np.linalg.eigvals(A.to_scipy().toarray())).max()
     with pytest.raises(ConvergenceError, match=r"alpha must be below 1 / .*: values below .* converge, .*=None") as e:
         mg.katz(A, alpha=1.5 / radius)
@@ -133,11 +126,11 @@ def test_the_error_names_an_alpha_that_fits(name):
 
 
 def test_alpha_is_not_chosen_of_negative_weights():
-    A = ingest((*make_edges((0, 1), (1, 0)), np.array([1.0, -1.0])))
+    A = mg.ingest((*make_edges((0, 1), (1, 0)), np.array([1.0, -1.0])))
     with pytest.raises(OptionError, match=r"alpha=None needs weights that are not negative, and the least is -1\.0"):
         mg.katz(A, alpha=None)
     assert mg.katz(A, alpha=None, weight=False).options["alpha"] == pytest.approx(0.7)
-    huge = ingest((*make_edges((0, 1), (1, 0)), np.array([1e300, 1e300])))
+    huge = mg.ingest((*make_edges((0, 1), (1, 0)), np.array([1e300, 1e300])))
     with pytest.raises(OptionError, match="leave the range of floats"):
         mg.katz(huge, alpha=None)
 
@@ -167,7 +160,7 @@ def test_hits_with_negative_weights_as_networkx(seed):
     G = nx.gnp_random_graph(30, 0.2, seed=seed, directed=True)
     weights = (rng.normal(size=G.size()) + 0.4).tolist()
     nx.set_edge_attributes(G, dict(zip(G.edges, weights, strict=True)), "weight")
-    A = ingest(G, transpose=True)
+    A = mg.ingest(G, transpose=True)
     hubs, authorities = mg.hits(A, tol=1e-13, max_iter=20000)
     for own, wanted in zip((hubs, authorities), nx.hits(G, tol=1e-15, max_iter=20000), strict=True):
         names = A.vertex_ids if A.vertex_ids is not None else range(30)
@@ -177,7 +170,7 @@ def test_hits_with_negative_weights_as_networkx(seed):
 
 
 def test_hits_that_sum_to_0_cannot_be_normalized():
-    A = ingest((*make_edges((0, 1), (0, 2)), np.array([1.0, -1.0])), transpose=True)
+    A = mg.ingest((*make_edges((0, 1), (0, 2)), np.array([1.0, -1.0])), transpose=True)
     with pytest.raises(OptionError, match=r"authorities have either sign and sum to 0, .* pass normalized=False"):
         mg.hits(A, nstart={1: 1.0, 2: -0.5})
     assert mg.hits(A, nstart={1: 1.0}, normalized=False).authorities.values.tolist() == pytest.approx(

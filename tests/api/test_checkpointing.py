@@ -91,8 +91,7 @@ def test_the_reversed_graph(graph, tmp_path):
 
 
 def test_a_graph_that_is_renumbered(store, tmp_path):
-    mg.reorder(store, tmp_path / "r.zarr", method="degree")
-    with mg.open_matrix(tmp_path / "r.zarr") as A, mg.open_matrix(store) as B:
+    with mg.reorder(store, tmp_path / "r.zarr", method="degree") as A, mg.open_matrix(store) as B:
         run_until(A, tmp_path / "c", 4)
         check_same(mg.pagerank(A, checkpoint=mg.Checkpoint(tmp_path / "c", resume=True)), mg.pagerank(B), 4)
         with pytest.raises(CheckpointError, match="its matrix is"):

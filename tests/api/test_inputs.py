@@ -77,7 +77,7 @@ def files(tmp_path_factory):
 
 
 def test_all_forms_are_one_matrix(files):
-    wanted = mg.ingest(ADJACENCY, MemoryStore(), kind="graph").info.digest
+    wanted = mg.ingest(ADJACENCY, kind="graph").info.digest
     found = {name: as_matrix(obj, weight=weight).info.digest for name, (obj, weight) in (WEIGHTED | files).items()}
     assert found == dict.fromkeys(found, wanted)
 

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 import scipy.sparse as sp
-import zarr
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
@@ -27,9 +26,7 @@ from tests.support.hearing import on_phases
 
 
 def store_matrix(source, store=None, **options):
-    store = zarr.storage.MemoryStore() if store is None else store
-    mg.ingest(source, store, **{"kind": "matrix", **options})
-    return mg.open_matrix(store)
+    return mg.ingest(source, store, **{"kind": "matrix", **options})
 
 
 def make_own(n=40, seed=0, density=0.2):
@@ -173,8 +170,7 @@ def test_cycles_and_katz_on_a_device():
     with pytest.raises(AcyclicError):
         mg.eigenvector_centrality(mg.open_matrix(path).on("cuda"))
     rng = np.random.default_rng(5)
-    mg.ingest(tuple(rng.integers(0, 500, (2, 4000))), graph := MemoryStore(), n_vertices=500)
-    A = mg.open_matrix(graph)
+    A = mg.ingest(tuple(rng.integers(0, 500, (2, 4000))), n_vertices=500)
     found, wanted = (mg.katz(A.on(backend), alpha=None) for backend in ("cuda", "cpu"))
     assert found.status is wanted.status is Status.CONVERGED
     np.testing.assert_allclose(found.values, wanted.values, rtol=1e-9)

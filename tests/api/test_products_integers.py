@@ -8,7 +8,6 @@ import pytest
 import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
-from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import OptionError
@@ -19,9 +18,7 @@ BIG = 2**53
 
 def store(dense, place=None, **options):
     dense = np.asarray(dense)
-    place = MemoryStore() if place is None else place
-    mg.ingest(sp.coo_array(dense), place, kind="matrix", **options)
-    return mg.open_matrix(place)
+    return mg.ingest(sp.coo_array(dense), place, kind="matrix", **options)
 
 
 def multiply_exactly(dense, x):

@@ -23,8 +23,7 @@ def make_named(tmp_path, **options):
     lines = [f"{i},{j},{weight!r}" for i, given in ARCS.items() for j, weight in given.items()]
     path = tmp_path / "arcs.csv"
     path.write_text("\n".join(lines))
-    mg.ingest(path, tmp_path / "g.zarr", ids="string", duplicates="keep", **options)
-    return mg.open_matrix(tmp_path / "g.zarr")
+    return mg.ingest(path, tmp_path / "g.zarr", ids="string", duplicates="keep", **options)
 
 
 SUMMED = r"The weights of the out-edges of vertex c sum to more than the largest float64 \(1\.8e308\); scale the"
@@ -77,8 +76,7 @@ def test_out_weights_that_no_rank_can_be_divided_by(weight, precision, least):
 def test_power_iteration(norm, in_process, tmp_path):
     """No norm spreads it over all elements."""
     dense = np.array([[1.0, 2.0, 0.0], [0.0, 1e200, 1.0], [0.0, 0.0, 1.0]])
-    mg.ingest(sp.coo_array(dense), tmp_path / "m.zarr", kind="matrix")
-    A, x = mg.open_matrix(tmp_path / "m.zarr"), np.array([1.0, 1e200, 1.0])
+    A, x = mg.ingest(sp.coo_array(dense), tmp_path / "m.zarr", kind="matrix"), np.array([1.0, 1e200, 1.0])
     with pytest.raises(ConvergenceError, match=r"; vertex 1 became inf first, in iteration 1$"):
         mg.power_iteration(A, x=x, normalize=norm)
     for placed in (A, A.on(in_process(2), executor="tasks")):

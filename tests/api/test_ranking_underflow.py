@@ -6,7 +6,6 @@ import json
 
 import numpy as np
 import pytest
-from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.model import Underflow
@@ -25,14 +24,9 @@ def make_chain(weight=None):
     return (src, dst) if weight is None else (src, dst, np.full(len(src), weight))
 
 
-def ingest(edges, **options):
-    mg.ingest(edges, place := MemoryStore(), **options)
-    return mg.open_matrix(place)
-
-
 @pytest.fixture(scope="module")
 def chain():
-    return ingest(make_chain())
+    return mg.ingest(make_chain())
 
 
 RUN = {"personalization": {0: 1}, "dangling": "drop", "norm": "relative"}
@@ -49,8 +43,7 @@ def test_each_precision_has_its_resolution(chain, precision, n):
 
 @pytest.mark.parametrize("executor", ["supersteps", "tasks"])
 def test_workers_tell_the_same(chain, executor, in_process, tmp_path):
-    mg.ingest(make_chain(), tmp_path / "g.zarr")
-    with mg.open_matrix(tmp_path / "g.zarr") as A:
+    with mg.ingest(make_chain(), tmp_path / "g.zarr") as A:
         found = mg.pagerank(A.on(in_process(3), executor=executor), **RUN)
         assert found.underflow == Underflow(1000, 6, 2.0**-62, "exact")
         assert found.digest() == mg.pagerank(chain, **RUN).digest()
@@ -59,14 +52,14 @@ def test_workers_tell_the_same(chain, executor, in_process, tmp_path):
 
 
 def test_jumps_that_float32_has_no_number_for():
-    A = ingest((np.array([0, 1]), np.array([1, 0])))
+    A = mg.ingest((np.array([0, 1]), np.array([1, 0])))
     solution = mg.pagerank(A, personalization=np.array([1.0, 1e-60]), alpha=0, precision="float32")
     assert solution.underflow == Underflow(1, 1, 2.0**-149, "float32")
 
 
 def test_what_iterations_have_not_reached_is_not_lost():
     ends = np.arange(300)
-    solution = mg.pagerank(ingest((ends, ends + 1)), personalization={0: 1})
+    solution = mg.pagerank(mg.ingest((ends, ends + 1)), personalization={0: 1})
     assert np.count_nonzero(solution.values == 0) > 100
     assert solution.underflow is None
 

@@ -20,8 +20,7 @@ CYCLE = nx.DiGraph([(name, NAMES[k - 1]) for k, name in enumerate(NAMES)] + [("a
 
 @pytest.fixture
 def names(folder):
-    mg.ingest(CYCLE, "names.zarr", transpose=True)
-    with mg.open_matrix("names.zarr") as A:
+    with mg.ingest(CYCLE, "names.zarr", transpose=True) as A:
         assert A.vertex_ids.tolist() == NAMES
         yield A
 

@@ -31,8 +31,7 @@ MANY = 7
 
 
 def store_graph(source, path, **options):
-    mg.ingest(source, path, **{"kind": "graph", **options})
-    return mg.open_matrix(path)
+    return mg.ingest(source, path, **{"kind": "graph", **options})
 
 
 @pytest.fixture(scope="module")
@@ -303,8 +302,7 @@ def test_errors_of_a_worker_end_the_batch(named, client):
 
 @pytest.mark.slow
 def test_a_worker_that_dies_ends_the_batch(tmp_path):
-    mg.generate("rmat", tmp_path / "graph.zarr", scale=12)
-    A, struck = mg.open_matrix(tmp_path / "graph.zarr"), []
+    A, struck = mg.generate("rmat", tmp_path / "graph.zarr", scale=12), []
     with start_cluster(2) as cluster, Client(cluster, set_as_default=False) as client:
         victim, pid = next(iter(client.run(os.getpid).items()))
 

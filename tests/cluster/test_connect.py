@@ -28,9 +28,7 @@ from tests.support.waiting import wait_for
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory):
-    store = tmp_path_factory.mktemp("connect") / "graph.zarr"
-    mg.generate("uniform", store, n_vertices=300, n_edges=2000)
-    return mg.open_matrix(store)
+    return mg.generate("uniform", tmp_path_factory.mktemp("connect") / "graph.zarr", n_vertices=300, n_edges=2000)
 
 
 def refused(graph, client, error, **options):

@@ -20,8 +20,7 @@ CHECKED = ["python", "mgspmv", "dask", "distributed", "numpy", "numba", "zarr"]
 
 @pytest.fixture
 def graph(tmp_path):
-    mg.generate("rmat", tmp_path / "graph.zarr", scale=6)
-    return mg.open_matrix(tmp_path / "graph.zarr")
+    return mg.generate("rmat", tmp_path / "graph.zarr", scale=6)
 
 
 @pytest.mark.parametrize("name", CHECKED)

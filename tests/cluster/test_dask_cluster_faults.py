@@ -35,9 +35,7 @@ TIMEOUT_S = 6.0
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory):
-    store = tmp_path_factory.mktemp("faults") / "graph.zarr"
-    mg.generate("rmat", store, scale=12, edge_factor=8)
-    return mg.open_matrix(store)
+    return mg.generate("rmat", tmp_path_factory.mktemp("faults") / "graph.zarr", scale=12, edge_factor=8)
 
 
 @pytest.fixture(scope="module")

@@ -52,8 +52,7 @@ CHECKS = {
 
 
 def store_graph(source, path, **options):
-    mg.ingest(source, path, **{"kind": "graph", "overwrite": True, **options})
-    return mg.open_matrix(path)
+    return mg.ingest(source, path, **{"kind": "graph", "overwrite": True, **options})
 
 
 # --- one digest ------------------------------------------------------------------------------------------------------
@@ -335,9 +334,7 @@ def test_an_error_of_the_listener_ends_the_run(executor, named, placed):
 @pytest.fixture(scope="module")
 def middle(tmp_path_factory):
     """A graph of 3000 vertices."""
-    store = tmp_path_factory.mktemp("middle") / "graph.zarr"
-    mg.generate("uniform", store, n_vertices=3000, n_edges=30000)
-    return mg.open_matrix(store)
+    return mg.generate("uniform", tmp_path_factory.mktemp("middle") / "graph.zarr", n_vertices=3000, n_edges=30000)
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)

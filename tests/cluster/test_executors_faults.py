@@ -35,9 +35,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory):
-    store = tmp_path_factory.mktemp("faults") / "graph.zarr"
-    mg.generate("uniform", store, n_vertices=3000, n_edges=20_000)
-    return mg.open_matrix(store)
+    return mg.generate("uniform", tmp_path_factory.mktemp("faults") / "graph.zarr", n_vertices=3000, n_edges=20_000)
 
 
 @pytest.fixture(scope="module")

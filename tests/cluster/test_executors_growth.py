@@ -23,9 +23,7 @@ N = 2000
 @pytest.fixture(scope="module")
 def dense(tmp_path_factory):
     """A graph of few vertices and many edges: its vectors are far smaller than the matrix."""
-    store = tmp_path_factory.mktemp("dense") / "graph.zarr"
-    mg.generate("uniform", store, n_vertices=N, n_edges=2_400_000)
-    A = mg.open_matrix(store)
+    A = mg.generate("uniform", tmp_path_factory.mktemp("dense") / "graph.zarr", n_vertices=N, n_edges=2_400_000)
     assert A.info.nbytes > 7_000_000
     return A
 
@@ -172,8 +170,7 @@ def test_nothing_grows_with_the_number_of_iterations(executor, two, tmp_path):
 
 @pytest.mark.slow
 def test_nothing_grows_with_the_number_of_runs(two, tmp_path):
-    mg.generate("uniform", tmp_path / "graph.zarr", n_vertices=500, n_edges=3000)
-    A = mg.open_matrix(tmp_path / "graph.zarr")
+    A = mg.generate("uniform", tmp_path / "graph.zarr", n_vertices=500, n_edges=3000)
     counts = []
     for _ in range(3):
         for _ in range(5):

@@ -15,7 +15,6 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
-import zarr.storage
 from distributed import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -283,7 +282,7 @@ def test_what_only_this_process_has(client, tmp_path):
 
 def test_a_store_that_workers_cannot_reach(sources, client):
     with pytest.raises(OptionError, match="is in the memory of this process, where the workers"):
-        mg.ingest(sources["near"], zarr.storage.MemoryStore(), client=client)
+        mg.ingest(sources["near"], client=client)
 
 
 def test_a_file_that_is_not_there(client, tmp_path):

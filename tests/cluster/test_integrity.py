@@ -17,8 +17,7 @@ def graph(tmp_path_factory):
     rng = np.random.default_rng(3)
     arcs = rng.integers(0, 400, 4000), rng.integers(0, 400, 4000), rng.random(4000)
     store = tmp_path_factory.mktemp("integrity") / "graph.zarr"
-    mg.ingest(arcs, store, n_vertices=410, kind="graph", duplicates="sum")
-    return mg.open_matrix(store)
+    return mg.ingest(arcs, store, n_vertices=410, kind="graph", duplicates="sum")
 
 
 @pytest.fixture(autouse=True)

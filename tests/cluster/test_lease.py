@@ -15,9 +15,7 @@ from tests.support.waiting import HANG_S
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory):
-    store = tmp_path_factory.mktemp("lease") / "graph.zarr"
-    mg.generate("uniform", store, n_vertices=3000, n_edges=20_000)
-    return mg.open_matrix(store)
+    return mg.generate("uniform", tmp_path_factory.mktemp("lease") / "graph.zarr", n_vertices=3000, n_edges=20_000)
 
 
 @pytest.mark.parametrize("executors", [("supersteps", "supersteps"), ("supersteps", "tasks")], ids="+".join)

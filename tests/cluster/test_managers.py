@@ -219,8 +219,7 @@ def test_a_worker_for_each_gpu_of_hosts_and_pods(tmp_path):
 
 @pytest.mark.gpu
 def test_a_gpu_of_this_machine(tmp_path):
-    mg.generate("rmat", tmp_path / "g.zarr", scale=9, seed=1)
-    graph = mg.open_matrix(tmp_path / "g.zarr")
+    graph = mg.generate("rmat", tmp_path / "g.zarr", scale=9, seed=1)
     with start_cluster("cuda", 1) as cluster, Client(cluster) as client:
         solution = mg.pagerank(graph.on(client))
     assert solution.digest() == mg.pagerank(graph.on("cpu")).digest()

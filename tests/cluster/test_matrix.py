@@ -36,8 +36,7 @@ from tests.support.waiting import wait_for
 
 
 def store_matrix(source, path, **options):
-    mg.ingest(source, path, **{"kind": "matrix", "overwrite": True, **options})
-    return mg.open_matrix(path)
+    return mg.ingest(source, path, **{"kind": "matrix", "overwrite": True, **options})
 
 
 def check_bits(got, wanted, name=""):

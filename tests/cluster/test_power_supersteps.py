@@ -21,8 +21,7 @@ EXECUTORS = ["tasks", "supersteps"]
 
 
 def store(source, path, **options):
-    mg.ingest(source, path, **{"kind": "graph", "transpose": True, **options})
-    return mg.open_matrix(path)
+    return mg.ingest(source, path, **{"kind": "graph", "transpose": True, **options})
 
 
 def make_arcs(seed=0, density=0.08):

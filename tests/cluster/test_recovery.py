@@ -36,9 +36,7 @@ RUNS = {"supersteps": LONG, "tasks": ROUNDS}
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory):
-    store = tmp_path_factory.mktemp("recovery") / "graph.zarr"
-    mg.generate("uniform", store, n_vertices=3000, n_edges=20_000)
-    return mg.open_matrix(store)
+    return mg.generate("uniform", tmp_path_factory.mktemp("recovery") / "graph.zarr", n_vertices=3000, n_edges=20_000)
 
 
 @pytest.fixture(scope="module")

@@ -29,9 +29,7 @@ def _short_supersteps(monkeypatch):
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory):
-    store = tmp_path_factory.mktemp("recovery") / "graph.zarr"
-    mg.generate("uniform", store, n_vertices=300, n_edges=2000)
-    return mg.open_matrix(store)
+    return mg.generate("uniform", tmp_path_factory.mktemp("recovery") / "graph.zarr", n_vertices=300, n_edges=2000)
 
 
 @pytest.fixture(scope="module")

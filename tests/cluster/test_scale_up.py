@@ -45,23 +45,22 @@ def count_looks(cluster):
 
 def test_calls_begin_without_workers(adaptive, tmp_path):
     (tmp_path / "edges.csv").write_text("".join(f"{i},{j}\n" for i, j in EDGES))
-    wanted = mg.ingest(nx.DiGraph(EDGES), tmp_path / "wanted.zarr", transpose=True).info
-    ranks = mg.pagerank(mg.open_matrix(tmp_path / "wanted.zarr"))
+    wanted = mg.ingest(nx.DiGraph(EDGES), transpose=True)
+    ranks = mg.pagerank(wanted)
     with Client(adaptive, set_as_default=False) as client:
         before = find_left(client)
         for k, given in enumerate((client, adaptive, client)):
             assert wait_for(lambda: count_workers(adaptive) == 0)
-            made = mg.ingest(tmp_path / "edges.csv", tmp_path / f"{k}.zarr", client=given, transpose=True).info
-            assert made.digest == wanted.digest
+            A = mg.ingest(tmp_path / "edges.csv", tmp_path / f"{k}.zarr", client=given, transpose=True)
+            assert A.info.digest == wanted.info.digest
             assert wait_for(lambda: count_workers(adaptive) == 0)
-            with mg.open_matrix(tmp_path / f"{k}.zarr") as A:
+            with A:
                 assert mg.pagerank(A.on(given)).digest() == ranks.digest()
         check_left(client, before)
 
 
 def test_a_worker_stays_while_a_matrix_is_on_it(adaptive, tmp_path):
-    mg.ingest(nx.DiGraph(EDGES), tmp_path / "g.zarr")
-    with Client(adaptive, set_as_default=False) as client, mg.open_matrix(tmp_path / "g.zarr") as A:
+    with Client(adaptive, set_as_default=False) as client, mg.ingest(nx.DiGraph(EDGES), tmp_path / "g.zarr") as A:
         with A.distribute(client) as D:
             [worker] = adaptive.scheduler.workers
             looks = count_looks(adaptive)

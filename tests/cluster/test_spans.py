@@ -14,9 +14,7 @@ import mgspmv as mg
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory: pytest.TempPathFactory) -> mg.Matrix:
-    store = tmp_path_factory.mktemp("spans") / "g.zarr"
-    mg.generate("rmat", store, scale=7, edge_factor=4)
-    return mg.open_matrix(store)
+    return mg.generate("rmat", tmp_path_factory.mktemp("spans") / "g.zarr", scale=7, edge_factor=4)
 
 
 def list_spans(client: Client, outer: str) -> dict[tuple[str, ...], tuple[int, set[str]]]:

@@ -25,9 +25,7 @@ TIMEOUT_S = 2.0
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory):
-    store = tmp_path_factory.mktemp("hangs") / "graph.zarr"
-    mg.generate("rmat", store, scale=10, edge_factor=8)
-    return mg.open_matrix(store)
+    return mg.generate("rmat", tmp_path_factory.mktemp("hangs") / "graph.zarr", scale=10, edge_factor=8)
 
 
 @pytest.fixture(scope="module")
@@ -234,8 +232,7 @@ def test_a_worker_that_reads_slowly_is_waited_for(tmp_path, fragile, monkeypatch
     monkeypatch.setattr("mgspmv.store.chunks.CHUNK_ELEMENTS", 1 << 12)
     fragile.run(set_chunks, n=1 << 12)
     try:
-        mg.generate("uniform", tmp_path / "slow.zarr", n_vertices=3000, n_edges=200_000)
-        A = mg.open_matrix(tmp_path / "slow.zarr")
+        A = mg.generate("uniform", tmp_path / "slow.zarr", n_vertices=3000, n_edges=200_000)
         with limited(fragile, 2.0), patched(fragile, 1, "mgspmv.store.chunks:_ChunkFiles", "read", call=1, seconds=0.3):
             began = time.monotonic()
             with A.distribute(fragile, timeout=TIMEOUT_S, threads=1):

@@ -76,8 +76,7 @@ def test_shares_and_sectors_are_those_of_a_graph(tmp_path, monkeypatch):
     """Of one that was made, by counting."""
     scale, block_rows = 15, 64
     monkeypatch.setattr(scaling_model, "BLOCK_ROWS", block_rows)
-    mg.generate("rmat", tmp_path / "a.zarr", scale=scale, seed=3, duplicates="keep")
-    with mg.open_matrix(tmp_path / "a.zarr") as A:
+    with mg.generate("rmat", tmp_path / "a.zarr", scale=scale, seed=3, duplicates="keep") as A:
         matrix = A.to_scipy()
     n, rows, columns = 1 << scale, np.repeat(np.arange(1 << scale), np.diff(matrix.indptr)), matrix.indices
     assert Graph(scale).share == pytest.approx(len(np.unique(columns)) / n, rel=0.01)

@@ -26,7 +26,7 @@ EDGES = "".join(f"{i} {j} {w}\n" for i, j, w in ARCS)
 
 
 def report_on(source, **options):
-    return mg.ingest(source, MemoryStore(), **options).ingest_report
+    return mg.ingest(source, **options).ingest_report
 
 
 def make_sources(folder):
@@ -130,7 +130,7 @@ def test_what_a_reader_says_of_lines():
             made = super().layout()
             return replace(made, provenance={"name": "e.txt", "format": "edge-list", "taken": taken})
 
-    info = mg.ingest(Told(np.eye(2)[::-1]), MemoryStore(), kind="graph").info
+    info = mg.ingest(Told(np.eye(2)[::-1]), kind="graph").info
     assert "taken" not in info.provenance["source"]
     report = info.ingest_report
     assert (report.name, report.format, report.n_files) == ("e.txt", "edge-list", 1)
@@ -202,8 +202,7 @@ def test_columns_of_times_are_no_weights():
 
 
 def test_a_store_without_a_report():
-    store = MemoryStore()
-    made = mg.ingest((np.array([0]), np.array([1])), store).info
+    made = mg.ingest((np.array([0]), np.array([1]))).info
     assert replace(made, provenance={}).ingest_report is None
 
 
@@ -245,7 +244,7 @@ def test_generated(model):
     pairs = [pair for b in batches for pair in zip(b.rows.tolist(), b.cols.tolist(), strict=True)]
     n_loops = sum(i == j for i, j in pairs)
     both = {pair for i, j in pairs if i != j for pair in ((i, j), (j, i))}
-    report = mg.generate(model, MemoryStore(), self_loops="drop", symmetrize=True, **MODELS[model]).ingest_report
+    report = mg.generate(model, self_loops="drop", symmetrize=True, **MODELS[model]).ingest_report
     assert (report.format, report.n_rows, report.n_loops_dropped) == ("generator", len(pairs), n_loops)
     assert (report.n_mirrored, report.n_entries) == (len(pairs) - n_loops, len(both))
     assert report.n_merged == 2 * (len(pairs) - n_loops) - len(both)

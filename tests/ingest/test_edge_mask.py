@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import tracemalloc
-from importlib import import_module
 
 import networkx as nx
 import numpy as np
@@ -25,39 +24,14 @@ from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.subgraph import find_table_bytes, write_subgraph
 from mgspmv.store.read import open_store
 from tests.support.pairwise import cover_pairs
-from tests.support.stores import WatchingStore, make_scipy
-
-SMALL = {
-    "mgspmv.store.chunks": {"CHUNK_ELEMENTS": 7},
-    "mgspmv.ingest.stored": {"CHUNK_ELEMENTS": 7, "PIECE_ENTRIES": 7, "PIECE_ROWS": 5},
-    "mgspmv.ingest.subgraph": {"PIECE_IDS": 3},
-}
-IDS = {"numbers": int, "int64": lambda k: 1000 * int(k) - 3000, "string": lambda k: f"v{int(k):02}"}
-N = 13
+from tests.support.parts import IDS, SMALL, N, cut, list_vertices
+from tests.support.shrinking import shrink
+from tests.support.stores import WatchingStore, check_same, make_scipy
 
 
 @pytest.fixture
 def small(monkeypatch):
-    """Pieces and chunks of which a small matrix has many."""
-    for module, values in SMALL.items():
-        for name, value in values.items():
-            monkeypatch.setattr(import_module(module), name, value)
-
-
-def ingest(source, **options):
-    mg.ingest(source, place := MemoryStore(), **options)
-    return place
-
-
-def cut(place, **options):
-    info = mg.subgraph(place, target := MemoryStore(), **options).info
-    assert mg.verify(target) == []
-    return target, info
-
-
-def check_same(found, wanted):
-    for field in ("digest", "nnz", "shape", "dtype", "nbytes", "min_weight", "vertex_ids", "duplicates", "kind"):
-        assert getattr(found, field) == getattr(wanted, field), field
+    shrink(monkeypatch, **SMALL)
 
 
 def make_mask(edges, ids, n=N):
@@ -107,14 +81,9 @@ def make_table(arcs, ids, dtype):
     return pa.table(arrays, names=list(columns))
 
 
-def list_vertices(path, kept, ids):
-    path.write_text("".join(f"{IDS[ids](k)}\n" for k in sorted(kept)))
-    return path
-
-
 def find_left(place, ids, kept, low, picked, *, stays):
     """The arcs that stay, read by SciPy, in the order of the store."""
-    entries = mg.open_matrix(place).to_scipy().tocoo()
+    entries = place.to_scipy().tocoo()
     numbers = sorted(range(N), key=IDS[ids])
     left = []
     for row, col, value in zip(entries.row, entries.col, entries.data, strict=True):
@@ -130,31 +99,31 @@ def find_left(place, ids, kept, low, picked, *, stays):
 @given(case=graphs(), ids=st.sampled_from([*IDS]), way=st.sampled_from([*WAYS]), stays=st.booleans())
 def test_a_part_is_what_ingesting_it_makes(small, tmp_path, case, ids, way, stays):
     dtype, arcs, picked, kept, low, options = case
-    place = ingest(make_table(arcs, ids, dtype), vertices=list_vertices(tmp_path / "all", range(N), ids), **options)
+    place = mg.ingest(make_table(arcs, ids, dtype), vertices=list_vertices(tmp_path / "all", range(N), ids), **options)
     asked = {"edges" if stays else "without_edges": WAYS[way](picked, ids), "min_weight": low}
     vertices = None if kept is None else [IDS[ids](k) for k in kept]
-    target, info = cut(place, vertices=vertices, **asked)
+    A = cut(place, vertices=vertices, **asked)
+    info = A.info
     assert (info.has_transpose, info.order or "none") == (options["transpose"], options["order"])
     if options["transpose"]:
-        A = mg.open_matrix(target)
         assert (A.T.to_scipy() != A.to_scipy().T).nnz == 0
     left = find_left(place, ids, kept, low, {*picked}, stays=stays)
     assert info.nnz == len(left)
     if info.order is not None:
-        info = mg.reorder(target, method="none").info
+        info = mg.reorder(A, method="none").info
     staying = list_vertices(tmp_path / "kept", range(N) if kept is None else kept, ids)
     options = {"duplicates": options["duplicates"]}
-    check_same(info, mg.ingest(make_table(left, ids, dtype), MemoryStore(), vertices=staying, **options).info)
+    check_same(info, mg.ingest(make_table(left, ids, dtype), vertices=staying, **options).info)
 
 
 def test_as_networkx_has_it(small):
     """But for vertices: all stay, unless they are named too."""
     graph = nx.gnp_random_graph(20, 0.3, seed=1, directed=True)
     chosen = sorted(graph.edges)[::3]
-    place = ingest(graph, transpose=True)
+    place = mg.ingest(graph, transpose=True)
     induced = graph.edge_subgraph(chosen)
-    _, info = cut(place, edges=chosen, vertices=list(induced))
-    check_same(info, mg.ingest(induced, MemoryStore()).info)
+    info = cut(place, edges=chosen, vertices=list(induced)).info
+    check_same(info, mg.ingest(induced).info)
     for edges in (
         induced.edges,
         induced.edges(),
@@ -163,26 +132,26 @@ def test_as_networkx_has_it(small):
         np.array(chosen),
         pd.DataFrame(chosen),
     ):
-        assert cut(place, edges=edges, vertices=list(induced))[1].digest == info.digest
+        assert cut(place, edges=edges, vertices=list(induced)).info.digest == info.digest
     left = graph.copy()
     left.remove_edges_from([*chosen, (0, 0)])  # which is not there
-    check_same(cut(place, without_edges=[*chosen, (0, 0)])[1], mg.ingest(left, MemoryStore()).info)
+    check_same(cut(place, without_edges=[*chosen, (0, 0)]).info, mg.ingest(left).info)
 
 
 def test_edges_of_undirected_graphs_are_meant_both_ways(small):
     graph = nx.gnp_random_graph(20, 0.3, seed=2)
     chosen = sorted(graph.edges)[::3]
-    place = ingest(graph)
+    place = mg.ingest(graph)
     wanted = nx.Graph(chosen)
     wanted.add_nodes_from(graph)
-    check_same(cut(place, edges=chosen, symmetrize=True)[1], mg.ingest(wanted, MemoryStore()).info)
+    check_same(cut(place, edges=chosen, symmetrize=True).info, mg.ingest(wanted).info)
     mask = make_mask(chosen, "numbers", 20)
-    check_same(cut(place, edges=mask, symmetrize=True)[1], mg.ingest(wanted, MemoryStore()).info)
-    assert cut(place, edges=chosen)[1].nnz == len(chosen)
+    check_same(cut(place, edges=mask, symmetrize=True).info, mg.ingest(wanted).info)
+    assert cut(place, edges=chosen).info.nnz == len(chosen)
     left = graph.copy()
     left.remove_edges_from(chosen)
-    made = cut(place, without_edges=chosen, symmetrize=True)[1]
-    check_same(made, mg.ingest(left, MemoryStore()).info)
+    made = cut(place, without_edges=chosen, symmetrize=True).info
+    check_same(made, mg.ingest(left).info)
     assert made.provenance["subgraphs"][-1]["symmetrize"] is True
 
 
@@ -190,43 +159,42 @@ def test_edges_of_undirected_graphs_are_meant_both_ways(small):
 def test_a_matrix_has_rows_and_columns(small, shape):
     """Compared with SciPy's product of matrix and mask."""
     matrix, mask = make_scipy(*shape), make_scipy(*shape, density=0.5, seed=7) > 3
-    place = ingest(matrix, kind="matrix", transpose=True)
+    place = mg.ingest(matrix, kind="matrix", transpose=True)
     inside, beside = matrix.multiply(mask).tocsr(), matrix - matrix.multiply(mask)
     beside.eliminate_zeros()
     assert inside.nnz > 5
     assert beside.nnz > 5
-    wanted = mg.ingest(inside, MemoryStore()).info
-    check_same(cut(place, edges=mask)[1], wanted)
-    check_same(cut(place, without_edges=mask)[1], mg.ingest(beside, MemoryStore()).info)
+    wanted = mg.ingest(inside).info
+    check_same(cut(place, edges=mask).info, wanted)
+    check_same(cut(place, without_edges=mask).info, mg.ingest(beside).info)
     for to_format in ("tocoo", "tocsr", "tocsc", "tolil", "todok"):
-        made = mg.subgraph(place, MemoryStore(), edges=getattr(mask, to_format)()).info
-        assert made.digest == wanted.digest, to_format
-    check_same(cut(place, edges=inside.nonzero())[1], wanted)
+        made = mg.subgraph(place, edges=getattr(mask, to_format)())
+        assert made.info.digest == wanted.digest, to_format
+    check_same(cut(place, edges=inside.nonzero()).info, wanted)
     heavy = (mask.multiply(matrix) >= 5).tocsr()
-    target, info = cut(place, min_weight=5, edges=mask)
-    check_same(info, mg.ingest(matrix.multiply(heavy).tocsr(), MemoryStore()).info)
-    A = mg.open_matrix(target)
+    A = cut(place, min_weight=5, edges=mask)
+    check_same(A.info, mg.ingest(matrix.multiply(heavy).tocsr()).info)
     assert (A.T.to_scipy() != A.to_scipy().T).nnz == 0
 
 
 def test_a_mask_is_what_it_adds_up_to(small):
-    place = ingest((np.arange(4), np.arange(1, 5)), transpose=True)
+    place = mg.ingest((np.arange(4), np.arange(1, 5)), transpose=True)
     entries = ([1, -1, 1, 1, math.nan, 0.0, 3], ([0, 0, 1, 1, 2, 3, 4], [1, 1, 2, 2, 3, 4, 4]))
     mask = sp.coo_array(entries, shape=(5, 5))
-    target, info = cut(place, edges=mask)
-    assert sorted(zip(*mg.open_matrix(target).to_scipy().T.nonzero(), strict=True)) == [(1, 2), (2, 3)]
+    A = cut(place, edges=mask)
+    assert sorted(zip(*A.to_scipy().T.nonzero(), strict=True)) == [(1, 2), (2, 3)]
     assert mask.nnz == 7
-    assert cut(place, without_edges=mask)[1].nnz == 2
-    assert info.provenance["subgraphs"][-1]["edges"] == 3
+    assert cut(place, without_edges=mask).info.nnz == 2
+    assert A.info.provenance["subgraphs"][-1]["edges"] == 3
 
 
 def test_of_a_multigraph_all_between_two_vertices_are_meant(small):
     ends = np.repeat([0, 1, 2], [20, 3, 9]), np.repeat([1, 1, 0], [20, 3, 9])
-    place = ingest((*ends, np.arange(32.0)), duplicates="keep", transpose=True)
-    target, info = cut(place, edges=[(0, 1)])
-    assert info.nnz == 20
-    assert mg.open_matrix(target).stored.read_array("data").tolist() == [*range(20)]
-    assert cut(place, without_edges=[(0, 1)])[1].nnz == 12
+    place = mg.ingest((*ends, np.arange(32.0)), duplicates="keep", transpose=True)
+    A = cut(place, edges=[(0, 1)])
+    assert A.nnz == 20
+    assert A.stored.read_array("data").tolist() == [*range(20)]
+    assert cut(place, without_edges=[(0, 1)]).info.nnz == 12
 
 
 def test_rows_without_a_listed_edge_are_not_read(small):
@@ -234,7 +202,7 @@ def test_rows_without_a_listed_edge_are_not_read(small):
 
     def read_indices(**options):
         place.calls.clear()
-        info = cut(place, **options)[1]
+        info = cut(place, **options).info
         return info.nnz, {int(key.rpartition("/")[2]) for key in place.chunks_read() if "/indices/c/" in key}
 
     of_rows_2_and_6 = {*range(100 // 7, 150 // 7 + 1), *range(300 // 7, 350 // 7)}
@@ -247,8 +215,8 @@ def test_rows_without_a_listed_edge_are_not_read(small):
 
 def test_edges_must_fit(small):
     ends = np.arange(40), np.arange(1, 41)
-    place = ingest((*ends, np.ones(40)), transpose=True)
-    stored, listed = open_store(place), [*zip(*ends, strict=True)]
+    place = mg.ingest((*ends, np.ones(40)), transpose=True)
+    stored, listed = place.stored, [*zip(*ends, strict=True)]
     options = {"report": lambda *_: None, "base": None, "describe": lambda n: {"n": n}}
 
     def write(memory, asked, place=stored):
@@ -263,7 +231,7 @@ def test_edges_must_fit(small):
         CapacityError, match=r"of memory for the numbers of its vertices and the positions of 40 edges, but"
     ):
         write(2 * need - 1, listed)
-    renumbered = open_store(ingest((*ends, np.ones(40)), order="rcm"))
+    renumbered = mg.ingest((*ends, np.ones(40)), order="rcm").stored
     assert write(2 * 2000, listed[:5], renumbered).nnz == 5
     with pytest.raises(CapacityError, match="the numbers of its vertices"):
         write(40 * 32, listed[:5], renumbered)
@@ -273,7 +241,7 @@ def test_edges_must_fit(small):
 def test_looking_edges_up_takes_what_is_counted(order, symmetrize, kept):
     n, rng = 1000, np.random.default_rng(1)
     ends = rng.integers(0, n, (2, 200_000)) * 10
-    stored = open_store(ingest((*ends,), order=order))
+    stored = mg.ingest((*ends,), order=order).stored
     chosen = choose_edges(stored.info, (ends[0], ends[1]), None, symmetrize=symmetrize)
     is_kept = None if kept is None else rng.random(n) < kept
     number_edges(stored, chosen, is_kept)
@@ -292,11 +260,11 @@ def test_looking_edges_up_takes_what_is_counted(order, symmetrize, kept):
 def places():
     ends = np.array([1, 2, 3]), np.array([2, 3, 4])
     return {
-        "weighted": ingest((*ends, np.array([0.5, 1.0, 2.0])), n_vertices=6, order="rcm"),
-        "pattern": ingest(ends, transpose=True),
-        "names": ingest(nx.path_graph(["amsel", "drossel", "fink"], nx.DiGraph)),
-        "matrix": ingest(sp.coo_array(([1.0, 2.0], ([0, 1], [4, 2])), shape=(3, 5)), kind="matrix"),
-        "square": ingest(sp.coo_array(([1.0, 2.0], ([0, 3], [4, 2])), shape=(5, 5)), kind="matrix"),
+        "weighted": mg.ingest((*ends, np.array([0.5, 1.0, 2.0])), n_vertices=6, order="rcm"),
+        "pattern": mg.ingest(ends, transpose=True),
+        "names": mg.ingest(nx.path_graph(["amsel", "drossel", "fink"], nx.DiGraph)),
+        "matrix": mg.ingest(sp.coo_array(([1.0, 2.0], ([0, 1], [4, 2])), shape=(3, 5)), kind="matrix"),
+        "square": mg.ingest(sp.coo_array(([1.0, 2.0], ([0, 3], [4, 2])), shape=(5, 5)), kind="matrix"),
     }
 
 
@@ -387,7 +355,7 @@ def test_what_is_refused(places, name, options, message):
 
 
 def test_edges_are_read(tmp_path):
-    numbers, names = (open_store(ingest(graph)) for graph in (nx.path_graph(9), nx.path_graph(["1", "2", "x"])))
+    numbers, names = (mg.ingest(graph).stored for graph in (nx.path_graph(9), nx.path_graph(["1", "2", "x"])))
     path = tmp_path / "edges.txt"
 
     def read(stored, path=path):

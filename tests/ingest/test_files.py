@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 import pytest
 import scipy.io
 import scipy.sparse as sp
-from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import OptionError, SourceError, SourceNotFoundError
@@ -210,15 +209,15 @@ def test_the_store_is_that_of_one_file(tmp_path, n_files, ids):
         suffix = list(COMPRESS)[k % len(COMPRESS)]
         text = "".join(lines[i] for i in places).encode()
         (tmp_path / f"parts/part-{k:03}{suffix}").write_bytes(COMPRESS[suffix](text))
-    wanted = mg.ingest(tmp_path / "whole", MemoryStore(), duplicates="first").info
+    wanted = mg.ingest(tmp_path / "whole", duplicates="first").info
     for source in (tmp_path / "parts", f"{tmp_path}/parts/part-*", sorted((tmp_path / "parts").iterdir())):
-        assert mg.ingest(source, MemoryStore(), duplicates="first", threads=2).info.digest == wanted.digest
+        assert mg.ingest(source, duplicates="first", threads=2).info.digest == wanted.digest
 
 
 def test_provenance_names_every_file(write):
     contents = {"a": b"1 2\n", "b": gzip.compress(b"2 3\n"), "c": b""}
     folder = write(**contents)
-    source = mg.ingest(folder, MemoryStore()).info.provenance["source"]
+    source = mg.ingest(folder).info.provenance["source"]
     assert source == {
         "format": "edge-list",
         "name": f"{folder}/a and 2 more",
@@ -284,8 +283,8 @@ def test_parquet_of_urls(tmp_path):
         write_table(tmp_path / f"e/{k}.parquet", [k], [k + 1])
         with fsspec.open(f"memory://{tmp_path}/e/{k}.parquet", "wb") as file:
             file.write((tmp_path / f"e/{k}.parquet").read_bytes())
-    info = mg.ingest(f"memory://{tmp_path}/e/*.parquet", MemoryStore()).info
-    assert info.digest == mg.ingest(tmp_path / "e", MemoryStore()).info.digest
+    info = mg.ingest(f"memory://{tmp_path}/e/*.parquet").info
+    assert info.digest == mg.ingest(tmp_path / "e").info.digest
     assert info.provenance["source"]["files"] == [{"name": f"memory://{tmp_path}/e/{k}.parquet"} for k in range(2)]
 
 
@@ -296,7 +295,7 @@ def test_matrices_are_read_one_at_a_time(tmp_path):
     for suffix, format in (("mtx", "matrix-market"), ("npz", "npz")):
         with pytest.raises(SourceError, match=f"2 files of the format {format} cannot be combined"):
             open_source(tmp_path / f"*.{suffix}")
-        assert mg.ingest(tmp_path / f"a*.{suffix}", MemoryStore()).info.nnz == 2
+        assert mg.ingest(tmp_path / f"a*.{suffix}").info.nnz == 2
 
 
 # --- commands and definitions ----------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from distributed import get_worker
-from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import OptionError, SourceError
@@ -58,11 +57,11 @@ def make_edges(n_edges):
 
 def test_the_store_is_that_of_the_arrays(library, monkeypatch):
     edges = make_edges(5000)
-    wanted = mg.ingest((edges["from"], edges["to"], edges["w"]), MemoryStore(), duplicates="keep").info
+    wanted = mg.ingest((edges["from"], edges["to"], edges["w"]), duplicates="keep").info
     for batch_rows in (1 << 20, 700):
         shrink(monkeypatch, ingest__frames={"BATCH_ROWS": batch_rows})
         source = FrameSource(MAKERS[library](edges), columns=["from", "to", "w"])
-        info = mg.ingest(source, MemoryStore(), duplicates="keep").info
+        info = mg.ingest(source, duplicates="keep").info
         assert info.digest == wanted.digest
         assert info.provenance["source"]["format"] == library
         assert info.provenance["source"]["header"] == {"columns": ["from", "to", "w"], "rows": 5000}
@@ -72,7 +71,7 @@ def test_the_store_is_that_of_the_parquet_file(library, tmp_path):
     names = {"src": ["v5", "v5", "v7", "ü"], "dst": ["v7", "v2", "", "v7"], "weight": [1, 2, 3, 4]}
     pa.parquet.write_table(pa.table(names), tmp_path / "e.parquet")
     frame = MAKERS[library](names)
-    assert mg.ingest(frame, MemoryStore()).info.digest == mg.ingest(tmp_path / "e.parquet", MemoryStore()).info.digest
+    assert mg.ingest(frame).info.digest == mg.ingest(tmp_path / "e.parquet").info.digest
 
 
 def test_options(library, tmp_path):
@@ -256,10 +255,8 @@ def test_arrays_number_the_ids_that_occur(dtype, spread, low):
     src, dst = ((rng.integers(0, 12, 25) * spread + low).astype(dtype) for _ in range(2))
     graph, weights = nx.MultiDiGraph(), rng.random(25)
     graph.add_weighted_edges_from(zip(src.tolist(), dst.tolist(), weights, strict=True))
-    place = MemoryStore()
-    found = mg.ingest((src, dst, weights), place).info
-    assert found.nnz == len(set(graph.edges()))
-    A, nodes = mg.open_matrix(place), sorted(graph)
+    A, nodes = mg.ingest((src, dst, weights)), sorted(graph)
+    assert A.nnz == len(set(graph.edges()))
     assert (np.arange(len(nodes)) if A.vertex_ids is None else A.vertex_ids).tolist() == nodes
     expected = nx.to_scipy_sparse_array(graph, nodelist=nodes).T.toarray()
     np.testing.assert_allclose(A.to_scipy().toarray(), expected)
@@ -267,11 +264,11 @@ def test_arrays_number_the_ids_that_occur(dtype, spread, low):
 
 def test_arrays_of_other_types():
     big = 2**62 + 1
-    with_big = mg.ingest((np.array([big], np.uint64), np.array([0], np.int64)), place := MemoryStore()).info
-    assert (with_big.shape, mg.open_matrix(place).vertex_ids.tolist()) == ((2, 2), [0, big])
-    half = mg.ingest(([0], [1], np.array([0.5], np.float16)), MemoryStore()).info
+    with_big = mg.ingest((np.array([big], np.uint64), np.array([0], np.int64)))
+    assert (with_big.shape, with_big.vertex_ids.tolist()) == ((2, 2), [0, big])
+    half = mg.ingest(([0], [1], np.array([0.5], np.float16))).info
     assert half.dtype == "float32"
-    assert mg.ingest(([0, 3], [4, 1]), MemoryStore(), n_vertices=6).info.shape == (6, 6)
+    assert mg.ingest(([0, 3], [4, 1]), n_vertices=6).info.shape == (6, 6)
 
 
 @pytest.mark.parametrize(
@@ -305,5 +302,5 @@ def test_arrays_of_other_types():
 def test_arrays_that_are_refused(arguments, error, message):
     options, error = (error, (SourceError, OptionError)) if isinstance(error, dict) else ({}, error)
     with pytest.raises(error) as caught:
-        mg.ingest(arguments, MemoryStore(), **options)
+        mg.ingest(arguments, **options)
     assert message in str(caught.value)

@@ -26,7 +26,7 @@ RING = "".join(f"{k} {(k + 1) % N}\n" for k in range(N)).encode()
 def digest(tmp_path_factory):
     path = tmp_path_factory.mktemp("ring") / "ring.txt"
     path.write_bytes(RING)
-    return mg.ingest(path, MemoryStore()).info.digest
+    return mg.ingest(path).info.digest
 
 
 @pytest.fixture
@@ -54,12 +54,12 @@ class Stdin:
 @pytest.mark.parametrize("data", [RING, gzip.compress(RING)], ids=["plain", "gzip"])
 @pytest.mark.parametrize("options", [{}, {"format": "edge-list"}], ids=["detected", "named"])
 def test_all_lines_of_a_fifo_are_read(write_fifo, digest, data, options):
-    assert mg.ingest(write_fifo(data), MemoryStore(), **options).info.digest == digest
+    assert mg.ingest(write_fifo(data), **options).info.digest == digest
 
 
 def test_all_lines_of_standard_input_are_read(monkeypatch, digest):
     monkeypatch.setattr("sys.stdin", Stdin(RING))
-    info = mg.ingest("-", MemoryStore()).info
+    info = mg.ingest("-").info
     assert info.digest == digest
     assert info.provenance["source"]["name"] == "-"
     assert info.provenance["source"]["bytes"] == len(RING)
@@ -98,7 +98,7 @@ def test_a_pipe_is_read_once(write_fifo):
 
 def test_a_pipe_of_vertices_without_edges(write_fifo, tmp_path):
     (tmp_path / "none.txt").write_text("")
-    info = mg.ingest(tmp_path / "none.txt", MemoryStore(), vertices=write_fifo(b"b\na\n")).info
+    info = mg.ingest(tmp_path / "none.txt", vertices=write_fifo(b"b\na\n")).info
     assert (info.shape, info.vertex_ids) == ((2, 2), "string")
 
 

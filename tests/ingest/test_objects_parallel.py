@@ -4,17 +4,10 @@ import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from zarr.storage import MemoryStore
 
 import mgspmv as mg
 
 CLOSE = {"tol": 1e-13, "max_iter": 1000}
-
-
-def open_ingested(source, **options):
-    store = MemoryStore()
-    mg.ingest(source, store, **options)
-    return mg.open_matrix(store)
 
 
 def make_graph(kind, *, weighted, loops, seed):
@@ -48,7 +41,7 @@ def test_ranks_are_those_of_networkx_on_each_path(kind, weighted, loops):
     graph = make_graph(kind, weighted=weighted, loops=loops, seed=7)
     wanted = nx.pagerank(graph, backend="networkx", tol=1e-14, max_iter=1000)
     through_backend = nx.pagerank(graph, backend="mgspmv", tol=1e-14, max_iter=1000)
-    with open_ingested(graph) as matrix:
+    with mg.ingest(graph) as matrix:
         ranks = mg.pagerank(matrix, **CLOSE).values
     for node in graph:
         assert abs(ranks[node] - wanted[node]) < 1e-11
@@ -59,7 +52,7 @@ def test_how_far_they_would_be_apart():
     """The case is one in which it matters."""
     graph = nx.MultiDiGraph([(0, 1)] * 9 + [(0, 2), (1, 0), (2, 0)])
     wanted = list(nx.pagerank(graph, backend="networkx").values())
-    with open_ingested(graph) as one, open_ingested(graph, duplicates="first") as other:
+    with mg.ingest(graph) as one, mg.ingest(graph, duplicates="first") as other:
         assert np.abs(mg.pagerank(one).values - wanted).max() < 1e-5
         assert np.abs(mg.pagerank(other).values - wanted).max() > 0.1
 
@@ -77,7 +70,7 @@ RULES = {
 @pytest.mark.parametrize(("options", "values", "rule"), RULES.values(), ids=list(RULES))
 def test_rules_for_parallel_edges_without_weights(options, values, rule):
     graph = nx.MultiDiGraph([(1, 0), (1, 0), (1, 0), (0, 1)])
-    with open_ingested(graph, **options) as matrix:
+    with mg.ingest(graph, **options) as matrix:
         info, report = matrix.info, matrix.ingest_report
         assert (info.duplicates, report.duplicates, report.n_rows) == (rule, rule, 4)
         assert report.n_merged == (0 if rule == "keep" else 2)
@@ -94,12 +87,12 @@ def test_entries_that_come_again_in_scipy(dtype):
     i, j = np.array([0, 0, 1, 0]), np.array([1, 1, 0, 2])
     values = np.array([1, 1, 1, 0] if dtype == np.bool_ else [2, 3, 4, 5]).astype(dtype)
     coo = sp.coo_array((values, (i, j)), shape=(2, 3))
-    with open_ingested(coo) as matrix:
+    with mg.ingest(coo) as matrix:
         assert matrix.to_scipy().toarray().tolist() == coo.toarray().astype(matrix.dtype or float).tolist()
         assert matrix.ingest_report.n_merged == 1
 
 
 def test_arrays_and_tables_without_weights_merge_and_say_so():
     columns = np.array([0, 0, 1]), np.array([1, 1, 0])
-    with open_ingested(columns) as matrix:
+    with mg.ingest(columns) as matrix:
         assert (matrix.nnz, matrix.ingest_report.n_merged, matrix.ingest_report.duplicates) == (2, 1, "first")

@@ -130,5 +130,4 @@ def test_signs_of_zeros_do_not_depend_on_the_type():
         text = f"%%MatrixMarket matrix coordinate integer {symmetry}\n2 2 1\n{entry}\n"
         with open("z.mtx", "w") as file:
             file.write(text)
-        mg.ingest("z.mtx", "s.zarr", dtype="float64", overwrite=True)
-        assert not np.signbit(mg.open_matrix("s.zarr").to_scipy().data).any()
+        assert not np.signbit(mg.ingest("z.mtx", "s.zarr", dtype="float64", overwrite=True).to_scipy().data).any()

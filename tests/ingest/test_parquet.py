@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import OptionError, SourceError
@@ -45,7 +44,7 @@ def test_the_store_is_that_of_the_text(tmp_path, compression):
     path = write(tmp_path / "e.parquet", *ends, weights, row_group_size=700, compression=compression)
     text = "".join(f"{a} {b} {w!r}\n" for a, b, w in zip(*ends.tolist(), weights.tolist(), strict=True))
     (tmp_path / "e.txt").write_text(text)
-    infos = [mg.ingest(name, MemoryStore(), duplicates="keep").info for name in (path, tmp_path / "e.txt")]
+    infos = [mg.ingest(name, duplicates="keep").info for name in (path, tmp_path / "e.txt")]
     assert infos[0].digest == infos[1].digest
     source = infos[0].provenance["source"]
     assert source["format"] == "parquet"

@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import SourceError, SourceNotFoundError
@@ -163,10 +162,7 @@ def test_texts_of_a_web_server(web, has_ranges, has_sizes):
 def test_the_store_is_that_of_the_file(web, tmp_path):
     web.files["/e.txt"] = TEXT
     (tmp_path / "e.txt").write_bytes(TEXT)
-    assert (
-        mg.ingest(f"{web.url}/e.txt", MemoryStore()).info.digest
-        == mg.ingest(tmp_path / "e.txt", MemoryStore()).info.digest
-    )
+    assert mg.ingest(f"{web.url}/e.txt").info.digest == mg.ingest(tmp_path / "e.txt").info.digest
 
 
 def test_signatures_of_urls_are_kept_nowhere(web, tmp_path):
@@ -187,7 +183,7 @@ def test_patterns_of_a_web_server(web):
         web.files[f"/edges/{k}.csv.gz"] = gzip.compress(b"%d,%d\n" % (k, k + 1))
     web.files["/edges/_notes.csv.gz"] = web.files["/edges/other"] = b"none of these"
     assert find_files(f"{web.url}/edges/*.csv.gz") == [f"{web.url}/edges/{k}.csv.gz" for k in range(3)]
-    info = mg.ingest(f"{web.url}/edges/*.csv.gz", MemoryStore()).info
+    info = mg.ingest(f"{web.url}/edges/*.csv.gz").info
     assert (info.shape, info.nnz) == ((4, 4), 3)
     assert [file["name"] for file in info.provenance["source"]["files"]] == find_files(f"{web.url}/edges/*.csv.gz")
     with pytest.raises(SourceNotFoundError, match="no file matches this pattern"):
@@ -198,8 +194,8 @@ def test_a_parquet_table_of_a_web_server(web, tmp_path):
     ends = np.random.default_rng(0).integers(0, 1000, (2, 50_000))
     pq.write_table(pa.table({"a": ends[0], "b": ends[1]}), tmp_path / "e.parquet", row_group_size=5000)
     web.files["/e.parquet"] = (tmp_path / "e.parquet").read_bytes()
-    info = mg.ingest(f"{web.url}/e.parquet", MemoryStore()).info
-    assert info.digest == mg.ingest(tmp_path / "e.parquet", MemoryStore()).info.digest
+    info = mg.ingest(f"{web.url}/e.parquet").info
+    assert info.digest == mg.ingest(tmp_path / "e.parquet").info.digest
 
 
 @pytest.mark.parametrize("has_sizes", [True, False])
@@ -246,7 +242,7 @@ def test_parquet_tables_need_pieces(web, table, has_sizes):
     web.files["/e"] = table.read_bytes()
     message = "cannot be read: .*range requests" if has_sizes else "the server does not report the size"
     with pytest.raises(SourceError, match=f"/e: {message}"):
-        mg.ingest(f"{web.url}/e", MemoryStore(), format="parquet")
+        mg.ingest(f"{web.url}/e", format="parquet")
 
 
 def test_a_connection_that_breaks_in_a_parquet_table(web, table, monkeypatch):
@@ -276,7 +272,7 @@ def test_files_that_a_web_server_refuses(web, status, error, message):
     web.status["/e"] = status
     for format in ("edge-list", "parquet"):
         with pytest.raises(error, match=f"{web.url}/e: {message}") as caught:
-            mg.ingest(f"{web.url}/e", MemoryStore(), format=format)
+            mg.ingest(f"{web.url}/e", format=format)
         assert type(caught.value) is error
 
 
@@ -360,8 +356,8 @@ def test_parquet_tables_of_s3(s3, bucket, tmp_path):
         ends = rng.integers(0, 1000, (2, 5000))
         pq.write_table(pa.table({"a": ends[0], "b": ends[1]}), tmp_path / f"e/{k}.parquet", row_group_size=1000)
         s3.pipe(f"{bucket}/e/{k}.parquet", (tmp_path / f"e/{k}.parquet").read_bytes())
-    info = mg.ingest(f"s3://{bucket}/e/*.parquet", MemoryStore()).info
-    assert info.digest == mg.ingest(tmp_path / "e", MemoryStore()).info.digest
+    info = mg.ingest(f"s3://{bucket}/e/*.parquet").info
+    assert info.digest == mg.ingest(tmp_path / "e").info.digest
 
 
 @pytest.mark.external

@@ -12,6 +12,7 @@ import mgspmv as mg
 from mgspmv.errors import OptionError, SourceError
 from tests.support.pairwise import cover_pairs
 from tests.support.shrinking import shrink
+from tests.support.stores import check_same
 
 IDS = {"numbers": lambda k: k, "int64": lambda k: 10 * k - 3, "string": lambda k: f"v{k}"}
 
@@ -32,16 +33,6 @@ def make_graph(ids="numbers", n=20, m=60, seed=0):
     return graph
 
 
-def ingest(source, **options):
-    place = MemoryStore()
-    return place, mg.ingest(source, place, **options).info
-
-
-def check_same(found, wanted):
-    for field in ("digest", "kind", "nnz", "shape", "dtype", "nbytes", "min_weight", "vertex_ids", "duplicates"):
-        assert getattr(found, field) == getattr(wanted, field), field
-
-
 @cover_pairs(
     ids=list(IDS),
     options={
@@ -55,31 +46,29 @@ def check_same(found, wanted):
 )
 def test_nothing_is_lost(ids, order, duplicates, options):
     rule = {"duplicates": duplicates}
-    _, wanted = ingest(make_graph(ids), **rule, **options)
-    place, _ = ingest(make_graph(ids), **rule, **options, order=order)
-    copied, info = ingest(place, **rule)
-    check_same(info, wanted)
+    wanted = mg.ingest(make_graph(ids), **rule, **options).info
+    stored = mg.ingest(make_graph(ids), place := MemoryStore(), **rule, **options, order=order).info
+    copied = mg.ingest(place, **rule)
+    check_same(copied.info, wanted)
     assert mg.verify(copied) == []
-    source = info.provenance["source"]
-    stored = mg.open_matrix(place).info
+    source = copied.info.provenance["source"]
     assert (source["format"], source["digest"], source["provenance"]) == ("mgspmv", stored.digest, stored.provenance)
 
 
 def test_rectangles_and_what_has_no_entries():
     for matrix in (sp.csr_array((4, 7)), sp.csr_array((0, 0)), sp.eye_array(3, 9, dtype=np.int64)):
-        place, wanted = ingest(matrix)
-        check_same(ingest(place)[1], wanted)
+        A = mg.ingest(matrix)
+        check_same(mg.ingest(A).info, A.info)
 
 
 @pytest.mark.parametrize("ids", IDS)
 def test_a_graph_made_undirected(ids):
     """As `to_undirected` of NetworkX, which merges an edge and the one that goes back."""
-    place, _ = ingest(make_graph(ids), ignore_weights=True)
-    undirected, info = ingest(place, symmetrize=True)
+    undirected = mg.ingest(mg.ingest(make_graph(ids), ignore_weights=True), symmetrize=True)
     wanted = nx.DiGraph(make_graph(ids)).to_undirected()
-    check_same(info, ingest(wanted, ignore_weights=True)[1])
+    check_same(undirected.info, mg.ingest(wanted, ignore_weights=True).info)
     ranks = nx.pagerank(wanted, weight=None, tol=1e-14, max_iter=1000)
-    found = mg.pagerank(mg.open_matrix(undirected).on("cpu"), tol=1e-13, max_iter=1000)
+    found = mg.pagerank(undirected.on("cpu"), tol=1e-13, max_iter=1000)
     assert dict(found.top(len(ranks))) == pytest.approx(ranks, abs=1e-12)
 
 
@@ -88,8 +77,7 @@ def test_the_kind_can_be_another(kind):
     """Entry (i, j) of a matrix is the arc i -> j of the graph, both ways."""
     matrix = sp.random_array((9, 9), density=0.3, rng=np.random.default_rng(1), format="csr")
     other = {"graph": "matrix", "matrix": "graph"}[kind]
-    place, _ = ingest(matrix, kind=kind)
-    check_same(ingest(place, kind=other)[1], ingest(matrix, kind=other)[1])
+    check_same(mg.ingest(mg.ingest(matrix, kind=kind), kind=other).info, mg.ingest(matrix, kind=other).info)
 
 
 def test_a_store_may_replace_itself(tmp_path):
@@ -104,11 +92,11 @@ def test_one_store_is_inserted_into_another():
     one, other = make_graph("string", seed=1), make_graph("string", n=25, seed=2)
     both = nx.MultiDiGraph([*one.edges(data=True), *other.edges(data=True)])
     both.add_nodes_from(other)
-    place, _ = ingest(one, duplicates="keep")
-    info = mg.update(place, insert=ingest(other, duplicates="keep")[0]).info
-    wanted = ingest(both, duplicates="keep")[1]
+    mg.ingest(one, place := MemoryStore(), duplicates="keep")
+    info = mg.update(place, insert=mg.ingest(other, duplicates="keep").stored.place).info
+    wanted = mg.ingest(both, duplicates="keep")
     assert (info.nnz, info.shape, info.vertex_ids) == (wanted.nnz, wanted.shape, "string")
-    deleted = mg.update(place, delete=ingest(other)[0]).info
+    deleted = mg.update(place, delete=mg.ingest(other).stored.place).info
     assert deleted.provenance["updates"][-1]["missing"] == 0
 
 

@@ -30,42 +30,18 @@ from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.subgraph import check_bounds, find_table_bytes, read_selection, write_subgraph
 from mgspmv.store.read import open_store
 from tests.support.commands import invoke
+from tests.support.parts import IDS, SMALL, N, cut, list_vertices
 from tests.support.shrinking import shrink
-from tests.support.stores import make_scipy
-
-SMALL = {
-    "store__chunks": {"CHUNK_ELEMENTS": 7},
-    "ingest__stored": {"CHUNK_ELEMENTS": 7, "PIECE_ENTRIES": 7, "PIECE_ROWS": 5},
-    "ingest__subgraph": {"PIECE_IDS": 3},
-}
-IDS = {"numbers": int, "int64": lambda k: 1000 * int(k) - 3000, "string": lambda k: f"v{int(k):02}"}
+from tests.support.stores import check_same, make_scipy
 
 
 @pytest.fixture
 def small(monkeypatch):
-    """Pieces and chunks of which a small matrix has many."""
     shrink(monkeypatch, **SMALL)
-
-
-def ingest(source, **options):
-    mg.ingest(source, place := MemoryStore(), **options)
-    return place
-
-
-def cut(place, **options):
-    info = mg.subgraph(place, target := MemoryStore(), **options).info
-    assert mg.verify(target) == []
-    return target, info
-
-
-def check_same(found, wanted):
-    for field in ("digest", "nnz", "shape", "dtype", "nbytes", "min_weight", "vertex_ids", "duplicates", "kind"):
-        assert getattr(found, field) == getattr(wanted, field), field
 
 
 # --- the same as ingesting what stays --------------------------------------------------------------------------------
 
-N = 13
 WEIGHTS = {"float64": [0.1, 1 / 3, 2.5, 1e16, -4.0], "float32": [0.1, 1 / 3, 2.5, -4.0], "int64": [1, 2, 7, -4, 2**60]}
 
 
@@ -100,14 +76,9 @@ def make_table(arcs, ids, dtype):
     return pa.table(arrays, names=list(columns))
 
 
-def list_vertices(path, kept, ids):
-    path.write_text("".join(f"{IDS[ids](k)}\n" for k in sorted(kept)))
-    return path
-
-
 def find_left(place, ids, kept, low, high, dtype):
     """The arcs that stay, read by SciPy, in the order of the store."""
-    entries, names = mg.open_matrix(place).to_scipy().tocoo(), [IDS[ids](k) for k in range(N)]
+    entries, names = place.to_scipy().tocoo(), [IDS[ids](k) for k in range(N)]
     numbers = sorted(range(N), key=names.__getitem__)
     left = []
     for row, col, value in zip(entries.row, entries.col, entries.data, strict=True):
@@ -126,21 +97,21 @@ def find_left(place, ids, kept, low, high, dtype):
 def test_a_part_is_what_ingesting_it_makes(small, tmp_path, case, as_mask):
     ids, dtype, arcs, kept, low, high, options = case
     listed = list_vertices(tmp_path / "all", range(N), ids)
-    place = ingest(make_table(arcs, ids, dtype), vertices=listed, **options)
+    place = mg.ingest(make_table(arcs, ids, dtype), vertices=listed, **options)
     vertices = None
     if kept is not None:
         vertices = np.isin(range(N), [*kept]) if as_mask else [IDS[ids](k) for k in kept]
-    target, info = cut(place, vertices=vertices, min_weight=low, max_weight=high)
+    part = cut(place, vertices=vertices, min_weight=low, max_weight=high)
+    info = part.info
     assert (info.has_transpose, info.order or "none") == (options["transpose"], options["order"])
     assert info.created is not None
     left = find_left(place, ids, kept, low, high, dtype)
     assert info.nnz == len(left)
     if info.order is not None:
-        info = mg.reorder(target, method="none").info
+        info = mg.reorder(part, method="none").info
     staying = list_vertices(tmp_path / "kept", range(N) if kept is None else kept, ids)
     options = {"duplicates": options["duplicates"]}
-    wanted = mg.ingest(make_table(left, ids, dtype), MemoryStore(), vertices=staying, **options).info
-    check_same(info, wanted)
+    check_same(info, mg.ingest(make_table(left, ids, dtype), vertices=staying, **options).info)
 
 
 @pytest.mark.parametrize("ids", IDS)
@@ -157,8 +128,7 @@ def test_ranks_are_those_of_networkx(small, ids):
     wanted.remove_edges_from(light)
     ranks = nx.pagerank(wanted, tol=1e-14, max_iter=1000)
     for order in ("none", "dealt"):
-        target, _ = cut(ingest(graph, order=order, transpose=True), vertices=kept, min_weight=0.25)
-        A = mg.open_matrix(target)
+        A = cut(mg.ingest(graph, order=order, transpose=True), vertices=kept, min_weight=0.25)
         for matrix, of in ((A, wanted), (A.T, wanted.reverse())):
             found = mg.pagerank(matrix.on("cpu"), tol=1e-13, max_iter=1000)
             assert dict(found.top(40)) == pytest.approx(nx.pagerank(of, tol=1e-14, max_iter=1000), abs=1e-12)
@@ -177,33 +147,32 @@ def test_ranks_are_those_of_networkx(small, ids):
 )
 def test_a_matrix_has_bounds_alone(small, shape, dtype):
     matrix = make_scipy(*shape, dtype=dtype)
-    place = ingest(matrix, kind="matrix", transpose=True)
+    place = mg.ingest(matrix, kind="matrix", transpose=True)
     for low, high in ((5, None), (None, 9), (4, 12), (1e9, None)):
-        target, info = cut(place, min_weight=low, max_weight=high)
+        A = cut(place, min_weight=low, max_weight=high)
         left = matrix.copy()
         left.data *= (left.data >= (low or 0)) & (left.data <= (high or math.inf))
         left.eliminate_zeros()
-        check_same(info, mg.ingest(left, MemoryStore()).info)
-        A = mg.open_matrix(target)
+        check_same(A.info, mg.ingest(left).info)
         assert (A.T.to_scipy() != left.T).nnz == 0
 
 
 def test_all_ways_to_name_vertices(small):
     graph = nx.gnp_random_graph(20, 0.3, seed=1, directed=True)
-    place, kept = ingest(graph), [3, 5, 7, 11, 19]
+    place, kept = mg.ingest(graph), [3, 5, 7, 11, 19]
     ways = [kept, (3, 19, 7, 5, 11, 11), {*kept}, np.array(kept), np.array(kept, np.uint8), graph.subgraph(kept).nodes]
     flags = {k: k in kept for k in reversed(range(20))}
     ways += [pd.Series(kept), pl.Series(kept), pa.array(kept), pd.Series(kept, index=range(9, 4, -1)), flags]
     ways += [pd.Series(flags), pd.Series(flags, dtype="boolean"), pl.Series(np.isin(range(20), kept))]
     ways += [dict.fromkeys(kept), np.isin(range(20), kept), np.isin(range(20), kept).tolist()]
-    digests = {cut(place, vertices=way)[1].digest for way in ways}
-    assert digests == {mg.ingest(graph.subgraph(kept), MemoryStore()).info.digest}
+    digests = {cut(place, vertices=way).info.digest for way in ways}
+    assert digests == {mg.ingest(graph.subgraph(kept)).info.digest}
 
 
 def test_flags_by_id(small):
-    place = ingest(nx.path_graph(["a", "b", "c"], nx.DiGraph))
+    place = mg.ingest(nx.path_graph(["a", "b", "c"], nx.DiGraph))
     for flags in ({"c": True, "a": False}, pd.Series([False, True], index=["a", "c"])):
-        assert mg.open_matrix(cut(place, vertices=flags)[0]).vertex_ids.tolist() == ["c"]
+        assert cut(place, vertices=flags).vertex_ids.tolist() == ["c"]
     for flags, message in (
         (pd.Series([True, False, True]), "vertices has pandas' default index, but the vertices have other ids"),
         (pd.Series([True, False], index=["a", "a"]), "vertices has an id more than once"),
@@ -214,39 +183,39 @@ def test_flags_by_id(small):
 
 
 def test_the_part_of_a_part(small):
-    place = ingest((np.arange(30), np.arange(1, 31), np.arange(30) / 8), order="rcm")
-    first, _ = cut(place, vertices=range(5, 25))
-    second, info = cut(first, vertices=range(10, 31 - 6), min_weight=1.5)
+    place = mg.ingest((np.arange(30), np.arange(1, 31), np.arange(30) / 8), order="rcm")
+    first = cut(place, vertices=range(5, 25))
+    second = cut(first, vertices=range(10, 31 - 6), min_weight=1.5)
     check_same(
         mg.reorder(second, method="none").info,
-        mg.reorder(cut(place, vertices=range(10, 25), min_weight=1.5)[0], method="none").info,
+        mg.reorder(cut(place, vertices=range(10, 25), min_weight=1.5), method="none").info,
     )
-    made = info.provenance["subgraphs"]
+    made = second.info.provenance["subgraphs"]
     assert [own["n_vertices"] for own in made] == [20, 15]
     assert (made[0].get("min_weight"), made[1]["min_weight"]) == (None, 1.5)
-    before = open_store(first).info
-    assert made[1]["source"] | {"url": ""} == {"url": "", "digest": before.digest, "shape": [20, 20], "nnz": before.nnz}
-    assert info.provenance["source"] == open_store(place).info.provenance["source"]
+    wanted = {"url": "", "digest": first.info.digest, "shape": [20, 20], "nnz": first.nnz}
+    assert made[1]["source"] | {"url": ""} == wanted
+    assert second.info.provenance["source"] == place.info.provenance["source"]
 
 
 def test_bounds_are_numbers_of_the_stored_dtype():
     ends = np.arange(4), np.arange(1, 5)
-    single = ingest((*ends, np.array([0.1, 0.2, 0.3, 1e30], np.float32)))
-    assert cut(single, min_weight=0.1, max_weight=0.1)[1].nnz == 1
-    assert cut(single, max_weight=1e300)[1].nnz == 4
-    large = ingest((*ends, np.array([2**60, 2**60 + 1, -3, 4])))
-    assert cut(large, min_weight=2**60 + 1)[1].nnz == 1
-    assert cut(large, max_weight=3.5)[1].nnz == 1
-    assert cut(large, min_weight=-math.inf, max_weight=math.inf)[1].nnz == 4
-    assert check_bounds(open_store(large).info, 1e300, None) == (2**63 - 1, 2**63 - 1)
-    matrix = ingest(sp.coo_array(([math.nan, math.inf, 2.0], ([0, 1, 2], [0, 0, 0])), shape=(3, 1)))
-    assert cut(matrix, min_weight=-math.inf)[1].nnz == 2
+    single = mg.ingest((*ends, np.array([0.1, 0.2, 0.3, 1e30], np.float32)))
+    assert cut(single, min_weight=0.1, max_weight=0.1).nnz == 1
+    assert cut(single, max_weight=1e300).nnz == 4
+    large = mg.ingest((*ends, np.array([2**60, 2**60 + 1, -3, 4])))
+    assert cut(large, min_weight=2**60 + 1).nnz == 1
+    assert cut(large, max_weight=3.5).nnz == 1
+    assert cut(large, min_weight=-math.inf, max_weight=math.inf).nnz == 4
+    assert check_bounds(large.info, 1e300, None) == (2**63 - 1, 2**63 - 1)
+    matrix = mg.ingest(sp.coo_array(([math.nan, math.inf, 2.0], ([0, 1, 2], [0, 0, 0])), shape=(3, 1)))
+    assert cut(matrix, min_weight=-math.inf).nnz == 2
 
 
 def test_a_stochastic_matrix_must_stay_one():
     blocks = sp.block_diag([np.full((2, 2), 0.5), np.full((3, 3), 1 / 3)], format="csr")
-    place = ingest(blocks, kind="stochastic")
-    assert cut(place, vertices=[2, 3, 4])[1].kind == "stochastic"
+    place = mg.ingest(blocks, kind="stochastic")
+    assert cut(place, vertices=[2, 3, 4]).kind == "stochastic"
     with pytest.raises(
         SourceError, match=r"each column of a left-stochastic matrix must sum to 1 or be empty, but column 0 sums"
     ):
@@ -259,16 +228,16 @@ def test_a_store_may_be_cut_in_its_place(tmp_path):
     with pytest.raises(StoreExistsError):
         mg.subgraph(tmp_path / "g", tmp_path / "g", vertices=["a", "b"])
     info = mg.subgraph(tmp_path / "g", tmp_path / "g", vertices=["a", "b"], overwrite=True).info
-    check_same(info, mg.ingest(graph.subgraph(["a", "b"]), MemoryStore()).info)
+    check_same(info, mg.ingest(graph.subgraph(["a", "b"])).info)
     assert len(mg.list_versions(tmp_path / "g")) == 1
 
 
 def test_columns_are_added_up_in_as_many_ranges_as_the_memory_is_for(small):
     """And the numbers of the vertices must fit."""
     rng = np.random.default_rng(3)
-    place = ingest((*rng.integers(0, 40, (2, 300)), rng.random(300)))
-    stored, reports = open_store(place), []
-    wanted = cut(place, vertices=range(30))[1]
+    place = mg.ingest((*rng.integers(0, 40, (2, 300)), rng.random(300)))
+    stored, reports = place.stored, []
+    wanted = cut(place, vertices=range(30)).info
     need = find_table_bytes(stored.info, selects=True)
     room, target = MemoryBudget(2 * need, 2, None), MemoryStore()
     options = {"report": lambda *said: reports.append(said), "base": None, "describe": lambda n: {"n": n}}
@@ -289,10 +258,10 @@ def test_columns_are_added_up_in_as_many_ranges_as_the_memory_is_for(small):
 def places():
     ends = np.array([1, 2, 3]), np.array([2, 3, 4])
     return {
-        "weighted": ingest((*ends, np.array([0.5, 1.0, 2.0])), n_vertices=6),
-        "pattern": ingest(ends),
-        "names": ingest(nx.path_graph(["amsel", "drossel", "fink"], nx.DiGraph)),
-        "matrix": ingest(make_scipy(5, 5), kind="matrix"),
+        "weighted": mg.ingest((*ends, np.array([0.5, 1.0, 2.0])), n_vertices=6),
+        "pattern": mg.ingest(ends),
+        "names": mg.ingest(nx.path_graph(["amsel", "drossel", "fink"], nx.DiGraph)),
+        "matrix": mg.ingest(make_scipy(5, 5), kind="matrix"),
     }
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import SourceError
@@ -102,5 +101,5 @@ def test_names_that_do_not_fit_leave_the_order_of_entries_whatever_the_threads(k
     for room in (MemoryBudget(1 << 40, 1, tmp_path), *[MemoryBudget(60_000, n, tmp_path) for n in (1, 5, 8, 8)]):
         monkeypatch.setattr("mgspmv.api.stores.find_budget", lambda *_, room=room: room)
         how = {"format": "parquet"} if kind == "parquet" else {"format": "edge-list"}
-        digests.add(mg.ingest(str(tmp_path / "edges"), MemoryStore(), duplicates="keep", **how).info.digest)
+        digests.add(mg.ingest(str(tmp_path / "edges"), duplicates="keep", **how).info.digest)
     assert len(digests) == 1

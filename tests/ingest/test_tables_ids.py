@@ -11,7 +11,6 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import OptionError, SourceError
@@ -86,9 +85,9 @@ def test_types_of_one_kind_make_one_store(monkeypatch, part_rows):
     for sources, ids in kinds:
         digests = {}
         for name, source in sources.items():
-            store = MemoryStore()
-            digests[name] = mg.ingest(source, store).info.digest
-            assert mg.open_matrix(store).vertex_ids.tolist() == ids, name
+            A = mg.ingest(source)
+            digests[name] = A.info.digest
+            assert A.vertex_ids.tolist() == ids, name
         assert len(set(digests.values())) == 1, digests
 
 
@@ -101,7 +100,7 @@ def test_files_of_different_types(tmp_path):
             paths.append(tmp_path / f"{k}.parquet")
             pq.write_table(table, paths[-1])
         whole = pa.concat_tables([given[0]] * len(given))
-        assert mg.ingest(paths, MemoryStore()).info.digest == mg.ingest(whole, MemoryStore()).info.digest
+        assert mg.ingest(paths).info.digest == mg.ingest(whole).info.digest
 
 
 # --- what is missing -------------------------------------------------------------------------------------------------
@@ -133,7 +132,7 @@ def test_missing_ids_are_refused_with_their_row(monkeypatch, name, part_rows):
     with pytest.raises(
         SourceError, match=f"row {row} has a missing value in column 'src'; drop such rows, or fill them"
     ):
-        mg.ingest(source, MemoryStore())
+        mg.ingest(source)
 
 
 def test_missing_numbers_in_arrays():
@@ -170,17 +169,15 @@ ARRAYS = {
 def test_arrays_that_are_refused(name):
     source, message = ARRAYS[name]
     with pytest.raises(OptionError, match=message):
-        mg.ingest(source, MemoryStore())
+        mg.ingest(source)
 
 
 def test_the_reader_of_arrays():
-    assert mg.ingest((NAMES, OTHERS), MemoryStore()).info.provenance["source"]["format"] == "arrays"
+    assert mg.ingest((NAMES, OTHERS)).info.provenance["source"]["format"] == "arrays"
     with pytest.raises(OptionError, match="3 arcs in arrays: a cluster cannot read rows in the memory of this process"):
         open_source((NAMES, OTHERS)).split(2)
 
 
 def test_names_are_ranked():
     pairs = [("a", "b"), ("b", "c"), ("c", "a"), ("d", "a")]
-    store = MemoryStore()
-    mg.ingest(tuple(zip(*pairs, strict=True)), store)
-    assert list(mg.open_matrix(store).vertex_ids) == ["a", "b", "c", "d"]
+    assert list(mg.ingest(tuple(zip(*pairs, strict=True))).vertex_ids) == ["a", "b", "c", "d"]

@@ -113,7 +113,7 @@ def check_history(tmp_path, history, kind, weighted, symmetrize, **options):
         else:
             (tmp_path / "ids").write_text("".join(f"{IDS[kind](i)}\n" for i in named))
             reading["vertices"] = tmp_path / "ids"
-        wanted = mg.ingest(write_list(path, edges, kind, weighted), MemoryStore(), **reading, **options).info
+        wanted = mg.ingest(write_list(path, edges, kind, weighted), **reading, **options).info
         for field in ("digest", "nnz", "shape", "dtype", "nbytes", "min_weight", "vertex_ids", "duplicates", "kind"):
             assert getattr(info, field) == getattr(wanted, field), field
         assert mg.verify(place) == []
@@ -164,7 +164,7 @@ def test_whatever_the_memory(small, monkeypatch, memory, n_columns, weighted):
         n_vertices=60,
     ).info
     is_gone = np.isin(ends[0] * 60 + ends[1], gone[0] * 60 + gone[1]) & (np.arange(600) < 200)
-    wanted = mg.ingest((*ends[:, ~is_gone], *(v[~is_gone] for v in values)), MemoryStore(), **given).info
+    wanted = mg.ingest((*ends[:, ~is_gone], *(v[~is_gone] for v in values)), **given).info
     assert info.digest == wanted.digest
     assert mg.verify(place) == []
     assert heard.count("add up columns") == -(-60 // n_columns) - 1
@@ -195,7 +195,7 @@ def test_ids_by_way_of_files(small, monkeypatch, tmp_path, kind):
     )
     allow(monkeypatch, 1 << 40)
     wanted = write_list(tmp_path / "all", edges, kind, False)
-    assert info.digest == mg.ingest(wanted, MemoryStore(), duplicates="keep", vertices=tmp_path / "ids").info.digest
+    assert info.digest == mg.ingest(wanted, duplicates="keep", vertices=tmp_path / "ids").info.digest
     assert mg.verify(tmp_path / "s") == []
 
 
@@ -229,7 +229,7 @@ def test_a_gibibyte_is_enough(tmp_path):
     places = ends[0][0] * np.int64(n) + ends[0][1]
     left = ~np.isin(places, places[::3])
     edited = (np.concatenate([a[left], b]) for a, b in zip((*ends[0], weights[0]), (*ends[1], weights[1]), strict=True))
-    assert mg.ingest(tuple(edited), MemoryStore(), n_vertices=n).info.digest == digest
+    assert mg.ingest(tuple(edited), n_vertices=n).info.digest == digest
 
 
 @pytest.mark.weekly
@@ -279,8 +279,7 @@ RULES = {
 @pytest.mark.parametrize("rule", RULES)
 def test_what_is_inserted_where_there_is_an_entry(rule):
     mg.ingest(sp.coo_array(([3.0, 2.0], ([0, 1], [1, 2])), shape=(2, 3)), place := MemoryStore(), duplicates=rule)
-    mg.update(place, insert=sp.coo_array(([4.0], ([0], [1])), shape=(2, 3)))
-    block = mg.open_matrix(place).stored.read_block(0, 2, np.float64)
+    block = mg.update(place, insert=sp.coo_array(([4.0], ([0], [1])), shape=(2, 3))).stored.read_block(0, 2, np.float64)
     rows = np.repeat([0, 1], np.diff(block.indptr)).tolist()
     assert list(zip(rows, block.indices.tolist(), block.data.tolist(), strict=True)) == RULES[rule]
     mg.update(place, delete=sp.coo_array(([9.0], ([0], [1])), shape=(2, 3)))
@@ -298,8 +297,7 @@ def test_what_is_deleted_and_inserted_is_replaced(rule):
     ("edges", "named"), [([(0, 1), (2, 0)], r"\(0, 1\)"), ([(5, 6), (5, 6)], r"\(5, 6\)")], ids=["there", "twice"]
 )
 def test_what_may_not_be_there_twice(edges, named, tmp_path):
-    mg.ingest(arrays([(0, 1), (1, 2)]), tmp_path / "a", duplicates="error")
-    before = mg.open_matrix(tmp_path / "a").info
+    before = mg.ingest(arrays([(0, 1), (1, 2)]), tmp_path / "a", duplicates="error").info
     with pytest.raises(SourceError, match=rf"2 arcs in arrays: the entry {named} to insert exists already, and the"):
         mg.update(tmp_path / "a", insert=arrays(edges))
     assert mg.open_matrix(tmp_path / "a").info == before
@@ -349,12 +347,12 @@ def test_a_matrix_grows_to_that_of_the_source(tmp_path, shape, kind, grown):
 def test_columns_that_need_64_bits_now():
     """And a deletion outside of those that there are."""
     wide = [sp.coo_array(([1.0, 2.0], ([0, 1], [5, n - 1])), shape=(2, n)) for n in (2**31 - 1, 2**40, 2**50)]
-    mg.ingest(wide[0], place := MemoryStore())
-    assert mg.open_matrix(place).info.index_dtype == "int32"
-    info = mg.update(place, insert=wide[1], delete=wide[2]).info
+    A = mg.ingest(wide[0])
+    assert A.info.index_dtype == "int32"
+    info = mg.update(A, insert=wide[1], delete=wide[2]).info
     assert (info.shape, info.index_dtype) == ((2, 2**40), "int64")
     wanted = sp.coo_array(([1.0, 2.0, 2.0], ([0, 1, 1], [5, 2**31 - 2, 2**40 - 1])), shape=(2, 2**40))
-    assert info.digest == mg.ingest(wanted, MemoryStore()).info.digest
+    assert info.digest == mg.ingest(wanted).info.digest
     assert info.provenance["updates"][0]["missing"] == 1
 
 
@@ -392,8 +390,7 @@ def test_a_graph_without_edges_at_first_and_in_the_end(tmp_path, ids):
     (tmp_path / "all").write_text("".join(f"{name.format(k)}\n" for k in range(3)))
     (tmp_path / "none").write_text("# nothing\n")
     (tmp_path / "some").write_text(f"{name.format(1)} {name.format(2)}\n")
-    mg.ingest(tmp_path / "none", place := MemoryStore(), vertices=tmp_path / "all", format="edge-list")
-    first = mg.open_matrix(place).info
+    first = mg.ingest(tmp_path / "none", place := MemoryStore(), vertices=tmp_path / "all", format="edge-list").info
     assert mg.update(place, insert=tmp_path / "some").info.nnz == 1
     last = mg.update(place, delete=tmp_path / "some").info
     assert (last.nnz, last.digest) == (0, first.digest)
@@ -526,8 +523,7 @@ def test_an_order_stays_and_new_vertices_come_last(small, tmp_path, kind, order)
     ]
     options = {"transpose": True, "n_vertices": 25} if kind == "numbers" else {"transpose": True}
     mg.ingest(lists[0], tmp_path / "plain", **options)
-    mg.ingest(lists[0], tmp_path / "ordered", order=order, **options)
-    old = mg.open_matrix(tmp_path / "ordered")
+    old = mg.ingest(lists[0], tmp_path / "ordered", order=order, **options)
     infos = [mg.update(tmp_path / name, insert=lists[1], delete=lists[2]).info for name in ("plain", "ordered")]
     assert mg.verify(tmp_path / "ordered") == []
     new = mg.open_matrix(tmp_path / "ordered")

@@ -13,7 +13,6 @@ import scipy.sparse as sp
 import zarr
 from hypothesis import given
 from hypothesis import strategies as st
-from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import SourceError
@@ -168,9 +167,8 @@ def small_batches(monkeypatch):
 
 
 def ingest(source, **options):
-    store = MemoryStore()
-    info = mg.ingest(source, store, **({"kind": "matrix"} | options)).info
-    return info, mg.open_matrix(store).to_scipy().toarray()
+    A = mg.ingest(source, **({"kind": "matrix"} | options))
+    return A.info, A.to_scipy().toarray()
 
 
 WITHIN = np.array([7, 0, 3, 2**53 + 1, MOST], np.uint64)
@@ -209,15 +207,14 @@ def test_unsigned_weights_on_a_cluster(tmp_path, in_process):
 
 def test_unsigned_weights_that_are_inserted(tmp_path):
     new = make_frame(BEYOND)
-    mg.ingest(make_frame(WITHIN), tmp_path / "int64")
-    before = mg.open_matrix(tmp_path / "int64").info.digest
+    before = mg.ingest(make_frame(WITHIN), tmp_path / "int64").info.digest
     with pytest.raises(SourceError, match=r'9223372036854777856 does not fit into int64.*dtype="float64"'):
         mg.update(tmp_path / "int64", insert=new)
     assert mg.open_matrix(tmp_path / "int64").info.digest == before
     mg.ingest(make_frame(WITHIN), tmp_path / "float64", dtype="float64")
     info = mg.update(tmp_path / "float64", insert=new).info
     both = pd.concat([make_frame(WITHIN), make_frame(BEYOND)])
-    assert info.digest == mg.ingest(both, MemoryStore(), dtype="float64").info.digest
+    assert info.digest == mg.ingest(both, dtype="float64").info.digest
 
 
 def test_signs_of_unsigned_weights(tmp_path):

@@ -11,20 +11,12 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
-import zarr
 
 import mgspmv as mg
 from mgspmv.errors import OptionError, ShapeError
 from mgspmv.ingest.vertex_vectors import ById, classify_vector
 from mgspmv.solvers.queries import make_queries
 from mgspmv.solvers.vectors import make_vector
-
-
-def store_matrix(source, **options):
-    store = zarr.storage.MemoryStore()
-    mg.ingest(source, store, **options)
-    return mg.open_matrix(store)
-
 
 NAMES = np.array(["a", "b", "c", "d"], dtype=object)
 NUMBERS = np.array([10, 20, 30, 40])
@@ -221,7 +213,7 @@ def test_data_with_coordinates_are_refused():
 
 def test_a_solution_is_by_id():
     graph = nx.DiGraph([("a", "b"), ("b", "c"), ("c", "a"), ("a", "c")])
-    A = store_matrix(graph, kind="graph")
+    A = mg.ingest(graph, kind="graph")
     solution = mg.pagerank(A)
     found = classify_vector("x", solution)
     assert isinstance(found, ById)
@@ -235,7 +227,7 @@ def test_a_solution_is_by_id():
 @pytest.fixture(scope="module")
 def graph():
     edges = [("D", "A"), ("A", "B"), ("B", "C"), ("C", "A"), ("A", "C"), ("B", "E")]
-    return store_matrix(nx.DiGraph(edges), kind="graph", transpose=True)
+    return mg.ingest(nx.DiGraph(edges), kind="graph", transpose=True)
 
 
 ARGUMENTS = {

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import zarr
-from zarr.storage import LocalStore, MemoryStore
+from zarr.storage import LocalStore
 
 import mgspmv as mg
 from mgspmv.errors import CapacityError, OptionError, SourceError, SourceNotFoundError
@@ -110,7 +110,7 @@ def test_anndata(tmp_path, form, zarr_format, dtype):
     assert layout.provenance["format"] == f"anndata {form}_matrix"
     assert layout.provenance["header"] == {"shape": [23, 17], "entries": matrix.nnz, "zarr_format": zarr_format}
     with small_batches():
-        assert mg.ingest(path, MemoryStore()).info.digest == mg.ingest(matrix, MemoryStore()).info.digest
+        assert mg.ingest(path).info.digest == mg.ingest(matrix).info.digest
 
 
 def test_groups_inside_an_anndata(tmp_path):
@@ -118,7 +118,7 @@ def test_groups_inside_an_anndata(tmp_path):
     path = write_anndata(tmp_path / "a.zarr", MATRIX, layers={"raw": MATRIX * 2}, obsp={"near": sp.csr_matrix(graph)})
     assert agree(read_batches(path / "layers/raw")[0], MATRIX * 2)
     info = mg.ingest(path / "obsp/near", tmp_path / "s.zarr", kind="graph").info
-    assert info.digest == mg.ingest(graph, MemoryStore(), kind="graph").info.digest
+    assert info.digest == mg.ingest(graph, kind="graph").info.digest
 
 
 @pytest.mark.filterwarnings("ignore:zarr v3 autosharding")
@@ -275,10 +275,7 @@ def test_binsparse(tmp_path, form):
     assert not is_pattern
     assert layout.provenance["format"] == f"binsparse {form}"
     with small_batches():
-        assert (
-            mg.ingest(path, MemoryStore(), format="binsparse").info.digest
-            == mg.ingest(MATRIX, MemoryStore()).info.digest
-        )
+        assert mg.ingest(path, format="binsparse").info.digest == mg.ingest(MATRIX).info.digest
 
 
 def make_same(value, dtype):
@@ -333,7 +330,7 @@ def test_binsparse_by_the_specification(tmp_path):
 def test_what_was_exported(tmp_path, format, kind, ignore_weights):
     info = mg.ingest(SQUARE, tmp_path / "s.zarr", kind=kind, ignore_weights=ignore_weights).info
     mg.export(tmp_path / "s.zarr", tmp_path / "e.zarr", format=format)
-    assert mg.ingest(tmp_path / "e.zarr", MemoryStore(), kind=kind).info.digest == info.digest
+    assert mg.ingest(tmp_path / "e.zarr", kind=kind).info.digest == info.digest
 
 
 # --- what is wrong ---------------------------------------------------------------------------------------------------

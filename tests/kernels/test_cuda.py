@@ -348,8 +348,7 @@ def test_reference_matrices(cupy, ingested, name):
 
 @pytest.mark.parametrize("precision", ["exact", "float64", "float32"])
 def test_ranks_of_an_rmat_graph(cupy, tmp_path, precision):
-    mg.generate("rmat", tmp_path / "g.zarr", scale=14, edge_factor=16)
-    A = mg.open_matrix(tmp_path / "g.zarr")
+    A = mg.generate("rmat", tmp_path / "g.zarr", scale=14, edge_factor=16)
     on_cpu, on_device = (mg.pagerank(A.on(b), precision=precision) for b in ("cpu", "cuda"))
     assert on_device.iterations == on_cpu.iterations
     bound = on_cpu.error_bound_l1 + on_device.error_bound_l1
@@ -361,8 +360,7 @@ def test_ranks_of_an_rmat_graph(cupy, tmp_path, precision):
 
 
 def test_auto_is_the_device(cupy, tmp_path):
-    mg.generate("rmat", tmp_path / "g.zarr", scale=8)
-    A = mg.open_matrix(tmp_path / "g.zarr")
+    A = mg.generate("rmat", tmp_path / "g.zarr", scale=8)
     assert "NVIDIA" in mg.pagerank(A).matrix["hardware"]
     x = np.arange(256.0)
     np.testing.assert_allclose(A @ x, mg.spmv(A.on("cpu"), x), rtol=1e-13)

@@ -139,8 +139,9 @@ def test_batches_are_those_of_the_host(cupy, tmp_path, precision):
 def test_the_highest_are_those_that_the_host_selects(cupy, tmp_path, precision):
     """Most ranks are the same, and rows are in another order than the vertices of the source."""
     rng, n = np.random.default_rng(3), 20_000
-    mg.ingest(tuple(rng.integers(0, 300, (2, 4000))), tmp_path / "a.zarr", kind="graph", n_vertices=n, order="degree")
-    A = mg.open_matrix(tmp_path / "a.zarr")
+    A = mg.ingest(
+        tuple(rng.integers(0, 300, (2, 4000))), tmp_path / "a.zarr", kind="graph", n_vertices=n, order="degree"
+    )
     seeds = [[0], [7, 19_999], None, rng.permutation(n)[:50].tolist()]
     for top in (1, 20, 2000, n):
         found, wanted = (

@@ -36,8 +36,7 @@ def without_device(monkeypatch):
 
 @pytest.fixture
 def stencil(tmp_path):
-    mg.generate("stencil2d", tmp_path / "a.zarr", nx=4, ny=5)
-    return mg.open_matrix(tmp_path / "a.zarr")
+    return mg.generate("stencil2d", tmp_path / "a.zarr", nx=4, ny=5)
 
 
 def test_cupy_is_missing(without_cupy, stencil):
@@ -90,8 +89,7 @@ def test_array_on_a_gpu_is_refused(stencil):
 
 
 def test_a_cluster_whose_workers_have_no_device(client, tmp_path):
-    mg.generate("rmat", tmp_path / "g.zarr", scale=4)
-    A = mg.open_matrix(tmp_path / "g.zarr")
+    A = mg.generate("rmat", tmp_path / "g.zarr", scale=4)
     none = (
         r"needs a GPU on each of the 4 workers, and worker 0 \(.*\) has none: |needs CuPy, .* installed on worker 0 \("
     )

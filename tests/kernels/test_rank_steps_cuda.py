@@ -8,7 +8,6 @@ from itertools import product
 import networkx as nx
 import numpy as np
 import pytest
-import zarr
 
 import mgspmv as mg
 from mgspmv.errors import CapacityError, ConvergenceError, FormatError, OptionError
@@ -34,9 +33,7 @@ def _short_reach():
 
 
 def make_graph(arcs, **options):
-    store = zarr.storage.MemoryStore()
-    mg.ingest(arcs, store, **{"kind": "graph", **options})
-    return mg.open_matrix(store)
+    return mg.ingest(arcs, **{"kind": "graph", **options})
 
 
 def make_arcs(n=N, n_arcs=40_000, seed=4):

@@ -288,8 +288,7 @@ def test_few_rows_that_a_device_is_measured_with(lengths, wanted):
 @pytest.mark.parametrize("precision", ["float32", "exact"])
 def test_what_a_device_is_measured_to_do(precision, held, tmp_path):
     """With some of the rows, and with all; the sample is larger than the matrix."""
-    mg.generate("rmat", tmp_path / "g.zarr", scale=12, duplicates="keep")
-    stored = mg.open_matrix(tmp_path / "g.zarr").stored
+    stored = mg.generate("rmat", tmp_path / "g.zarr", scale=12, duplicates="keep").stored
     streaming = None if held is None else Streaming(held, 3000, 0, 0, 0)
     for start, stop in ((0, 4096), (1000, 3000), (4095, 4096)):
         rates = measure_device(stored, start, stop, None, precision, streaming=streaming)

@@ -31,9 +31,7 @@ def scheduler():
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory):
-    store = tmp_path_factory.mktemp("growth") / "g.zarr"
-    mg.generate("rmat", store, scale=5, edge_factor=4, seed=1)
-    return mg.open_matrix(store)
+    return mg.generate("rmat", tmp_path_factory.mktemp("growth") / "g.zarr", scale=5, edge_factor=4, seed=1)
 
 
 def count(scheduler):

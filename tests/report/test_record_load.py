@@ -46,8 +46,7 @@ def test_the_newest_of_a_folder(tmp_path):
 @pytest.fixture(scope="module")
 def solution(tmp_path_factory):
     store = tmp_path_factory.mktemp("load") / "g.zarr"
-    mg.ingest(sp.coo_array(np.eye(6, k=1)), store, kind="graph")
-    return mg.pagerank(mg.open_matrix(store))
+    return mg.pagerank(mg.ingest(sp.coo_array(np.eye(6, k=1)), store, kind="graph"))
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".zarr"])

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import zarr
 
 import mgspmv as mg
 from mgspmv.checkpoints import BEGINNING, BackgroundThread, Checkpoints, write_slice
@@ -212,9 +211,8 @@ def await_shortly(self, await_done, future, limit_s):
 
 @pytest.fixture(scope="module")
 def graph():
-    rng, store = np.random.default_rng(4), zarr.storage.MemoryStore()
-    mg.ingest((rng.integers(0, 50, 300), rng.integers(0, 55, 300), rng.random(300)), store, n_vertices=55)
-    return mg.open_matrix(store)
+    rng = np.random.default_rng(4)
+    return mg.ingest((rng.integers(0, 50, 300), rng.integers(0, 55, 300), rng.random(300)), n_vertices=55)
 
 
 def run(A, place, kind, max_iter, *, resume=False, notify=lambda kept: None):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sp
-import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,9 +52,7 @@ def checked(monkeypatch):
 
 
 def make_graph(source, **options):
-    store = zarr.storage.MemoryStore()
-    mg.ingest(source, store, **{"kind": "graph", **options})
-    return mg.open_matrix(store)
+    return mg.ingest(source, **{"kind": "graph", **options})
 
 
 def make_arcs(seed=0, dangling=5):

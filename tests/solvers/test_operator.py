@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sp
-import zarr
 from scipy.sparse.linalg import aslinearoperator, cg, eigs, eigsh, gmres, lsqr, svds
 
 import mgspmv as mg
@@ -13,9 +12,7 @@ from mgspmv.errors import ClosedError, KindError, OptionError
 
 
 def store_matrix(source, store=None, **options):
-    store = zarr.storage.MemoryStore() if store is None else store
-    mg.ingest(source, store, **{"kind": "matrix", **options})
-    return mg.open_matrix(store)
+    return mg.ingest(source, store, **{"kind": "matrix", **options})
 
 
 def make_rectangle(n_rows=30, n_cols=17):

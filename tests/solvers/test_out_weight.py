@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import zarr
 
 import mgspmv as mg
 from mgspmv.errors import OptionError
@@ -25,9 +24,7 @@ def refuse() -> np.ndarray:
 
 
 def make_graph(source, **options):
-    store = zarr.storage.MemoryStore()
-    mg.ingest(source, store, **{"kind": "graph", **options})
-    return mg.open_matrix(store)
+    return mg.ingest(source, **{"kind": "graph", **options})
 
 
 @pytest.fixture(scope="module")

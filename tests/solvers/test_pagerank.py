@@ -32,8 +32,7 @@ def make_graph(source, **options):
     store = zarr.storage.MemoryStore()
     if isinstance(source, list):
         source = tuple(map(np.array, zip(*source, strict=True)))
-    mg.ingest(source, store, **{"kind": "graph", **options})
-    return mg.open_matrix(store)
+    return mg.ingest(source, store, **{"kind": "graph", **options})
 
 
 def make_hard(name, **options):
@@ -448,9 +447,7 @@ def test_stochastic_matrix_is_used_as_it_is(precision):
 @pytest.fixture(scope="module")
 def large_arcs():
     """An R-MAT graph of about 450,000 arcs, as ends and weights that are no integers."""
-    store = zarr.storage.MemoryStore()
-    mg.generate("rmat", store, scale=15)
-    target, source = mg.open_matrix(store).to_scipy().nonzero()
+    target, source = mg.generate("rmat", scale=15).to_scipy().nonzero()
     return source, target, np.random.default_rng(3).random(len(source)) ** 3 + 1e-3
 
 
@@ -504,9 +501,8 @@ def test_exact_has_the_same_bits_for_a_renumbered_multigraph(has_weights, dangli
 
 
 def test_a_solution_tells_what_it_took():
-    store = zarr.storage.MemoryStore()
-    mg.generate("uniform", store, n_vertices=20_000, n_edges=200_000)
-    A, wanted, began = mg.open_matrix(store), peak_memory(), time.perf_counter()
+    A = mg.generate("uniform", n_vertices=20_000, n_edges=200_000)
+    wanted, began = peak_memory(), time.perf_counter()
     solution = mg.pagerank(A)
     assert 0 < sum(solution.seconds.values()) <= time.perf_counter() - began
     assert min(solution.seconds[name] for name in ("load", "start", "product", "collect")) > 0

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import zarr
 
 import mgspmv as mg
 from mgspmv.kernels.select import bind_kernel
@@ -31,17 +30,11 @@ VECTORS = {
 }
 
 
-def make_graph(arcs, **options):
-    store = zarr.storage.MemoryStore()
-    mg.ingest(arcs, store, **options)
-    return mg.open_matrix(store)
-
-
 @pytest.fixture(scope="module")
 def graph():
     """50 vertices with arcs, 5 that are dangling."""
     rng = np.random.default_rng(4)
-    return make_graph((rng.integers(0, 50, 300), rng.integers(0, N, 300), rng.random(300)), n_vertices=N)
+    return mg.ingest((rng.integers(0, 50, 300), rng.integers(0, N, 300), rng.random(300)), n_vertices=N)
 
 
 def prepare(A, options, *, use_weights=True, **vectors):
@@ -110,7 +103,7 @@ def test_the_highest_are_proven_at_the_same_iteration(graph, vectors):
 def test_no_more_steps_are_asked_for_than_are_left(max_iter, mode):
     """On a star, whose walks swing between hub and leaves."""
     leaves, hub = np.arange(1, 9), np.zeros(8, int)
-    A = make_graph((np.concatenate([leaves, hub]), np.concatenate([hub, leaves])))
+    A = mg.ingest((np.concatenate([leaves, hub]), np.concatenate([hub, leaves])))
     options = PageRankOptions(alpha=0.99, norm=mode, max_iter=max_iter)
     one, other, device = run_both(A, options, use_weights=False)
     check_same(one, other)
@@ -132,7 +125,7 @@ def test_steps_are_looked_at_one_by_one_where_rows_come_by(graph, monkeypatch):
 @pytest.mark.parametrize(("begin", "wanted"), [(2, 1), (1, 1), (0, 2)], ids=["start", "first step", "second step"])
 def test_ranks_that_are_not_finite(begin, wanted, mode):
     """Rank goes round from a vertex on, and at the last one it is divided by a weight that is next to nothing."""
-    A = make_graph((np.arange(3), np.array([1, 2, 0]), np.array([1.0, 1.0, 5e-324])))
+    A = mg.ingest((np.arange(3), np.array([1, 2, 0]), np.array([1.0, 1.0, 5e-324])))
     options = PageRankOptions(norm=mode)
     one, other, device = run_both(A, options, nstart={begin: 1}, personalization={0: 1})
     check_same(one, other)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sp
-import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,9 +35,7 @@ TIED = {("graphs/cnr-2000.txt.gz", 10), ("graphs/harvard500.mtx", 100)}
 
 
 def make_graph(arcs, **options):
-    store = zarr.storage.MemoryStore()
-    mg.ingest(sp.coo_array(arcs), store, kind="graph", **options)
-    return mg.open_matrix(store)
+    return mg.ingest(sp.coo_array(arcs), kind="graph", **options)
 
 
 def random_arcs(rng, n, density=0.15):
@@ -222,9 +219,7 @@ def test_default_tolerances():
 @pytest.mark.parametrize("precision", ["exact", "float64", "float32"])
 def test_a_device_proves_the_same(precision):
     pytest.importorskip("cupy")
-    store = zarr.storage.MemoryStore()
-    mg.generate("rmat", store, scale=14)
-    A = mg.open_matrix(store)
+    A = mg.generate("rmat", scale=14)
     there, here = (mg.pagerank(A.on(b), stop="topk:50", precision=precision) for b in ("cuda", "cpu"))
     assert there.status == here.status == Status.STABLE
     assert [vertex for vertex, _ in there.top(50)][:3] == [vertex for vertex, _ in here.top(50)][:3]

@@ -48,8 +48,7 @@ def _rank_named(folder: Path) -> list[StepOutcome]:
     steps.append(_rank("web/cut off", cut_off))
     added = folder / "added.csv"
     added.write_text("".join(f'"{names[7]}","{name}"\n' for name in names[40:100]))
-    mg.update(store, insert=added, delimiter=",")
-    with mg.open_matrix(store) as A:
+    with mg.update(store, insert=added, delimiter=",") as A:
         again = mg.pagerank(A, tol=1e-8, nstart=solutions[0.85])
     compared = _rank("web/nightly", again)
     assert compared.record is not None

@@ -16,6 +16,7 @@ import zarr
 from zarr.abc.store import Store
 from zarr.storage import MemoryStore, WrapperStore
 
+from mgspmv.model import MatrixInfo
 from mgspmv.store.digests import combine_digests, digest_array, digest_attributes, encode_checksums
 from mgspmv.store.loop import wait_for
 from mgspmv.store.read import StoredMatrix
@@ -288,3 +289,9 @@ def forget_checksums(provenance: Any) -> Any:
     if isinstance(provenance, dict):
         return {k: forget_checksums(v) for k, v in provenance.items() if k not in ("sha256", "bytes")}
     return [forget_checksums(own) for own in provenance] if isinstance(provenance, list) else provenance
+
+
+def check_same(found: MatrixInfo, wanted: MatrixInfo) -> None:
+    """What two stores of one matrix say of it, in whatever order its rows are."""
+    for field in ("digest", "kind", "nnz", "shape", "dtype", "nbytes", "min_weight", "vertex_ids", "duplicates"):
+        assert getattr(found, field) == getattr(wanted, field), field

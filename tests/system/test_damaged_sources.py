@@ -54,8 +54,7 @@ def write_group(path: Path, zarr_format: Any = 3) -> Path:
 @pytest.mark.parametrize("dtype", [np.float16, np.int8, np.bool_, np.float64])
 def test_diagonals_are_read_whatever_their_dtype(tmp_path, dtype):
     path = write_npz(tmp_path / "a.npz", DIAGONALS, data=DIAGONALS.data.astype(dtype))
-    mg.ingest(path, store := MemoryStore(), kind="matrix")
-    found = mg.open_matrix(store).to_scipy()
+    found = mg.ingest(path, kind="matrix").to_scipy()
     assert found.toarray().tolist() == DIAGONALS.toarray().astype(dtype).tolist()
     assert found.nnz == DIAGONALS.tocsr().nnz
 
@@ -72,12 +71,12 @@ def test_half_precision_is_read_in_each_format(tmp_path, layout):
 def test_shapes_beyond_any_disk(tmp_path, layout, shape):
     path = write_npz(tmp_path / "a.npz", MATRIX.asformat(layout), shape=np.array(shape))
     with pytest.raises(SourceError, match=r"a\.npz"):
-        mg.ingest(path, MemoryStore())
+        mg.ingest(path)
 
 
 def test_columns_of_a_matrix_may_be_any(tmp_path):
     path = write_npz(tmp_path / "a.npz", sp.dia_array(MATRIX), shape=np.array((3, 2**62)))
-    info = mg.ingest(path, MemoryStore(), kind="matrix").info
+    info = mg.ingest(path, kind="matrix").info
     assert (info.shape, info.nnz) == ((3, 2**62), 4)
 
 
@@ -91,7 +90,7 @@ def test_integers_of_odd_widths_in_the_schema_of_arrow(tmp_path, bits, said):
     assert path.read_bytes().count(written) == 1
     path.write_bytes(path.read_bytes().replace(written, changed))
     with pytest.raises(SourceError, match=rf"a\.parquet: not a Parquet file, or damaged .*{said}"):
-        mg.ingest(path, MemoryStore())
+        mg.ingest(path)
 
 
 @pytest.mark.parametrize(
@@ -112,14 +111,14 @@ def test_groups_with_impossible_lengths(tmp_path, zarr_format, name, key, value)
     place = path / name / ("zarr.json" if zarr_format == 3 else ".zarray")
     place.write_text(json.dumps(json.loads(place.read_text()) | {key: value}))
     with pytest.raises(SourceError, match=r"a\.zarr"):
-        mg.ingest(path, MemoryStore(), format="csr")
+        mg.ingest(path, format="csr")
 
 
 @pytest.mark.parametrize("size", ["9223372036854775808 3", f"3 {2**64}", f"{10**30} {10**30}", "-1 3"])
 def test_shapes_of_matrix_market_beyond_int64(tmp_path, size):
     (tmp_path / "a.mtx").write_text(f"%%MatrixMarket matrix coordinate real general\n{size} 1\n1 1 1\n")
     with pytest.raises(SourceError, match=r"a\.mtx, line 2"):
-        mg.ingest(tmp_path / "a.mtx", MemoryStore())
+        mg.ingest(tmp_path / "a.mtx")
 
 
 def test_the_command_line_says_what_is_wrong(tmp_path):

@@ -71,14 +71,12 @@ def _update(store: Path) -> str:
         first, weight = matrix.vertex_ids[0], "" if matrix.is_pattern else " 7"
     source = store.with_name("more.txt")
     source.write_text(f"{first} {first}{weight}\n")
-    mg.update(store, insert=source)
-    with mg.open_matrix(store) as made:
+    with mg.update(store, insert=source) as made:
         return made.info.digest
 
 
 def _transpose(store: Path) -> str:
-    mg.transpose(store)
-    with mg.open_matrix(store) as matrix:
+    with mg.transpose(store) as matrix:
         return _digest((matrix.T @ np.arange(1.0, matrix.shape[0] + 1)).tobytes())
 
 

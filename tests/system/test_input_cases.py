@@ -268,7 +268,7 @@ def as_option(part: str) -> str:
 def check_python(case: Case, source: Any) -> None:
     if case.arcs is None:
         with pytest.raises(MgspmvError) as caught:
-            mg.ingest(source, MemoryStore(), **case.options)
+            mg.ingest(source, **case.options)
         for part in case.error:
             assert part in str(caught.value)
         return
@@ -390,8 +390,7 @@ REST: dict[str, Any] = {
 def test_the_matrices_themselves(name, folder):
     path, wanted = shared_cases(name), REST[name]
     if isinstance(wanted, list):
-        mg.ingest(path, store := MemoryStore(), dtype="float64")
-        assert mg.open_matrix(store).to_scipy().toarray().tolist() == wanted
+        assert mg.ingest(path, dtype="float64").to_scipy().toarray().tolist() == wanted
         return
     with pytest.raises(MgspmvError, match=re.escape(wanted)) as caught:
         mg.ingest(path, folder / "s.zarr", dtype="float64")
@@ -514,7 +513,7 @@ def test_pipes_give_all_arcs(folder):
     ring = "".join(f"{k} {(k + 1) % n}\n" for k in range(n)).encode()
     (folder / "ring.txt").write_bytes(ring)
     (folder / "ring.txt.gz").write_bytes(gzip.compress(ring))
-    wanted = mg.ingest("ring.txt", MemoryStore()).info.digest
+    wanted = mg.ingest("ring.txt").info.digest
     (folder / "mgspmv").write_text(f'#!/bin/sh\nexec {shlex.join(PROGRAM)} "$@"\n')
     (folder / "mgspmv").chmod(0o755)
     ways = [
@@ -625,14 +624,14 @@ def test_what_is_undecided_is_refused_everywhere(name, folder, people):
             assert (as_option(part) if are_options else part) in " ".join(message.split())
 
     for call in (
-        lambda: mg.ingest("edges.csv", MemoryStore()),
+        lambda: mg.ingest("edges.csv"),
         lambda: mg.update(people, insert="edges.csv"),
     ):
         with pytest.raises(SourceError) as caught:
             call()
         check(str(caught.value), are_options=False)
     with pytest.raises(SourceError, match=r"^edges.csv"):
-        mg.ingest(["people.csv", "edges.csv"], MemoryStore())
+        mg.ingest(["people.csv", "edges.csv"])
     commands = (
         ("ingest", "edges.csv", "s.zarr"),
         ("update", people, "--insert", "edges.csv"),
@@ -732,7 +731,7 @@ def test_files_that_disagree(texts, parts, folder, in_process):
     source = write_folder(folder, texts)
     check_python(case := Case("", "", None, error=parts[:1]), source)
     with pytest.raises(SourceError) as caught:
-        mg.ingest(source, MemoryStore())
+        mg.ingest(source)
     for part in parts:
         assert part in str(caught.value)
     check_command(case, source)

@@ -71,7 +71,7 @@ class Table:
         columns = names if self.is_weighted else names[:2]
 
         def find_digest(frame: pd.DataFrame) -> str:
-            return mg.ingest(frame, MemoryStore(), columns=columns).info.digest
+            return mg.ingest(frame, columns=columns).info.digest
 
         found = {find_digest(self.to_frame(names))}
         if self.has_names and all(re.fullmatch("0|-?[1-9][0-9]{0,17}", id) for id in self.ids):

@@ -93,8 +93,7 @@ def url(place: str) -> str:
 @pytest.mark.filterwarnings("error:the checkpoint of iteration")
 def test_from_a_source_to_ranks(place, url, tmp_path, client):
     (tmp_path / "e.txt").write_bytes(make_text())
-    mg.ingest(tmp_path / "e.txt", tmp_path / "web.zarr")
-    local = mg.open_matrix(tmp_path / "web.zarr")
+    local = mg.ingest(tmp_path / "e.txt", tmp_path / "web.zarr")
     wanted = mg.pagerank(local)
 
     store, kept = f"{place}/{os.urandom(4).hex()}.zarr", f"{place}/{os.urandom(4).hex()}.zarr"
@@ -245,8 +244,7 @@ def refused(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_who_may_not(refused, tmp_path):
     (tmp_path / "e.txt").write_text(EDGES)
-    mg.ingest(tmp_path / "e.txt", tmp_path / "web.zarr")
-    local = mg.open_matrix(tmp_path / "web.zarr")
+    local = mg.ingest(tmp_path / "e.txt", tmp_path / "web.zarr")
     calls = {
         SourceError: lambda: mg.ingest(f"{refused}://bucket/e.txt", tmp_path / "none.zarr"),
         StoreError: lambda: mg.open_matrix(f"{refused}://bucket/web.zarr"),

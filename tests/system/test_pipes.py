@@ -75,8 +75,7 @@ def test_in_a_group(name, sort):
     "name", ["ranks.zarr/zarr.json", "ranks.zarr/*/zarr.json", "ranks.zarr/*/c/0", "ranks.parquet"]
 )
 def test_in_ranks(name):
-    mg.ingest(([0, 1], [1, 0]), "s.zarr")
-    with mg.open_matrix("s.zarr") as matrix:
+    with mg.ingest(([0, 1], [1, 0]), "s.zarr") as matrix:
         ranks = mg.pagerank(matrix)
     path = Path(name).parts[0]
     ranks.save(path)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import zarr
-from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import CapacityError, SourceError, StepsFailedError, StoreError
@@ -96,7 +95,7 @@ def test_a_large_shape_is_refused_unless_it_is_allowed(name, folder):
     with pytest.raises(SourceError, match=rf"{source}{where}.* the shape 50,000 x .*bytes\) .*allow_hypersparse=True"):
         mg.ingest(source, "new.zarr", **kind)
     with pytest.raises(SourceError, match="the shape 50,000 x"):
-        mg.ingest(source, MemoryStore(), **kind)
+        mg.ingest(source, **kind)
     assert "pass --set allow_hypersparse=true if it is intended" in invoke("ingest", source, "new.zarr", code=3)[1]
     definition = f'folder = "out"\n[matrix.web]\nsource = "{source}"\nkind = "matrix"\n'
     with pytest.raises(StepsFailedError, match="allow_hypersparse"):
