@@ -134,9 +134,6 @@ def test_summaries_are_those_of_each_vector():
         make_batch(top=2).summary()
 
 
-# --- files -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("suffix", [".zarr", ".parquet"])
 @pytest.mark.parametrize("ids", [None, np.array([-5, 0, 7, 2**40]), NAMES], ids=["none", "integers", "strings"])
 @pytest.mark.parametrize("top", [None, 2])

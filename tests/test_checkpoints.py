@@ -14,12 +14,7 @@ import numpy as np
 import pytest
 import zarr
 
-from mgspmv.checkpoints import (
-    BackgroundThread,
-    Checkpoints,
-    RunProgress,
-    write_slice,
-)
+from mgspmv.checkpoints import BackgroundThread, Checkpoints, RunProgress, write_slice
 from mgspmv.errors import CheckpointError, StoreError, StoreExistsError
 from mgspmv.validation import digest_json
 from tests.support.buckets import serve_s3

@@ -15,8 +15,6 @@ from mgspmv.errors import MissingDependencyError, OptionError, StoreError
 from mgspmv.files import create_file, exists, settle, translating_errors, write_beside
 from tests.support.killed import count_changes
 
-# --- replacing -------------------------------------------------------------------------------------------------------
-
 
 def put(path, text, is_folder):
     """Write a file, or a folder of two."""
@@ -78,9 +76,6 @@ def test_killed_at_any_change(tmp_path, monkeypatch, is_folder, old, exchanges):
     assert len(seen) - n_old >= 2
 
 
-# --- what is left ----------------------------------------------------------------------------------------------------
-
-
 def test_what_a_living_process_writes_stays(tmp_path):
     path = tmp_path / "r.csv"
     with write_beside(path) as part:
@@ -120,9 +115,6 @@ def test_others_are_not_removed(tmp_path):
     assert sorted(tmp_path.rglob("*")) == sorted([*before, tmp_path / "r.csv"])
     settle(tmp_path / "s.csv")
     assert not (tmp_path / ".s.csv.01234567.part").exists()
-
-
-# --- files and URLs --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["path", "file URL", "memory URL"])
@@ -181,9 +173,6 @@ def test_urls_that_cannot_be_opened(monkeypatch):
     monkeypatch.setattr("fsspec.core.url_to_fs", fail)
     with pytest.raises(MissingDependencyError, match="s3://a: install s3fs"):
         exists("s3://a")
-
-
-# --- the user's folders ----------------------------------------------------------------------------------------------
 
 
 def test_the_state_folder_is_the_named_one_or_the_users(tmp_path, monkeypatch):

@@ -116,8 +116,6 @@ def test_integers_are_no_names_and_numbers_end(small, tmp_path):
             A.name_vertices([0, wrong])
 
 
-# --- ids in memory ---------------------------------------------------------------------------------------------------
-
 INTEGERS, STRINGS = np.array([-5, 0, 7, 2**40]), np.array(["Zug", "amsel", "drossel", "Ähre"], dtype=object)
 
 

@@ -35,8 +35,6 @@ def _settings(monkeypatch):
     monkeypatch.setattr(nx.config, "fallback_to_nx", False)
 
 
-# --- NetworkX's own tests --------------------------------------------------------------------------------------------
-
 COUNTED = """
 import collections, json, sys
 import networkx, pytest
@@ -91,8 +89,6 @@ def test_importing_networkx_loads_nothing_heavy_for_the_backend():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["Sparse products on matrices too large for one GPU.", "True []"]
 
-
-# --- its values ------------------------------------------------------------------------------------------------------
 
 NAMES = [("a", 1), "b", 3, 2.5, frozenset({1}), "ü", -7, "c", b"d", ("a", 2), 10**30, "e"]
 
@@ -231,9 +227,6 @@ def test_negative_weights():
         assert nx.pagerank(G) == nx.pagerank(G, backend="networkx")
 
 
-# --- its errors ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("given", [{}, OWN], ids=["networkx", "mgspmv"])
 def test_errors_are_those_of_networkx(given):
     G, empty = make_graph(nx.DiGraph), nx.DiGraph()
@@ -282,9 +275,6 @@ def test_what_is_not_computed_here():
             call()
 
 
-# --- graphs and their cache ------------------------------------------------------------------------------------------
-
-
 def test_which_calls_are_taken():
     small, large = nx.path_graph(3), nx.empty_graph(2)
     large.number_of_edges = lambda: MIN_EDGES
@@ -311,9 +301,6 @@ def test_graphs_are_converted_once():
     G.add_edge("b", "e", weight=50.0)
     check_close(nx.pagerank(G, **OWN), nx.pagerank(G), rel=1e-12)
     assert nx.pagerank(G, **OWN) != before
-
-
-# --- stored graphs ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -29,28 +29,13 @@ from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.model import IngestOptions
-from mgspmv.order import (
-    METHODS,
-    PARTS,
-    estimate_bytes,
-    invert,
-    permute,
-    restore,
-)
+from mgspmv.order import METHODS, PARTS, estimate_bytes, invert, permute, restore
 from tests.support.arrays import CsrArrays, build_matrix, read_arrays, transpose_arrays, write_store
 from tests.support.hearing import on_phases
 from tests.support.matrices import HARD
 from tests.support.placed import call_placed
 from tests.support.reference_data import shared_data
-from tests.support.stores import (
-    Crash,
-    CrashingStore,
-    find_group,
-    make_arrays,
-    make_scipy,
-    make_stochastic,
-    put,
-)
+from tests.support.stores import Crash, CrashingStore, find_group, make_arrays, make_scipy, make_stochastic, put
 
 SQUARE = {name: hard for name, hard in HARD.items() if hard.shape[0] == hard.shape[1]}
 
@@ -125,9 +110,6 @@ def assert_same_arrays(found: CsrArrays, wanted: CsrArrays) -> None:
         if one is not None:
             assert one.dtype == other.dtype, name
             assert one.tolist() == other.tolist(), name
-
-
-# --- finding an order ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("half", [1, 2, 5])
@@ -215,9 +197,6 @@ def test_dealt_parts_are_alike(n):
     assert max(entries) - min(entries) <= lengths.max()
 
 
-# --- vectors ---------------------------------------------------------------------------------------------------------
-
-
 def test_vectors_longer_than_a_piece(monkeypatch):
     monkeypatch.setattr(mgspmv.order, "_PIECE", 7)
     for n in (0, 1, 6, 7, 8, 50):
@@ -227,9 +206,6 @@ def test_vectors_longer_than_a_piece(monkeypatch):
             assert restore(x, order).tobytes() == x[np.argsort(order)].tobytes()
             assert permute(x, order).dtype == restore(x, order).dtype == x.dtype
         assert invert(order).tolist() == np.argsort(order).tolist()
-
-
-# --- matrices --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("has_values", "rule"), [(False, "first"), (True, "keep")])
@@ -255,9 +231,6 @@ def test_hard_matrices_come_back_to_the_bit(name, has_values, rule):
             getattr(wanted, part).tolist() for part in ("indptr", "indices", "data")
         ]
     assert_same_arrays(read_arrays(reorder_copy(B, method="none").stored), read_arrays(A.stored))
-
-
-# --- stores ----------------------------------------------------------------------------------------------------------
 
 
 def test_ids_are_those_of_the_source(tmp_path):
@@ -339,8 +312,6 @@ def test_a_matrix_that_was_replaced_meanwhile_is_not_lost():
         mg.reorder(place, progress=on_phases(replace))
     assert mg.open_matrix(place).shape == (5, 5)
 
-
-# --- at ingest -------------------------------------------------------------------------------------------------------
 
 SKEWED = make_skewed(300)
 
@@ -474,9 +445,6 @@ def test_a_stochastic_column_is_named_as_in_the_source():
             mg.ingest(sp.coo_array((values, ends)), kind="stochastic", order=order)
 
 
-# --- damage ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def damaged(tmp_path):
     """Folder of the current version of a renumbered graph, to be damaged; its store is two above."""
@@ -501,9 +469,6 @@ def test_no_permutation(damaged, numbers):
         with pytest.raises(StoreDamagedError, match=message):
             use()
     assert any("order: must hold each of 0..3 once" in problem for problem in mg.verify(root))
-
-
-# --- products --------------------------------------------------------------------------------------------------------
 
 
 def make_integers(n: int, seed: int = 0) -> sp.csr_array:
@@ -565,9 +530,6 @@ def test_dask_products_on_a_cluster(shuffled, columns, client):
             assert isinstance(product, da.Array)
             assert product.shape == x.shape
             check_product(client.compute(product, sync=True), mg.spmv(A, x, **given | {"y": options["y"]}))
-
-
-# --- PageRank --------------------------------------------------------------------------------------------------------
 
 
 def check_same(found, wanted, precision="exact", name=""):

@@ -61,8 +61,6 @@ def plan_even(n_rows: int, per_row: int, n_workers: int = 1, **options: Any) -> 
     return plan if rates is None else predict_seconds(plan, rates)
 
 
-# --- cuts ------------------------------------------------------------------------------------------------------------
-
 row_counts = st.lists(st.integers(0, 50), max_size=40)
 sizes = st.integers(0, 20)
 
@@ -78,9 +76,6 @@ def test_costs_that_no_double_holds_are_still_exact() -> None:
 def test_there_is_at_least_one_part() -> None:
     with pytest.raises(OptionError, match="the rows must be cut into at least 1 part, not 0"):
         split_rows(make_indptr([1]), 0, bytes_per_nonzero=4, bytes_per_row=8)
-
-
-# --- bytes -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -152,9 +147,6 @@ def test_a_plan_is_json_and_says_what_it_takes_in_a_line() -> None:
     assert (told["workers"][0]["start"], told["workers"][-1]["stop"]) == (0, 10)
     assert repr(plan).startswith("Plan(pagerank of m.zarr, 2 workers, at most ")
     assert "s per iteration" in repr(plan_even(10, 3, rates=[Rates(1.0, 1.0)]))
-
-
-# --- capacity --------------------------------------------------------------------------------------------------------
 
 
 def named_workers(error: CapacityError) -> int:
@@ -239,9 +231,6 @@ def test_a_matrix_without_rows_can_be_planned() -> None:
     assert plan.memory_bytes == 8 + 3 * 8 + 2 * 8  # the row pointer; x; a chunk of it
 
 
-# --- options ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -270,9 +259,6 @@ def test_sizes(text: str | int, expected: int) -> None:
 def test_what_is_no_size_is_refused(text: str | int) -> None:
     with pytest.raises(OptionError, match="a size is written like 141GB, 16GiB or 500MB, not "):
         parse_bytes(text)
-
-
-# --- cuts that are given ---------------------------------------------------------------------------------------------
 
 
 @given(row_counts, st.none() | st.sets(st.integers(0, 40)), st.integers(1, 20), sizes, sizes)
@@ -316,8 +302,6 @@ def test_rows_that_were_dealt_are_cut_where_a_part_begins(n_rows: int) -> None:
         assert np.abs(np.subtract(bounds, free)).max() <= -(-n_rows // PARTS)
 
 
-# --- workers that differ ---------------------------------------------------------------------------------------------
-
 PRODUCT: dict[str, Any] = {"kind": "matrix", "dtype": "float64", "precision": "float64", "threads": 1}
 """A product: 12 bytes an entry; 16 a row, for its pointer and y; 8 a column, for x."""
 LARGE = 10**9
@@ -344,8 +328,6 @@ def test_each_worker_is_held_to_its_own_memory() -> None:
             f"{have}; use more workers, or ones with more memory"
         )
 
-
-# --- rows that come by -----------------------------------------------------------------------------------------------
 
 LAID: dict[str, Any] = {"threads": 1, "lays_out": True, "streams": True}
 """PageRank in `exact` of a pattern: in the layout 4.4 bytes an entry, and 8 while it is made; 36 a row, for its ranks,

@@ -12,13 +12,7 @@ import scipy.sparse as sp
 
 import mgspmv as mg
 from mgspmv.api import batch_ranking as api_batch
-from mgspmv.errors import (
-    CapacityError,
-    ConvergenceError,
-    DanglingError,
-    OptionError,
-    ShapeError,
-)
+from mgspmv.errors import CapacityError, ConvergenceError, DanglingError, OptionError, ShapeError
 from mgspmv.exchange.multivector import make_local
 from mgspmv.model import Status
 from tests.support.hearing import on_both
@@ -64,9 +58,6 @@ def check_alone(A, batch, vectors, alphas=None, **options):
         assert found.values.dtype == alone.values.dtype
 
 
-# --- as alone --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("graph", ["weighted", "pattern"])
 def test_each_vector_is_as_alone(request, graph, precision):
@@ -100,9 +91,6 @@ def test_width_threads_and_company_change_nothing(pattern):
         assert found.options["width"] == min(width, 4 if len(order) > 2 else 2)
 
 
-# --- beside others ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_linear_systems(weighted, precision):
     arcs, A = weighted
@@ -127,9 +115,6 @@ def test_networkx(name):
         wanted = nx.pagerank(graph, personalization=vector, tol=1e-16, max_iter=1000)
         ids = range(len(graph)) if A.vertex_ids is None else A.vertex_ids
         assert sum(abs(wanted[v] - r) for v, r in zip(ids, batch[label].values, strict=True)) <= 1e-13
-
-
-# --- how vectors end -------------------------------------------------------------------------------------------------
 
 
 def test_a_vector_that_does_not_converge_is_named(weighted):
@@ -177,9 +162,6 @@ def test_many_vectors_wait_for_few_columns(pattern):
     assert sum(event.product_s[0] for event in seen) == pytest.approx(batch.seconds["product"])
 
 
-# --- what is kept ----------------------------------------------------------------------------------------------------
-
-
 def test_only_the_highest_are_kept(weighted):
     _, A = weighted
     vectors = {"a": [1], "b": [2, 3], "c": None}
@@ -220,9 +202,6 @@ def test_a_pass_takes_the_memory_that_is_planned(precision):
     itemsize = 8 if precision == "exact" else 4
     planned = api_batch.count_bytes(make_local(n, np.zeros), n, precision, itemsize, 4)
     assert 0.7 * planned < peak <= planned
-
-
-# --- what is refused -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,7 @@ from scipy.sparse.linalg import eigs
 
 import mgspmv as mg
 from mgspmv.api.centrality import Hits
-from mgspmv.errors import (
-    ConvergenceError,
-    DanglingError,
-    KindError,
-    OptionError,
-    ShapeError,
-)
+from mgspmv.errors import ConvergenceError, DanglingError, KindError, OptionError, ShapeError
 from mgspmv.model import Status
 
 SURE = {"tol": 1e-13, "max_iter": 2000}
@@ -54,9 +48,6 @@ def graph(tmp_path_factory):
 def renumbered(request):
     G = make_graph()
     return G, store_graph(G, order=request.param)
-
-
-# --- HITS ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("normalized", [True, False])
@@ -134,9 +125,6 @@ def test_hits_without_convergence(graph):
     assert kept.hubs.status is Status.MAX_ITER
 
 
-# --- Katz ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("normalized", [True, False])
 @pytest.mark.parametrize("weight", [None, "weight"])
 def test_katz_as_networkx(renumbered, weight, normalized):
@@ -182,9 +170,6 @@ def test_katz_refuses(graph):
         mg.katz(A, beta=np.array([1, 2]))
     with pytest.raises(TypeError, match="unexpected keyword argument 'damping'"):
         mg.katz(A, damping=0.5)
-
-
-# --- eigenvector centrality ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("weight", [None, "weight"])
@@ -243,9 +228,6 @@ def test_real_graphs(name, ingested):
     assert np.abs(back / back.sum() - hubs.values).max() <= 1e-12
 
 
-# --- stationary vectors ----------------------------------------------------------------------------------------------
-
-
 def make_chain(n=30, seed=0):
     steps = np.random.default_rng(seed).random((n, n))
     return steps / steps.sum(axis=0)
@@ -295,8 +277,6 @@ def test_stationary_refuses():
     with pytest.raises(DanglingError, match=r"^1 of 3 columns are empty, first 1, so the chain has no transition"):
         mg.stationary(store_chain(np.array([[0, 0, 1.0], [1, 0, 0], [0, 0, 0]])))
 
-
-# --- what all need ---------------------------------------------------------------------------------------------------
 
 CALLS = [mg.hits, mg.katz, mg.eigenvector_centrality]
 

@@ -23,8 +23,6 @@ def make_path(n, first=0):
     return [(first + k, first + k + 1) for k in range(n - 1)]
 
 
-# --- eigenvector centrality ------------------------------------------------------------------------------------------
-
 ACYCLIC = {
     "path": make_edges(*make_path(6)),
     "star": make_edges(*((k, 0) for k in range(1, 9))),
@@ -78,9 +76,6 @@ def test_on_workers(executor, in_process, tmp_path):
                     mg.eigenvector_centrality(A.on(in_process(2), executor=executor), tol=1e-2)
             chosen = mg.katz(A.on(in_process(2), executor=executor), alpha=None)
             assert chosen.digest() == mg.katz(A, alpha=None).digest()
-
-
-# --- Katz ------------------------------------------------------------------------------------------------------------
 
 
 def make_random(seed, n=60, m=240, *, weighted=False):
@@ -149,9 +144,6 @@ def test_the_command_chooses_alpha(tmp_path):
     invoke("ingest", str(tmp_path / "path.txt"), str(tmp_path / "p.zarr"))
     _, err = invoke("eigenvector", str(tmp_path / "p.zarr"), "--tol", "0.1", code=3)
     assert "no cycle was found" in err
-
-
-# --- HITS with negative weights --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -116,8 +116,6 @@ def test_what_is_kept_is_the_last_state(graph, tmp_path):
     assert "checkpoint" not in mg.pagerank(graph).seconds
 
 
-# --- which run it is -------------------------------------------------------------------------------------------------
-
 OTHERS = {
     "alpha": ({"alpha": 0.9}, "it has alpha=0.85, not alpha=0.9"),
     "precision": ({"precision": "float64"}, "it has precision='exact', not precision='float64'"),
@@ -166,9 +164,6 @@ def test_what_makes_no_sense_is_refused(graph, tmp_path):
         mg.Checkpoint(tmp_path, every_s="often")
 
 
-# --- what cannot be written ------------------------------------------------------------------------------------------
-
-
 def fill_disk(*_):
     raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -198,9 +193,6 @@ def test_what_cannot_be_written_does_not_end_a_run(graph, tmp_path, monkeypatch,
     monkeypatch.undo()
     assert Checkpoints(tmp_path).restore().reached.iteration == 4
     assert mg.pagerank(graph, checkpoint=mg.Checkpoint(tmp_path, resume=True)).digest() == whole.digest()
-
-
-# --- on clusters -----------------------------------------------------------------------------------------------------
 
 
 def test_it_goes_on_from_each_place_to_each(graph, tmp_path, in_process):
@@ -246,9 +238,6 @@ def test_states_are_kept_between_iterations(graph, tmp_path, in_process, executo
 def test_a_place_in_memory_is_not_for_workers(graph, in_process):
     with pytest.raises(OptionError, match="in the memory of this process, where the workers"):
         mg.pagerank(graph.on(in_process(1)), checkpoint=MemoryStore())
-
-
-# --- on devices ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.gpu

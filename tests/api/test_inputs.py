@@ -209,9 +209,6 @@ def test_likely_mistakes_are_warned_of():
         as_matrix(clicks)
 
 
-# --- calls that take them --------------------------------------------------------------------------------------------
-
-
 def find_table(obj, **options):
     """Five lines of a user's, which end in a table of pandas."""
     import mgspmv as mg

@@ -160,9 +160,6 @@ def test_without_a_device(square):
         power_iteration(square[1].on("cuda"))
 
 
-# --- on a device -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.gpu
 def test_cycles_and_katz_on_a_device():
     """A graph without cycles is told, and Katz' alpha is chosen, from arrays on the device."""

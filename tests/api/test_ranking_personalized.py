@@ -57,8 +57,6 @@ def test_a_given_start_and_a_uniform_rule_reach_strangers(graph):
     assert len(mg.pagerank(graph).top(500)) == graph.shape[0]
 
 
-# --- batches ---------------------------------------------------------------------------------------------------------
-
 SEEDS = {"near": ["a"], "in": {"c": 1.0}, "all": None}
 
 
@@ -74,8 +72,6 @@ def test_lists_of_a_batch_end_with_rank_0(graph, tmp_path, in_process):
     assert pq.read_table(tmp_path / "b.parquet").num_rows == 3 + 1 + 8
     assert mg.pagerank_batch(graph.on(in_process(3)), SEEDS, keep_top=8).digest() == batch.digest()
 
-
-# --- digests ---------------------------------------------------------------------------------------------------------
 
 DIGESTS = {
     (None, None): "4ac2dc34c7d4",

@@ -30,9 +30,6 @@ def test_entries_are_in_order_and_about_as_many_as_asked_for() -> None:
         assert 0.6 * 100_000 < block.nnz < 1.5 * 100_000, name
 
 
-# --- graphs ----------------------------------------------------------------------------------------------------------
-
-
 def test_rmat_is_that_of_the_generator(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, scramble, piece in (("rmat22", False, 1 << 26), ("rmat24-scrambled", True, 1000)):
         monkeypatch.setattr(matrices, "PIECE", piece)

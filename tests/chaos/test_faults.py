@@ -10,15 +10,7 @@ import psutil
 import pytest
 from distributed import Client
 
-from tests.support.chaos.faults import (
-    Cut,
-    Interrupt,
-    Kill,
-    Moment,
-    Scene,
-    Stop,
-    Strikes,
-)
+from tests.support.chaos.faults import Cut, Interrupt, Kill, Moment, Scene, Stop, Strikes
 from tests.support.chaos.fleet import Fleet, Shape
 from tests.support.hosts import Network, why_not_split
 from tests.support.waiting import HANG_S, wait_for
@@ -71,9 +63,6 @@ def ask(client, name, function, *args):
     return client.submit(function, *args, workers=[name], pure=False, retries=0)
 
 
-# --- processes and links ---------------------------------------------------------------------------------------------
-
-
 def test_processes_are_killed_and_stopped(start):
     scene, client = start()
     stop, process = Stop(NOW, "w0"), psutil.Process(scene.find("w0").pid)
@@ -99,9 +88,6 @@ def test_links_are_cut(start):
         ask(client, "w0", len, b"").result(1.0)
     cut.heal(scene)
     assert ask(client, "w0", len, b"").result(HANG_S) == 0
-
-
-# --- moments ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

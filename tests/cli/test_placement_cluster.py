@@ -29,6 +29,7 @@ from mgspmv.kernels import device
 from mgspmv.results import load_solution
 from tests.support.clusters import find_left
 from tests.support.commands import ENVIRONMENT, invoke, invoke_json, start
+from tests.support.ports import find_free_port
 from tests.support.waiting import HANG_S, wait_for
 
 DASHBOARD = re.compile(r"dashboard: https?://\S+:\d+/status\n")
@@ -53,9 +54,6 @@ def folder(stores, tmp_path, monkeypatch) -> Path:
     for store in stores.iterdir():
         Path(store.name).symlink_to(store)
     return tmp_path
-
-
-# --- results ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -171,9 +169,6 @@ def test_a_class_in_place_of_a_name(folder):
     assert answer["matrix"]["hardware"] == "2 workers of 1 threads"
 
 
-# --- refusals --------------------------------------------------------------------------------------------------------
-
-
 RANK, BATCH, MULTIPLY = ["pagerank", "g.zarr"], ["pagerank-batch", "g.zarr"], ["spmv", "a.zarr", "x.npy", "-o", "y.npy"]
 
 
@@ -253,8 +248,7 @@ def refuse(address: str, code: int, timeout_s: float = 1) -> str:
 
 
 def test_nobody_listens():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
+    address = f"127.0.0.1:{find_free_port()}"
     stderr = refuse(address, code=7)
     assert stderr.startswith(f"error: no Dask scheduler answers at {address} within 1 s (")
     assert "Connection refused" in stderr or "Timed out trying to connect" in stderr  # as the last try ended
@@ -276,9 +270,6 @@ def test_what_is_no_address(address):
     assert stderr.endswith(") nor a scheduler file; pass an address such as tcp://10.0.0.1:8786\n")
 
 
-# --- what people see -------------------------------------------------------------------------------------------------
-
-
 def test_warnings_are_short_and_loggers_silent(capsys):
     with shorten_warnings(), quieten_dask():
         warnings.warn("worker a\n  does not answer", stacklevel=1)
@@ -297,9 +288,6 @@ def test_warnings_of_workers_are_short():
     Path("warned.py").write_text(code)
     done = subprocess.run([sys.executable, "warned.py"], env=ENVIRONMENT, capture_output=True, text=True, check=True)
     assert done.stderr == "warning: worker 0: no cache here\n"
-
-
-# --- Ctrl-C ----------------------------------------------------------------------------------------------------------
 
 
 INTERRUPTED = r"interrupted; (after \d+ iterations, change \S+; )?nothing is written\n"

@@ -61,9 +61,6 @@ def test_no_cluster():
     assert invoke("status", code=2)[1] == "error: no cluster runs on this machine; name one by --scheduler ADDRESS\n"
 
 
-# --- cancel ----------------------------------------------------------------------------------------------------------
-
-
 def await_running(address: str, least: int = 1) -> str:
     """Wait until a run iterates; its id."""
 

@@ -110,9 +110,6 @@ def test_what_is_neither_a_file_nor_ids(names, name, text, error, message):
     assert isinstance(caught.value, error)
 
 
-# --- what this program writes is read ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".zarr"])
 def test_ranks_are_where_jumps_lead(names, suffix):
     invoke("pagerank", "names.zarr", "-o", f"r{suffix}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import socket
 
 import dask
 import pytest
@@ -15,6 +14,7 @@ from mgspmv.cluster import connect
 from mgspmv.cluster.allowed_hosts import ORIGINS, UnknownHosts, list_hosts, parse_host
 from mgspmv.cluster.connect import start_local
 from mgspmv.errors import ClusterError
+from tests.support.ports import find_free_port
 from tests.support.waiting import HANG_S
 
 OWN = ["127.0.0.1", "dash.example.org", "proxy.example.org:8443", "*.lab.example.org"]
@@ -104,8 +104,7 @@ def test_dashboards_of_schedulers_and_workers(tmp_path):
 
 @pytest.mark.slow
 def test_the_dashboard_gives_way_to_the_scheduler(monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = find_free_port()
     monkeypatch.setattr(connect, "DASHBOARD_PORT", port)  # 8787 may be taken here
     with start_local(1, 1, scheduler_port=port) as cluster:
         assert cluster.scheduler_address == f"tcp://127.0.0.1:{port}"

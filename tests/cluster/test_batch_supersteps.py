@@ -12,14 +12,7 @@ from distributed import Client
 import mgspmv as mg
 from mgspmv.cluster import batch_run
 from mgspmv.cluster import batch_supersteps as driver
-from mgspmv.errors import (
-    CapacityError,
-    ClosedError,
-    ClusterError,
-    OptionError,
-    SchedulerNotFoundError,
-    WorkerLostError,
-)
+from mgspmv.errors import CapacityError, ClosedError, ClusterError, OptionError, SchedulerNotFoundError, WorkerLostError
 from tests.support.clusters import start_cluster
 from tests.support.hearing import on_both, on_events, on_phases
 from tests.support.placed import call_placed
@@ -70,9 +63,6 @@ def check_same(batch, wanted):
     assert batch.top() == wanted.top()
     assert batch.error_bounds_l1 == pytest.approx(wanted.error_bounds_l1, rel=1e-6, abs=1e-18)
     assert batch.options == wanted.options | {"executor": "supersteps"}
-
-
-# --- the bits of one process -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -141,9 +131,6 @@ def test_a_client_distributes_for_one_batch(named, client, tmp_path):
     assert (loaded.digest(), loaded.memory) == (batch.digest(), batch.memory)
 
 
-# --- passes ----------------------------------------------------------------------------------------------------------
-
-
 def test_passes_are_those_of_one_process(dealt, in_process, monkeypatch):
     vectors, seen, wanted_seen, told = draw(dealt, 23), [], [], []
     options = {"width": 4, "alpha": np.linspace(0.3, 0.9, 23)}
@@ -197,9 +184,6 @@ def test_the_width_is_what_all_workers_have_room_for(named, in_process, monkeypa
             CapacityError, match=r"ranks of 9 vectors take 4,320 bytes, and 100 are free; pass keep_top=k"
         ):
             mg.pagerank_batch(D, vectors)
-
-
-# --- what goes wrong -------------------------------------------------------------------------------------------------
 
 
 def test_what_is_refused(named, placed, client, in_process, monkeypatch):

@@ -17,12 +17,7 @@ import pytest
 from distributed import Client
 
 import mgspmv as mg
-from mgspmv.errors import (
-    OptionError,
-    SchedulerNotFoundError,
-    WorkerLostError,
-    WorkerTimeoutError,
-)
+from mgspmv.errors import OptionError, SchedulerNotFoundError, WorkerLostError, WorkerTimeoutError
 from tests.support.clusters import check_left, find_held, find_left, start_cluster
 from tests.support.hearing import on_events, on_phases
 from tests.support.waiting import HANG_S, wait_for
@@ -90,9 +85,6 @@ def check_serves(client, graph, wanted, n_workers=3):
     assert solution.matrix["hardware"] == f"{n_workers} workers of 1 threads"
 
 
-# --- workers that die ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("executor", ["supersteps", pytest.param("tasks", marks=pytest.mark.weekly)])
 def test_a_worker_that_dies_ends_the_run(executor, graph, wanted, three):
     client, processes = three
@@ -133,9 +125,6 @@ def test_a_worker_that_is_lost_ends_other_iterations_too(how, executor, graph, t
     np.testing.assert_allclose(found, wanted, rtol=1e-13)
     caught = None  # its traceback holds what the run held
     check_left(client, left)
-
-
-# --- workers that hang -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("executor", ["supersteps", pytest.param("tasks", marks=pytest.mark.weekly)])
@@ -181,8 +170,6 @@ def test_a_worker_that_is_busy_with_something_else_is_named(graph, wanted, three
     occupy[0].result()
     check_serves(client, graph, wanted)
 
-
-# --- schedulers and clients that go away -----------------------------------------------------------------------------
 
 SCRIPT = """
 import sys, threading

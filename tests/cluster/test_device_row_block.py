@@ -277,9 +277,6 @@ def test_an_interrupt_leaves_the_devices_to_the_next_run(stores):
         assert mg.pagerank(D).values.tobytes() == mg.pagerank(A.on("cpu")).values.tobytes()
 
 
-# --- many vectors ----------------------------------------------------------------------------------------------------
-
-
 def draw(A: Any, n_vectors: int, seed: int = 0) -> list[Any]:
     """Vectors of some vertices each, and a uniform one."""
     rng = np.random.default_rng(seed)
@@ -371,9 +368,6 @@ def test_more_workers_than_devices_are_refused():
     n = count_devices()
     with pytest.raises(ClusterError, match=rf"{n + 1} GPU workers were requested, but this machine has {n} GPUs"):
         start_cuda(n + 1)
-
-
-# --- devices that are lost, stop or hang -----------------------------------------------------------------------------
 
 
 def find_worker(client: Client, name: Any) -> str:

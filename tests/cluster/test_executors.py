@@ -55,8 +55,6 @@ def store_graph(source, path, **options):
     return mg.ingest(source, path, **{"kind": "graph", "overwrite": True, **options})
 
 
-# --- one digest ------------------------------------------------------------------------------------------------------
-
 REFERENCES = [
     *(f"pagerank_ref/{name}" for name in CASES),
     *(f"graphs/{name}" for name in EDGE_LISTS),
@@ -185,8 +183,6 @@ def test_runs_that_stop_by_the_highest_stop_at_the_same_iteration(n_workers, in_
                 assert solution.stability == wanted.stability
 
 
-# --- options ---------------------------------------------------------------------------------------------------------
-
 N = 60
 
 
@@ -285,9 +281,6 @@ def test_runs_that_are_refused(options, error, message, named, placed):
         check_same(mg.pagerank(placed[executor], **SHORT), mg.pagerank(named, **SHORT))
 
 
-# --- how runs end ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_max_iter_reached(executor, named, placed):
     wanted = mg.pagerank(named, max_iter=4, throw=False)
@@ -326,9 +319,6 @@ def test_an_error_of_the_listener_ends_the_run(executor, named, placed):
     with pytest.raises(NoisyError):
         mg.pagerank(placed[executor].on(executor=executor), progress=on_events(listen))
     check_same(mg.pagerank(placed[executor].on(executor=executor), **SHORT), mg.pagerank(named, **SHORT))
-
-
-# --- events ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

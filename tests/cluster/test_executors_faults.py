@@ -14,12 +14,8 @@ import pytest
 from distributed import Client
 
 import mgspmv as mg
-from mgspmv.errors import (
-    ClosedError,
-    ClusterError,
-    WorkerLostError,
-)
-from tests.support.clusters import check_left, find_held, find_left, start_cluster
+from mgspmv.errors import ClosedError, ClusterError, WorkerLostError
+from tests.support.clusters import check_left, find_held, find_left, start_cluster, wait_idle
 from tests.support.hearing import on_events
 from tests.support.waiting import HANG_S, wait_for
 
@@ -82,9 +78,6 @@ def check_served(client, A, n_workers, executor="supersteps"):
     assert solution.matrix["hardware"] == f"{n_workers} workers of 1 threads"
 
 
-# --- workers that die ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_tasks_for_a_worker_that_is_gone_cost_the_user_nothing(executor, graph, fragile, monkeypatch):
     """They are submitted before the loss was noticed, when the scheduler knows no worker of that name."""
@@ -126,9 +119,6 @@ def test_a_matrix_that_lost_a_worker_is_of_no_use_and_can_be_closed(graph, fragi
     D.close()
     with graph.distribute(fragile) as again:
         assert (again @ x).tobytes() == (graph @ x).tobytes()
-
-
-# --- tasks that fail -------------------------------------------------------------------------------------------------
 
 
 def fail_in(dask_worker, method):
@@ -205,17 +195,12 @@ def fail_to_load(dask_worker):
     StoredMatrix.read_block = read
 
 
-def count_running(dask_worker):
-    """Threads of tasks, those that were cancelled among them."""
-    return len(dask_worker.active_threads)
-
-
 def test_what_is_loaded_after_the_others_gave_up_is_not_kept(graph, client):
     first, *_, last = client.scheduler_info(n_workers=-1)["workers"]
     client.run(load_slowly, workers=[first])
     client.run(fail_to_load, workers=[last])
     with pytest.raises(ZeroDivisionError, match=r"^of this worker alone$"):
         graph.distribute(client)
-    assert wait_for(lambda: not any(client.run(count_running).values()))
+    assert wait_idle(client)
     assert find_held(client) == {}
     check_served(client, graph, 4)

@@ -28,9 +28,6 @@ def dense(tmp_path_factory):
     return A
 
 
-# --- messages --------------------------------------------------------------------------------------------------------
-
-
 class Traffic:
     """Bytes that client and scheduler, which are in this process, send and receive over TCP."""
 
@@ -115,9 +112,6 @@ def test_what_workers_hold_is_what_the_plan_says(dense, client):
             assert 0 < b - a < N
         stored = client.run(lambda dask_worker: sizeof(dict(dask_worker.data)))
         assert max(stored.values()) < 8 * N  # what Dask has in its own books is not the matrix
-
-
-# --- growth ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

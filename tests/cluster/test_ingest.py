@@ -21,13 +21,7 @@ from hypothesis import strategies as st
 
 import mgspmv as mg
 from mgspmv.cluster import held_shard, ingest
-from mgspmv.errors import (
-    ClusterError,
-    OptionError,
-    SourceError,
-    SourceNotFoundError,
-    StoreNotFoundError,
-)
+from mgspmv.errors import ClusterError, OptionError, SourceError, SourceNotFoundError, StoreNotFoundError
 from mgspmv.ingest import parts, shard
 from mgspmv.ingest.scratch import MemoryBudget
 from tests.support.clusters import check_left, find_left, start_cluster

@@ -8,8 +8,6 @@ import pytest
 import mgspmv as mg
 from mgspmv.errors import WorkerCorruptionError
 
-# --- on workers ------------------------------------------------------------------------------------------------------
-
 
 @pytest.fixture(scope="module")
 def graph(tmp_path_factory):

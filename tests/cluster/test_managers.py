@@ -49,9 +49,6 @@ def closed(monkeypatch):
     return Closing.closed
 
 
-# --- classes of users ------------------------------------------------------------------------------------------------
-
-
 def test_a_class_is_given_its_options_and_scaled(closed):
     told = []
     with start_cluster(f"{HERE}:Closing", 3, on_note=told.append, name="own", n_workers=1, **IN_PROCESS) as cluster:
@@ -86,9 +83,6 @@ def test_starts_that_fail():
     assert message.endswith("got an unexpected keyword argument 'size'")
     message = refuse(OptionError, "distributed:LocalCluster", security="none", **IN_PROCESS)
     assert message == "distributed:LocalCluster rejects its options: security must be a Security object"
-
-
-# --- names and options -----------------------------------------------------------------------------------------------
 
 
 def test_names_that_are_not_known():
@@ -128,9 +122,6 @@ def test_packages_that_are_missing(monkeypatch):
     assert message.endswith("; install mgspmv[jobqueue]")
     monkeypatch.setitem(sys.modules, "asyncssh", None)
     assert "requires the `asyncssh` package to be installed" in refuse(ClusterError, "ssh", hosts="a,b")
-
-
-# --- what known classes are given ------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -68,9 +68,6 @@ def refuse(*given, **options) -> str:
     return str(caught.value)
 
 
-# --- Slurm -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def _slurm(tmp_path_factory):
     with start_slurm(tmp_path_factory.mktemp("slurm")) as started:
@@ -134,9 +131,6 @@ def test_jobs_that_wait_for_too_long(slurm):
         "SLURMCluster-1); check squeue, and the logs of jobs in the folder of the option log_directory, or increase "
         "the option wait"
     )
-
-
-# --- SSH -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -45,9 +45,6 @@ def check_bits(got, wanted, name=""):
     assert got.tobytes() == wanted.tobytes(), name
 
 
-# --- products --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("n_workers", [pytest.param(1, marks=pytest.mark.weekly), 3])
 def test_products_of_hard_matrices(n_workers, in_process, tmp_path):
     rng, client = np.random.default_rng(1), in_process(n_workers)
@@ -111,9 +108,6 @@ def test_y_is_not_read_when_beta_is_0(rectangle, spread, client):
     check_bits(lazy.compute(scheduler=client), rectangle @ np.ones(170))
 
 
-# --- dask arrays -----------------------------------------------------------------------------------------------------
-
-
 CHUNKS = [(170,), (7,), ((1, 0, 100, 69),), (1,), (170, 3), (50, 1), ((3, 167), (2, 1)), ((169, 1), (1, 1, 1))]
 
 
@@ -151,9 +145,6 @@ def test_a_dask_product_outlives_its_matrix(rectangle, client):
     check_bits(lazy.compute(scheduler=client), rectangle @ np.ones(170))
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
-
-
 def test_products_are_refused_as_in_this_process(rectangle, spread, client):
     for x, options, error in [
         (np.ones(9), {}, ShapeError),
@@ -189,9 +180,6 @@ def test_products_from_the_left_are_refused(spread, client):
             "x @ D needs the transpose on the cluster: add it to the store by mgspmv.transpose(store), distribute A.T, "
             "and compute A.T.distribute(client) @ x"
         ), type(x)
-
-
-# --- how long it is held ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -277,9 +265,6 @@ def test_a_cluster_is_given_as_client_address_or_object(graph, cluster, client):
     assert mg.pagerank(graph.on(cluster.scheduler_address)).digest() == mg.pagerank(graph).digest()
 
 
-# --- the store as workers find it ------------------------------------------------------------------------------------
-
-
 def refused(matrix, client, error):
     with pytest.raises(error) as caught:
         matrix.distribute(client)
@@ -358,9 +343,6 @@ def test_what_proves_the_highest_must_fit_too(graph, in_process, monkeypatch):
     monkeypatch.setattr("mgspmv.cluster.agent.free_memory", lambda: 2 * need - 2)
     with pytest.raises(CapacityError, match=r"k?B of it for stop='topk:3'"):
         mg.pagerank(graph.on(client, threads=1), **asked)
-
-
-# --- memory ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n_workers", [1, 3])

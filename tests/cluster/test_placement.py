@@ -45,9 +45,6 @@ def refused(workers, backend="auto", transport="auto"):
     return str(caught.value), caught.value.worker
 
 
-# --- what is chosen --------------------------------------------------------------------------------------------------
-
-
 def test_hosts():
     for backend in ["auto", "cpu"]:
         for transport in ["auto", "peer"]:
@@ -107,9 +104,6 @@ def test_devices_that_workers_share():
     ]
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
-
-
 def test_a_worker_without_a_device_is_named_where_all_must_have_one():
     for transport in ["auto", "nccl", "peer"]:
         assert refused(make_workers(gpu(0), NO_GPU, NO_GPU), "cuda", transport) == (
@@ -154,9 +148,6 @@ def test_a_worker_without_nccl_is_named_with_what_to_do():
             "which sends slices through the hosts and is many times slower",
             "1",
         ), transport
-
-
-# --- what is said of it ----------------------------------------------------------------------------------------------
 
 
 def make_event(product_s, exchange_s, wait_s, number):

@@ -199,9 +199,6 @@ def test_supersteps_send_what_is_read_alone(client, tmp_path):
     assert [event.exchanged_bytes for event in solution.events] == [(8,) * 4] * 3
 
 
-# --- how runs end ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_runs_that_do_not_converge(executor, stores, placed):
     A, D, statuses = stores["graph"], placed("graph", 3)[0], []

@@ -14,12 +14,7 @@ from distributed import Client, Status
 
 import mgspmv as mg
 import mgspmv.cluster.dask_cluster
-from mgspmv.errors import (
-    CapacityError,
-    WorkerLostError,
-    WorkerMemoryError,
-    WorkerTimeoutError,
-)
+from mgspmv.errors import CapacityError, WorkerLostError, WorkerMemoryError, WorkerTimeoutError
 from tests.support.clusters import check_left, find_left, start_cluster
 from tests.support.hearing import on_both
 from tests.support.waiting import HANG_S
@@ -156,9 +151,6 @@ def check_recovery(recovery, kind, worker, before, after):
     assert recovery.seconds > 0
 
 
-# --- workers that are killed -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("executor", ["supersteps", pytest.param("tasks", marks=pytest.mark.weekly)])
 def test_a_worker_that_comes_back_reads_its_rows_and_nobody_else_does(executor, graph, wanted, three):
     strike = Strike(lambda: kill(three, 1), iteration=20)
@@ -247,9 +239,6 @@ def test_again_while_it_recovers(graph, wanted, three):
     assert [recovery.worker for recovery in solution.recoveries] == ["1", "0"]
 
 
-# --- workers that are silent, or taken away --------------------------------------------------------------------------
-
-
 def test_a_worker_that_hangs(graph, wanted, three, wait_back):
     wait_back(1.0)
     strike = Strike(lambda: os.kill(find_processes(three)[1], signal.SIGSTOP), iteration=20)
@@ -272,9 +261,6 @@ def test_a_worker_that_is_taken_away(graph, wanted, wait_back):
         leaving.join(HANG_S)
         check_same(solution, wanted["supersteps"])
         assert solution.recoveries[0].workers_before == 3
-
-
-# --- what ends a run -------------------------------------------------------------------------------------------------
 
 
 def test_it_goes_on_no_more_often_than_allowed(graph, three, tmp_path):
@@ -311,9 +297,6 @@ def test_nobody_is_left(graph):
         with pytest.raises(WorkerTimeoutError, match=r"no worker of tcp://.* came back within 6 s"):
             mg.pagerank(graph.on(client, timeout=TIMEOUT_S), **strike.told, **LONG)
         assert time.monotonic() - strike.struck_s < 2 * TIMEOUT_S + HANG_S
-
-
-# --- workers that cannot go on ---------------------------------------------------------------------------------------
 
 
 def find_no_memory(dask_worker, moment):

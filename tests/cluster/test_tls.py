@@ -254,9 +254,6 @@ def read_ports(packet):
     return struct.unpack_from("!HH", ip, 4 * (ip[0] & 15))
 
 
-# --- certificates ----------------------------------------------------------------------------------------------------
-
-
 def test_temporary_ones_are_gone_afterwards():
     with use_tls("temporary"):
         assert is_tls_required()

@@ -14,8 +14,8 @@ from distributed import Client
 
 import mgspmv as mg
 from mgspmv.errors import WorkerTimeoutError
-from tests.support.clusters import check_left, find_left, start_cluster
-from tests.support.waiting import HANG_S, wait_for
+from tests.support.clusters import check_left, find_left, start_cluster, wait_idle
+from tests.support.waiting import HANG_S
 
 pytestmark = pytest.mark.slow
 
@@ -97,10 +97,6 @@ def set_chunks(n):
     chunks.CHUNK_ELEMENTS = n
 
 
-def count_busy(dask_worker):
-    return len(dask_worker.active_threads)
-
-
 @contextmanager
 def patched(client, worker, where, name, call, seconds=None):
     """On one worker; everything is as before at the end."""
@@ -111,7 +107,7 @@ def patched(client, worker, where, name, call, seconds=None):
         yield
     finally:
         client.run(restore_method, workers=[address])
-        assert wait_for(lambda: not any(client.run(count_busy).values()))
+        assert wait_idle(client)
 
 
 @contextmanager
@@ -193,13 +189,9 @@ def test_a_product_that_hangs_and_the_matrix_after_it(graph, fragile):
         assert (D @ x).tobytes() == first.tobytes()
 
 
-def do_for(seconds):
-    time.sleep(seconds)
-
-
 def test_a_task_that_waits_for_its_turn_is_waited_for(graph, wanted, fragile):
     [address, _] = fragile.scheduler_info(n_workers=-1)["workers"]
-    other = fragile.submit(do_for, 3 * TIMEOUT_S, workers=[address], pure=False)
+    other = fragile.submit(time.sleep, 3 * TIMEOUT_S, workers=[address], pure=False)
     assert mg.pagerank(graph.on(fragile, timeout=TIMEOUT_S, recover=0)).digest() == wanted
     other.result()
 
@@ -215,9 +207,6 @@ def test_an_ingest_that_hangs(tmp_path, fragile):
     ):
         mg.ingest(lists, tmp_path / "store.zarr", client=fragile, timeout=4 * TIMEOUT_S, memory=1 << 30)
     assert mg.ingest(lists, tmp_path / "store.zarr", client=fragile).info.shape == (100, 100)
-
-
-# --- what is slow ----------------------------------------------------------------------------------------------------
 
 
 def test_a_worker_that_is_slow_is_waited_for(graph, fragile):

@@ -38,9 +38,6 @@ def store(tmp_path_factory):
     return path
 
 
-# --- counts ----------------------------------------------------------------------------------------------------------
-
-
 def test_iterations_are_counted_by_phase(metrics):
     metrics.count_iterations(np.array([[0.002, 0.02], [0.001, 0.001], [0.0, 7e6]]), 600, 80)
     metrics.count_iterations(np.full((3, 1), 0.5), 300, 40)
@@ -81,9 +78,6 @@ def test_promtool_has_nothing_to_say(metrics, monkeypatch):
     metrics.count_failure("OptionError")
     checked = run_promtool("check", "metrics", given=collect(metrics).text)
     assert (checked.returncode, checked.stdout) == (0, "")
-
-
-# --- of workers that share this process ------------------------------------------------------------------------------
 
 
 def count_since(before, name, **labels):

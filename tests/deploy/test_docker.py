@@ -44,9 +44,6 @@ def load(path: Path) -> dict[str, Any]:
     return yaml.load(path.read_text(), Loader)
 
 
-# --- valid -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.external
 def test_the_dockerfile_is_valid():
     checked = run_program("hadolint", DOCKERFILE)
@@ -70,9 +67,6 @@ def test_compose_files_are_valid(tmp_path):
 def test_yaml_is_valid():
     checked = lint(*YAML)
     assert checked.returncode == 0, checked.stdout
-
-
-# --- what compose starts ---------------------------------------------------------------------------------------------
 
 
 OWN = f"mgspmv:{PROJECT['project']['version']}"
@@ -149,9 +143,6 @@ def test_grafana_finds_prometheus_and_the_dashboard():
     assert f"{provider['options']['path']}/mgspmv.json" in mounted
 
 
-# --- the image -------------------------------------------------------------------------------------------------------
-
-
 def find_json(name: str) -> list[str]:
     """Words of the last instruction of a name."""
     text = next(text for instruction, text in reversed(STEPS) if instruction == name)
@@ -166,9 +157,6 @@ def test_the_context_has_what_is_copied_and_nothing_else():
     copied = [text.split()[:-1] for name, text in STEPS if name == "COPY" and not text.startswith("--from")]
     assert sorted(allowed) == sorted(chain(*copied))
     assert all((ROOT / name).exists() for name in allowed)
-
-
-# --- constraints -----------------------------------------------------------------------------------------------------
 
 
 CONSTRAINTS = (DEPLOY / "docker" / "constraints.txt").read_text()

@@ -49,9 +49,6 @@ Object = dict[str, Any]
 kubernetes_validate.utils.schema_contents = cache(kubernetes_validate.utils.schema_contents)  # megabytes each time
 
 
-# --- objects ---------------------------------------------------------------------------------------------------------
-
-
 def render(folder: Path) -> list[Object]:
     """The objects that a kustomization makes; fails with what kubectl says where it makes none."""
     done = run_program("kubectl", "kustomize", folder)
@@ -101,9 +98,6 @@ def read_container(pod: Object) -> tuple[Object, dict[str, str], dict[str, int],
     mounts = {each["mountPath"]: volumes[each["name"]] | each for each in container["volumeMounts"]}
     variables = {each["name"]: each["value"] for each in container.get("env", ())}
     return container, variables, {each["name"]: each["containerPort"] for each in container.get("ports", ())}, mounts
-
-
-# --- checks ----------------------------------------------------------------------------------------------------------
 
 
 def check_schema(each: Object) -> None:
@@ -247,9 +241,6 @@ def check_resources(pod: Object) -> None:
     assert (n_gpus is not None) == (words[:2] == ["dask", "cuda"]), "GPUs are of who computes on them"
     threads = [int(word.partition("=")[2]) for word in words if word.startswith("--nthreads=")]
     assert [str(n * int(n_gpus or 1)) for n in threads] == [limits.get("cpu")] * len(threads), "threads and processors"
-
-
-# --- tests -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,6 @@ def list_targets():
     return [(title, target) for title, panel in DRAWN.items() for target in panel["targets"]]
 
 
-# --- keys that Grafana knows -----------------------------------------------------------------------------------------
-
 OWN = {
     "templating.list.definition": "Grafana's page of variables writes it",
     "annotations.list.titleFormat": "of annotations by Prometheus",
@@ -105,9 +103,6 @@ def test_grafana_knows_all_keys():
     broken["refesh"] = broken.pop("refresh")
     broken["panels"][-1]["optoins"] = broken["panels"][-1].pop("options")
     assert list_unknown(broken) == {*OWN, "refesh", "panels.optoins"}
-
-
-# --- queries ---------------------------------------------------------------------------------------------------------
 
 
 def fill(expression):

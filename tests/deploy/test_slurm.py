@@ -117,9 +117,6 @@ def test_a_job_without_a_command_says_what_is_wanted(slurm, tmp_path):
     assert "wanted a command, such as: sbatch mgspmv.sbatch pagerank" in said
 
 
-# --- what Slurm is told ----------------------------------------------------------------------------------------------
-
-
 def check_directives(slurm: Slurm, text: str, folder: Path) -> str:
     """What Slurm says of a script that it is not to queue."""
     (folder / "script").write_text(text)

@@ -51,9 +51,6 @@ def read_unit(text: str) -> dict[str, dict[str, list[str]]]:
     return sections
 
 
-# --- what it says ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.external("systemd-analyze")
 def test_it_is_valid(tmp_path):
     assert verify(TEXT, tmp_path) == ""
@@ -73,9 +70,6 @@ def test_gpus_are_visible():
     """ProtectClock hides them before systemd 253, by a list of devices of its own."""
     closing = {"PrivateDevices", "ProtectClock", "DevicePolicy", "DeviceAllow"}
     assert not closing & read_unit(TEXT)["Service"].keys()
-
-
-# --- what it starts --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -84,9 +84,6 @@ def test_scenes_name_what_is_on_their_pages() -> None:
         check_scene(read_page(name), scene)
 
 
-# --- docstrings ------------------------------------------------------------------------------------------------------
-
-
 def list_docstrings() -> Iterator[tuple[str, str]]:
     """All of the package that have examples, with where they are."""
     for path in sorted((ROOT / "mgspmv").rglob("*.py")):

@@ -7,16 +7,7 @@ import re
 import pytest
 
 import mgspmv as mg
-from benchmarks.sizing_model import (
-    EDGES,
-    PAGE,
-    count_vertices,
-    describe,
-    make_tables,
-    plan,
-    put_tables,
-    read_measured,
-)
+from benchmarks.sizing_model import EDGES, PAGE, count_vertices, describe, make_tables, plan, put_tables, read_measured
 
 SCALING = "measured/h200-scaling.md"
 

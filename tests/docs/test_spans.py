@@ -38,9 +38,6 @@ def find_wrong(texts: Iterable[Text], check: Callable[[str], None]) -> list[str]
     return wrong
 
 
-# --- what is checked of a page ---------------------------------------------------------------------------------------
-
-
 def find_usages(page: Page) -> list[Text]:
     """Commands in running text, and in indented blocks, in which several may stand side by side."""
     return [text for text in (*page.spans, *_cut_synopses(page)) if text.text.startswith(PROGRAMS)]
@@ -77,9 +74,6 @@ def find_dead_links(page: Page, read: Callable[[str], Page] = read_page) -> list
         elif anchor and anchor not in (read(str(target.relative_to(ROOT))) if path else page).anchors:
             wrong.append(str(link.fail(f"there is no heading {link.text}")))
     return wrong
-
-
-# --- tests -----------------------------------------------------------------------------------------------------------
 
 
 def test_commands_in_text_exist() -> None:

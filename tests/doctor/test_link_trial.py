@@ -60,9 +60,6 @@ def test_who_fails_is_named_and_nothing_is_left(trio, monkeypatch, in_process):
     assert wait_for(lambda: not find_held(in_process(3)))
 
 
-# --- devices ---------------------------------------------------------------------------------------------------------
-
-
 class PlayedGroup:
     """As `NcclGroup`, whose messages go over the links."""
 

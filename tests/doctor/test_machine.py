@@ -17,9 +17,6 @@ from mgspmv.doctor.machine import check_folders, check_limits, check_packages, c
 Usage = namedtuple("Usage", "total used free")
 
 
-# --- packages --------------------------------------------------------------------------------------------------------
-
-
 def install(monkeypatch, **installed):
     """Have these distributions, each with its requirements, and no others."""
     found = {name.replace("_", "-"): told for name, told in installed.items()}
@@ -53,9 +50,6 @@ def test_packages_that_do_not(installed, problem, monkeypatch):
     assert problem in found.found
 
 
-# --- limits ----------------------------------------------------------------------------------------------------------
-
-
 def find_limits() -> dict[str, str]:
     """The status of each finding, by a word of it."""
     found = list(check_limits())
@@ -87,9 +81,6 @@ def test_the_control_group_limits_processes(monkeypatch, tmp_path):
     assert find_limits()["processes"] == "warning"
 
 
-# --- folders ---------------------------------------------------------------------------------------------------------
-
-
 def find_folders() -> dict[str, str]:
     return {finding.values["folder"]: finding.status for finding in check_folders()}
 
@@ -114,9 +105,6 @@ def test_folders_that_cannot_be_written(monkeypatch, tmp_path):
     assert (scratch.status, cache.status) == ("wrong", "warning")
     assert "TMPDIR" in scratch.remedy
     assert "MGSPMV_CACHE" in cache.remedy
-
-
-# --- stores ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])

@@ -125,9 +125,6 @@ def test_pieces_of_the_indices_are_renumbered_each_once(monkeypatch, threads):
         assert halo.needed[2] is not None
 
 
-# --- what is held ----------------------------------------------------------------------------------------------------
-
-
 def test_workers_without_rows_need_nothing_and_nothing_is_needed_of_them():
     bounds = (0, 0, 3, 3, 40, 40)
     for rank in range(5):
@@ -139,9 +136,6 @@ def test_workers_without_rows_need_nothing_and_nothing_is_needed_of_them():
         if start == stop:
             assert halo.starts[-1] == 0
             assert halo.select(np.ones(40)).shape == (0,)
-
-
-# --- asking ----------------------------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.booleans(), max_size=40))

@@ -15,15 +15,7 @@ import pytest
 
 from mgspmv.errors import ClusterError, RunAbortedError, WorkerLostError
 from mgspmv.exchange import nccl as module
-from mgspmv.exchange.nccl import (
-    NcclGroup,
-    await_ends,
-    find_nccl_problem,
-    find_stuck,
-    greet,
-    join_group,
-    let_go,
-)
+from mgspmv.exchange.nccl import NcclGroup, await_ends, find_nccl_problem, find_stuck, greet, join_group, let_go
 from mgspmv.heartbeat import make_heartbeat
 from tests.support.nccl import (
     Failing,
@@ -37,8 +29,6 @@ from tests.support.nccl import (
 )
 from tests.support.peers import StuckError
 from tests.support.waiting import HANG_S, wait_for
-
-# --- exchanging ------------------------------------------------------------------------------------------------------
 
 BOUNDS = {
     "one": (0, 5),
@@ -104,9 +94,6 @@ def test_what_is_closed_gives_back_its_memory_before_the_next_connects(nccl):
     assert order == ["closed", "connects"]
 
 
-# --- waiting ---------------------------------------------------------------------------------------------------------
-
-
 def leave_alone(nccl):
     """A group of two of which only the first sends."""
     group, _ = start_groups(nccl, 2)
@@ -159,9 +146,6 @@ def test_an_error_of_nccl_while_enqueuing_ends_the_group(nccl, monkeypatch, at):
     assert (group.is_alive, communicator.n_aborted) == (False, 1)
     nccl.groupStart()  # the group of messages was ended too
     nccl.groupEnd()
-
-
-# --- connecting ------------------------------------------------------------------------------------------------------
 
 
 def test_nccl_that_cannot_connect(nccl):
@@ -243,9 +227,6 @@ def test_what_is_given_up_before_it_connects_does_not_connect(nccl):
     assert ranks == []
 
 
-# --- ending what does not end ----------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def endless(nccl, monkeypatch):
     """A device that does not come to rest until it is told to."""
@@ -303,9 +284,6 @@ def test_memory_is_given_back_when_the_device_has_come_to_rest(nccl, endless):
     assert freed == [9]
 
 
-# --- who hangs, and who waits ----------------------------------------------------------------------------------------
-
-
 def follow(group, nccl, stages, looks):
     """What the marks of a wait say at each look: how many there were, and whether it waits for others."""
     seen = []
@@ -331,9 +309,6 @@ def test_a_device_that_is_at_work_does_not_wait_for_others(nccl):
     assert (0, False) in seen[:30]
     assert seen[29] == (1, False)  # two of four are done: the second product is under way
     assert seen[-1] == (2, True)  # and now it is, and the slices of others are missing
-
-
-# --- joining ---------------------------------------------------------------------------------------------------------
 
 
 class PlayedLinks:
@@ -427,9 +402,6 @@ def test_a_group_that_one_has_not_is_made_anew_by_all(nccl, rank, lost):
     check_exchange(nccl, groups)
 
 
-# --- the network that NCCL takes -------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def seen(nccl):
     """What the environment says of the network whenever NCCL is used."""
@@ -455,9 +427,6 @@ def test_with_tls_nccl_stays_on_the_host(nccl, seen, monkeypatch, is_encrypted, 
         monkeypatch.setenv("NCCL_SOCKET_IFNAME", said)
     join_all([None] * 3, networks=networks, is_encrypted=is_encrypted)
     assert seen == [wanted] * 4, "of a unique id and three communicators"
-
-
-# --- without NCCL ----------------------------------------------------------------------------------------------------
 
 
 def test_what_is_missing_is_named(nccl):

@@ -69,9 +69,6 @@ BOUNDS = {
 }
 
 
-# --- exchanging ------------------------------------------------------------------------------------------------------
-
-
 def check_slices(bounds, last):
     n, n_workers = bounds[-1], len(bounds) - 1
     for seed in range(3):
@@ -196,9 +193,6 @@ def test_a_worker_that_gives_up_leaves_the_others_waiting():
         run_workers(network, 3, work)
 
 
-# --- sums and times --------------------------------------------------------------------------------------------------
-
-
 def test_sums_are_exact_whatever_their_size():
     """Each fits an int64, their sum does not; no float64 tells the last digits."""
     n_workers = 5
@@ -227,9 +221,6 @@ def test_who_is_faster_than_the_slowest_waits_for_it(other_s, waits):
     transport = make_transport(Late(), [Halo(rank, (0, 1, 2), (None, None)) for rank in range(2)], 0)
     transport.exchange_columns([StepSums()])
     assert (transport.waited_s >= 0.1) is waits
-
-
-# --- opening again ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("small", [0, 1000], ids=["arrays", "bytes"])

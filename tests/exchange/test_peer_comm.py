@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import queue
-import socket
 import threading
 import time
 from contextlib import ExitStack, closing
@@ -18,6 +17,7 @@ from mgspmv.errors import RunAbortedError, WorkerLostError, WorkerTimeoutError
 from mgspmv.exchange.peer_comm import LINK_OP, Member, PeerComm, RunSpec
 from mgspmv.heartbeat import make_heartbeat
 from tests.support.clusters import start_cluster
+from tests.support.ports import find_free_port
 from tests.support.waiting import HANG_S, wait_for
 
 RUNS = (f"run {k}" for k in count())
@@ -147,9 +147,6 @@ def equal(found, wanted):
     )
 
 
-# --- connecting ------------------------------------------------------------------------------------------------------
-
-
 @over_both
 def test_everybody_has_the_hello_of_everybody(make_run):
     run = make_run(3)
@@ -190,9 +187,7 @@ def test_a_run_that_the_other_worker_does_not_know(make_run):
 
 
 def test_a_worker_that_is_not_there_is_named(make_run, workers):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    address = f"tcp://127.0.0.1:{find_free_port()}"
     members = [Member(0, workers[0].address), Member("gone", address)]
     run = make_run(1, patience=0.5, members=members)
     with pytest.raises((WorkerLostError, WorkerTimeoutError), match=rf"^worker gone \({address}\) ") as caught:
@@ -216,9 +211,6 @@ def test_a_worker_that_does_not_say_hello_is_named(make_run):
         other.join(HANG_S)
 
 
-# --- messages --------------------------------------------------------------------------------------------------------
-
-
 @over_both
 def test_messages_arrive_whole_and_once(make_run):
     run = make_run(3)
@@ -239,9 +231,6 @@ def test_messages_arrive_whole_and_once(make_run):
             received[sender][message["number"]] = message
         for other in others:
             assert all(equal(received[other][wanted["number"]], wanted) for wanted in sent[other])
-
-
-# --- workers that are lost or silent ---------------------------------------------------------------------------------
 
 
 @over_both
@@ -296,9 +285,6 @@ def test_a_silent_worker_is_named_and_one_that_is_busy_is_not(make_run):
     assert isinstance(caught.value, TimeoutError)
 
 
-# --- workers that hang -----------------------------------------------------------------------------------------------
-
-
 def work(links, phase, go_on):
     """A task of the run that does nothing until it is told to."""
     with links.active(phase) as marks:
@@ -333,9 +319,6 @@ def test_a_worker_that_waits_gets_on_as_long_as_another_is_at_work(make_run):
     assert (watched[0].n, watched[0].waits) == (n_seen + 1, False)
     go_on.set()
     working.result()
-
-
-# --- the end ---------------------------------------------------------------------------------------------------------
 
 
 @over_both

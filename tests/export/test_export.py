@@ -22,12 +22,7 @@ import zarr
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
-from mgspmv.errors import (
-    CapacityError,
-    ChecksumError,
-    OptionError,
-    StoreExistsError,
-)
+from mgspmv.errors import CapacityError, ChecksumError, OptionError, StoreExistsError
 from mgspmv.export.export import SUFFIXES
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.store.read import open_store, read_recorded
@@ -71,9 +66,6 @@ def set_sizes(patch, *, chunk, pointers, names):
     for module in ("ingest.stored", "export.arrays"):
         patch.setattr(sys.modules[f"mgspmv.{module}"], "PIECE_ROWS", pointers)
     patch.setattr(sys.modules["mgspmv.export.groups"], "NAMES", names)
-
-
-# --- there and back --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -237,9 +229,6 @@ def test_a_graph_is_not_transposed_where_columns_can_be_written(tmp_path):
             assert np.array_equal(found.indices, open_store(tmp_path / f"{kind}.zarr").read_array("indices"))
 
 
-# --- where it goes ---------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def store(tmp_path):
     mg.generate("rmat", tmp_path / "a.zarr", scale=7, weights=True)
@@ -337,9 +326,6 @@ def interrupt_late(phase, done, total):
         raise KeyboardInterrupt
 
 
-# --- how -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("format", FORMATS)
 def test_the_same_bytes_whatever_the_threads(tmp_path, format):
     for order in ("none", "degree"):
@@ -394,9 +380,6 @@ def test_an_order_for_which_there_is_no_memory(tmp_path, format, monkeypatch):
     with pytest.raises(CapacityError, match=r"reordering .*a.zarr needs .* raise memory="):
         mg.export(tmp_path / "a.zarr", tmp_path / name_target(format), format=format)
     assert not (tmp_path / name_target(format)).exists()
-
-
-# --- what is wrong ---------------------------------------------------------------------------------------------------
 
 
 def test_a_list_of_vertices_that_is_there(store, tmp_path):

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 from mgspmv.errors import SourceError
 from mgspmv.ingest.source import Layout
 from mgspmv.model import CooBatch, IngestOptions
-from tests.support.arrays import build_matrix, transpose_arrays
+from tests.support.arrays import build_matrix
 from tests.support.matrices import GRAPHS, HARD
 
 VALUES = {"values": np.float64, "pattern": None}
@@ -72,9 +72,6 @@ def sum_dense(hard, values=True):
     return dense
 
 
-# --- sorting ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
 def test_entries_at_the_same_place_keep_the_order_of_the_source(size):
     for name, hard in HARD.items():
@@ -122,23 +119,6 @@ def test_numbers_outside_the_shape(entry):
     with pytest.raises(SourceError) as caught:
         build(ListSource([(0, 0, 1.0), entry], (2, 3)))
     assert str(caught.value) == f"the list: {what} {number} is outside 0..{size - 1}"
-
-
-# --- transpose -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("values", [np.float64, np.float32, None], ids=["float64", "float32", "pattern"])
-def test_transpose(values):
-    for name, hard in HARD.items():
-        matrix = build_hard(hard, values=values, duplicates="keep")
-        turned = transpose_arrays(matrix)
-        check_csr(turned)
-        assert turned.shape == matrix.shape[::-1], name
-        assert (turned.vertex_ids, turned.out_degree) == (None, None), name
-        np.testing.assert_array_equal(to_scipy(turned).toarray(), to_scipy(matrix).toarray().T, name)
-        again = transpose_arrays(turned)
-        for one, other in ((again.indptr, matrix.indptr), (again.indices, matrix.indices), (again.data, matrix.data)):
-            np.testing.assert_array_equal(one, other, name)
 
 
 # --- duplicates ------------------------------------------------------------------------------------------------------
@@ -194,9 +174,6 @@ def test_entries_at_the_ends_of_neighboring_rows_are_no_duplicates():
         assert matrix.data.tolist() == [1.0, 2.0, 3.0], rule
 
 
-# --- self loops, symmetry --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
 def test_self_loops(values):
     for name, hard in HARD.items():
@@ -234,11 +211,6 @@ def test_symmetrize_comes_before_duplicates():
         build(ListSource(both, (2, 2)), symmetrize=True, duplicates="error")
 
 
-def test_self_loops_are_dropped_with_symmetrize():
-    matrix = build(ListSource([(0, 1, 2.0), (1, 1, 7.0)], (2, 2)), symmetrize=True, self_loops="drop")
-    assert to_scipy(matrix).toarray().tolist() == [[0, 2], [2, 0]]
-
-
 @pytest.mark.parametrize(
     ("options", "needs"),
     [
@@ -253,9 +225,6 @@ def test_what_needs_a_square_matrix(options, needs):
     assert str(caught.value) == (
         f"the list: {needs} needs a square matrix, but this one has 2 rows and 3 columns; ingest it with kind='matrix'"
     )
-
-
-# --- values ----------------------------------------------------------------------------------------------------------
 
 
 def test_large_integers_are_kept():

@@ -88,9 +88,6 @@ def test_counts_of_what_goes_to_files(tmp_path, monkeypatch):
         assert report.weight_range == (weights[off].min(), weights[off].max())
 
 
-# --- columns ---------------------------------------------------------------------------------------------------------
-
-
 def test_columns_of_tables(tmp_path):
     frame = pd.DataFrame({"time": [5, 6], "to": [1, 2], "from": [2, 3], "cost": [0.5, 2.5]})
     frame.to_parquet(tmp_path / "t.parquet", index=False)
@@ -151,8 +148,6 @@ def test_undirected_and_symmetric_sources(tmp_path):
     assert (report.format, report.n_files, report.weight_range) == ("matrix-market", 1, (-1.5, 5.0))
 
 
-# --- times -----------------------------------------------------------------------------------------------------------
-
 TIMES = {
     "seconds": ([1254192988, 1254203000], "2009-09-29 .. 2009-09-29"),
     "seconds as floats": ([1254192988.0, 1700000000.0], "2009-09-29 .. 2023-11-14"),
@@ -195,12 +190,6 @@ def test_columns_of_times_are_no_weights():
         report_on(frame)
 
 
-# --- parts -----------------------------------------------------------------------------------------------------------
-
-
-# --- what comes after ------------------------------------------------------------------------------------------------
-
-
 def test_a_store_without_a_report():
     made = mg.ingest((np.array([0]), np.array([1]))).info
     assert replace(made, provenance={}).ingest_report is None
@@ -223,8 +212,6 @@ def test_updates(tmp_path):
     assert (inserted.weight, inserted.weight_range, inserted.duplicates) == ((3, "w"), (5.0, 6.0), "sum")
     assert (deleted.n_rows, deleted.n_merged, deleted.n_entries, deleted.weight_range) == (3, 1, 2, None)
 
-
-# --- generated -------------------------------------------------------------------------------------------------------
 
 MODELS = {
     "rmat": {"scale": 6, "seed": 5},

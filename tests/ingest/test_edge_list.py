@@ -22,8 +22,6 @@ from mgspmv.ingest.edge_list import EdgeListSource
 BATCH_BYTES = (1, 7, 2**22)
 """A batch of one line, of a few, and of all."""
 
-# file: vertices, arcs, whether there are weights, least and greatest id where ids are kept
-
 
 def read(path, **options):
     """Arcs as the file has them, weights, layout and batches; codes are led back to ids."""
@@ -78,9 +76,6 @@ def make_error(write):
     return refuse_text
 
 
-# --- published graphs ------------------------------------------------------------------------------------------------
-
-
 # --- round trip ------------------------------------------------------------------------------------------------------
 
 any_id = st.one_of(st.integers(0, 9), st.integers(-(2**63), 2**63 - 1), st.integers(2**20 - 9, 2**20 + 9))
@@ -114,9 +109,6 @@ def test_against_networkx(tmp_path_factory, data):
         assert sorted(graph) == list(range(len(graph)))
     else:
         assert layout.vertex_ids.tolist() == sorted(graph)
-
-
-# --- columns ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -156,9 +148,6 @@ def test_a_name_may_occur_again_anywhere(read_text, make_error, write):
         assert (arcs[:, 0].tolist(), arcs.shape) == (["a", "b"], (2, 5002))
     error = make_error("a b\n" + others, batch_bytes=1000)
     assert (error.line_number, "header=True" in str(error)) == (1, True)
-
-
-# --- ids -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -243,9 +232,6 @@ def test_memory_is_that_of_a_batch_and_not_of_the_text(write):
     n_read, grown_bytes = map(int, subprocess.run(command, check=True, capture_output=True).stdout.split())
     assert n_read == 20_000_000
     assert grown_bytes < 112 * 2**20
-
-
-# --- what is wrong ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,6 @@ WAYS = {
 }
 
 
-# --- the same as ingesting what stays --------------------------------------------------------------------------------
-
-
 @st.composite
 def graphs(draw):
     """A table of arcs, some of them, which vertices stay, a bound, and how it is ingested."""
@@ -210,9 +207,6 @@ def test_rows_without_a_listed_edge_are_not_read(small):
     assert read_indices(without_edges=[(3, 2)]) == (349, {*range(50)})
 
 
-# --- memory ----------------------------------------------------------------------------------------------------------
-
-
 def test_edges_must_fit(small):
     ends = np.arange(40), np.arange(1, 41)
     place = mg.ingest((*ends, np.ones(40)), transpose=True)
@@ -251,9 +245,6 @@ def test_looking_edges_up_takes_what_is_counted(order, symmetrize, kept):
         assert tracemalloc.get_traced_memory()[1] <= chosen.nbytes + 100 * n
     finally:
         tracemalloc.stop()
-
-
-# --- what is refused -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -349,9 +340,6 @@ def test_what_is_refused(places, name, options, message):
         mg.subgraph(places[name], target, **options)
     with pytest.raises(StoreNotFoundError):
         open_store(target)
-
-
-# --- files of edges --------------------------------------------------------------------------------------------------
 
 
 def test_edges_are_read(tmp_path):

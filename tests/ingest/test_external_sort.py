@@ -96,9 +96,6 @@ def make_batches(n, shape, *, size=50, values=np.float64, dtype=np.int32, seed=0
     return batches
 
 
-# --- sorting ---------------------------------------------------------------------------------------------------------
-
-
 @cover_pairs(
     shape={f"{rows}x{cols}": (rows, cols) for rows, cols in [(1, 3000), (3000, 1), (30, 50), (300, 200), (40_000, 3)]},
     values=[None, np.float64, np.float32, np.int64],
@@ -164,9 +161,6 @@ def test_codes_are_numbered(small, memory):
 def test_no_entries():
     assert [a.tolist() for a in sort([], (3, 3))[:2]] == [[0, 0, 0, 0], []]
     assert check([CooBatch(np.zeros(0, np.int32), np.zeros(0, np.int32), None)], (2, 2)) == ([], 0)
-
-
-# --- memory ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_row_that_does_not_fit_is_sorted_by_its_columns(small):
@@ -273,9 +267,6 @@ def test_memory_that_is_wanted_elsewhere(small, less):
         sorter.reserve(less)
         assert has_spilled(sorter) == (less > 0)
         assert sum(b.nnz for b in sorter.blocks((50, 50))) == 300
-
-
-# --- work of several threads -----------------------------------------------------------------------------------------
 
 
 def test_an_error_comes_in_its_turn_and_ends_the_rest():

@@ -62,9 +62,6 @@ def read(source):
     return list(zip(rows.tolist(), cols.tolist(), *values, strict=True)), layout
 
 
-# --- which files -----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def tree(tmp_path):
     for name in ("b.csv", "a.csv", "a10.csv", "a9.csv", "_SUCCESS", ".b.csv.crc", "c.txt", "x/d.csv", "x/_tmp/e.csv"):
@@ -178,9 +175,6 @@ def test_what_is_not_there_is_left_to_the_reader(tmp_path):
     assert find_files(tmp_path) == [f"{tmp_path}/gone"]
 
 
-# --- edge lists ------------------------------------------------------------------------------------------------------
-
-
 def test_edge_lists_follow_each_other(write):
     """Each with its own comments, columns' names, line ends, and compression."""
     folder = write(
@@ -252,9 +246,6 @@ def test_one_file_is_open_at_a_time(write):
     assert find_open(folder) == []
 
 
-# --- other formats ---------------------------------------------------------------------------------------------------
-
-
 def write_table(path, *columns, names=("src", "dst", "weight")):
     path.parent.mkdir(exist_ok=True)
     pq.write_table(pa.table(list(columns), names=list(names[: len(columns)])), path)
@@ -296,6 +287,3 @@ def test_matrices_are_read_one_at_a_time(tmp_path):
         with pytest.raises(SourceError, match=f"2 files of the format {format} cannot be combined"):
             open_source(tmp_path / f"*.{suffix}")
         assert mg.ingest(tmp_path / f"a*.{suffix}").info.nnz == 2
-
-
-# --- commands and definitions ----------------------------------------------------------------------------------------

@@ -124,9 +124,6 @@ def test_the_index_is_not_looked_at():
     assert read(frame)[:3] == read(frame.reset_index(drop=True))[:3]
 
 
-# --- Dask ------------------------------------------------------------------------------------------------------------
-
-
 def make_partition(k, computed):
     computed.append(k)
     return pd.DataFrame({"src": [k] * (k % 3), "dst": [0] * (k % 3)})
@@ -187,8 +184,6 @@ def test_partitions_of_other_types():
         read(frame)
 
 
-# --- what is wrong ---------------------------------------------------------------------------------------------------
-
 TABLES = {
     "one column": ({"a": [1]}, {}, r"expected columns of sources and targets, found 1: a"),
     "four columns": ({name: [1] for name in "abcd"}, {}, r"found 4: a, b, c, d; choose the columns with columns="),
@@ -244,9 +239,6 @@ def test_no_library_is_imported_to_see_what_an_object_is():
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout == "set()\n"
-
-
-# --- arrays ----------------------------------------------------------------------------------------------------------
 
 
 @cover_pairs(dtype=["int32", "int64", "uint32", "uint64", ">i8"], spread=[1, 3, 10**6], low=[0, 5])

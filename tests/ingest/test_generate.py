@@ -54,9 +54,6 @@ def assert_same(a, b):
         np.testing.assert_array_equal(left, right)
 
 
-# --- the recipe, with Python's integers ------------------------------------------------------------------------------
-
-
 def word(key, t):
     z = (key + (t + 1) * 0x9E3779B97F4A7C15) % WRAP
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % WRAP
@@ -139,9 +136,6 @@ def test_uniform_follows_its_recipe():
         assert batch.values[k] == (word(values, e) // 2**11 + 1) / 2**53
 
 
-# --- what holds for all ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("model", SMALL)
 def test_entries_do_not_depend_on_batches(model):
     for options in ({}, {"weights": True} if model in ("rmat", "uniform") else {"pattern": True}):
@@ -153,9 +147,6 @@ def test_entries_do_not_depend_on_batches(model):
             parts = read_all(source)
             assert (parts[2] is None) == (whole[2] is None)
             assert_same([p for p in parts if p is not None], [w for w in whole if w is not None])
-
-
-# --- random graphs ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", [0, 1, 99])
@@ -182,9 +173,6 @@ def test_all_edges_in_one_quadrant():
     rows, cols, _ = read_all(RmatSource(5, a=0, b=0, c=1.0, scramble=False))
     assert set(rows) == {31}
     assert set(cols) == {0}
-
-
-# --- grids and bands -------------------------------------------------------------------------------------------------
 
 
 def band_of(n, value, diagonal):
@@ -244,9 +232,6 @@ def test_banded_has_all_entries_of_the_band(n, bandwidth):
     for i, j, value in zip(rows.tolist(), cols.tolist(), values.tolist(), strict=True):
         assert value == (word(key, i * (2 * reach + 1) + j - i + reach) // 2**11 + 1) / 2**53
     assert_same(read_all(banded(n, bandwidth, pattern=True))[:2], (rows, cols))
-
-
-# --- refusals --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

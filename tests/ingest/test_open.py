@@ -64,9 +64,6 @@ def test_format_that_the_file_has_not(files, name, format, message):
         list(open_source(files / name, format=format).batches())
 
 
-# --- options of edge lists -------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "source", ["a.mtx", "a.npz", MATRIX, nx.path_graph(3)], ids=["mtx", "npz", "scipy", "networkx"]
 )
@@ -93,9 +90,6 @@ def test_unknown_options(name, hint):
         with pytest.raises(OptionError) as caught:
             open_source(source, **{name: 1})
         assert str(caught.value) == f"ingest has no option {name!r}{hint}"
-
-
-# --- what is inserted and deleted ------------------------------------------------------------------------------------
 
 
 def read_all(source):

@@ -87,8 +87,6 @@ def test_what_only_looks_broken_is_read(tmp_path):
         assert found.tolist() == [[1.5, 0, 0], [0, 0, -2], [400, 0, 0]], name
 
 
-# --- fuzzing ---------------------------------------------------------------------------------------------------------
-
 SEEDS = {"a.mtx": MATRIX, "e.txt": EDGES, "e.csv": b"a,b,0.5\nb,c,1\n", "a.mtx.gz": gzip.compress(MATRIX, mtime=0)}
 PIECES = st.sampled_from(
     [
@@ -137,8 +135,6 @@ def test_files_with_changes_are_refused_or_whole(tmp_path, file):
     assert mg.verify(store) == []
     assert mg.open_matrix(store).info.digest == info.digest
 
-
-# --- killed ----------------------------------------------------------------------------------------------------------
 
 INGEST = """
     import sys

@@ -72,8 +72,6 @@ def test_vertices_may_be_listed(tmp_path):
         read(write(tmp_path / "e.parquet", [5, 5, 7, 2], [7, 7, 7, 7]), vertices=tmp_path / "v")
 
 
-# --- what is wrong ---------------------------------------------------------------------------------------------------
-
 TABLES = {
     "one column": (([1, 2],), {}, r"expected columns of sources and targets, found 1: src"),
     "no weights": (([1], [2]), {"weights": True}, r"expected a column of weights, found the columns src, dst"),
@@ -126,9 +124,6 @@ def test_files_that_are_cut_short(tmp_path):
 def test_options(tmp_path, options, message):
     with pytest.raises(OptionError, match=message):
         open_source(write(tmp_path / "e.parquet", *EDGES), **options)
-
-
-# --- how it is read --------------------------------------------------------------------------------------------------
 
 
 def test_memory_does_not_grow_with_the_row_group(tmp_path, monkeypatch):

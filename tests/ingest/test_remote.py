@@ -46,9 +46,6 @@ def read_text(url):
         return b"".join(chunk.data for chunk in text.chunks()), text.provenance()
 
 
-# --- a web server ----------------------------------------------------------------------------------------------------
-
-
 class Web:
     """A web server of files that are in memory, and how it behaves."""
 
@@ -255,9 +252,6 @@ def test_a_connection_that_breaks_in_a_parquet_table(web, table, monkeypatch):
         list(batches)
 
 
-# --- what fails ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("status", "error", "message"),
     [
@@ -320,9 +314,6 @@ def test_a_file_that_changes_while_it_is_read(web):
         read_text(f"{web.url}/e")
 
 
-# --- S3 --------------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def s3():
     """The file system of an S3 that runs here, where there is a bucket."""
@@ -375,9 +366,6 @@ def test_an_object_that_is_replaced_while_it_is_read(s3, bucket, monkeypatch):
     with pytest.raises(SourceError, match=r"/e: cannot be read: .*Etag .* no longer exists.*; check the address"):
         read_text(f"s3://{bucket}/e")
     assert len(starts) > 1
-
-
-# --- libraries that are not there ------------------------------------------------------------------------------------
 
 
 # --- changes ---------------------------------------------------------------------------------------------------------

@@ -40,8 +40,6 @@ def small(monkeypatch):
     shrink(monkeypatch, **SMALL)
 
 
-# --- the same as ingesting what stays --------------------------------------------------------------------------------
-
 WEIGHTS = {"float64": [0.1, 1 / 3, 2.5, 1e16, -4.0], "float32": [0.1, 1 / 3, 2.5, -4.0], "int64": [1, 2, 7, -4, 2**60]}
 
 
@@ -251,9 +249,6 @@ def test_columns_are_added_up_in_as_many_ranges_as_the_memory_is_for(small):
     assert find_table_bytes(stored.info, selects=False) == 0
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def places():
     ends = np.array([1, 2, 3]), np.array([2, 3, 4])
@@ -306,9 +301,6 @@ def test_what_is_refused(places, name, options, error, message):
         mg.subgraph(places[name], target, **options)
     with pytest.raises(StoreNotFoundError):
         open_store(target)
-
-
-# --- files of vertices -----------------------------------------------------------------------------------------------
 
 
 CITIES = """New York,Los Angeles

@@ -103,8 +103,6 @@ def test_files_of_different_types(tmp_path):
         assert mg.ingest(paths).info.digest == mg.ingest(whole).info.digest
 
 
-# --- what is missing -------------------------------------------------------------------------------------------------
-
 MISSING = {
     "a null in a dictionary": (make_table(to_dictionary(pa.array(NAMES), pa.array(["a", None, "b"])), OTHERS), 1),
     "a null in a dictionary of integers": (make_table(to_dictionary(pa.array([1, 2]), pa.array([None, 2])), [1, 2]), 1),
@@ -146,9 +144,6 @@ def test_missing_numbers_in_arrays():
                 open_source(arrays)  # fmt: skip
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
-
-
 ARRAYS = {
     "numbers and names in one list": (
         (["a", 1], ["a", "b"]),
@@ -156,11 +151,6 @@ ARRAYS = {
     ),
     "numbers too large": ((np.array([1, 2**64]), [1, 2]), "src must hold only integers or only strings, .* too large"),
     "objects": ((["a"], np.array([object()])), "dst must hold only integers or only strings, Arrow cannot convert it"),
-    "other lengths": ((NAMES, OTHERS[:2]), "src has 3 entries but dst has 2; pass arrays of equal length"),
-    "other lengths of weights": (
-        (NAMES, OTHERS, [1]),
-        "src has 3 entries but weights has 1; pass arrays of equal length",
-    ),
     "a list of lists": ([["a", "b"], ["b", "c"]], "cannot read an object of type builtins.list as a matrix or graph"),
 }
 

@@ -106,8 +106,6 @@ def test_what_programs_write(tmp_path, name):
         assert b"".join(chunk.data for chunk in found.chunks()) == text
 
 
-# --- members of several sorts ----------------------------------------------------------------------------------------
-
 A, B, C = (TEXT[k : k + 20_000] for k in (0, 20_000, 40_000))
 MIXED = {
     "gzip in bgzf": (write_bgzf(A) + gzip.compress(B) + write_bgzf(C), A + B + C),
@@ -131,9 +129,6 @@ def test_members_are_read_to_the_last(name):
 def test_members_of_several_sorts(name):
     stored, text = MIXED[name]
     assert unpack_all(stored) == text
-
-
-# --- what is damaged -------------------------------------------------------------------------------------------------
 
 
 def make_error(tmp_path, stored):

@@ -25,7 +25,7 @@ from tests.support.arrays import read_arrays
 from tests.support.hearing import on_phases
 from tests.support.pairwise import cover_pairs
 from tests.support.shrinking import shrink
-from tests.support.stores import Crash, CrashingStore
+from tests.support.stores import Crash, CrashingStore, check_same
 
 SMALL = {
     "store__chunks": {"CHUNK_ELEMENTS": 7},
@@ -56,8 +56,6 @@ def read_entries(place, version=None):
     values = found.data.tolist()
     return sorted(((i, j) if ids is None else (ids[i], ids[j])) + (v,) for (i, j), v in zip(ends, values, strict=True))
 
-
-# --- the same as ingesting the edited list ---------------------------------------------------------------------------
 
 IDS = {"numbers": int, "int64": lambda k: 1000 * k - 3, "string": lambda k: f"v{k}"}
 WEIGHTS = st.sampled_from([0.1, 0.2, 0.3, 1e16, -1e16, 1 / 3, 2.5])
@@ -114,8 +112,7 @@ def check_history(tmp_path, history, kind, weighted, symmetrize, **options):
             (tmp_path / "ids").write_text("".join(f"{IDS[kind](i)}\n" for i in named))
             reading["vertices"] = tmp_path / "ids"
         wanted = mg.ingest(write_list(path, edges, kind, weighted), **reading, **options).info
-        for field in ("digest", "nnz", "shape", "dtype", "nbytes", "min_weight", "vertex_ids", "duplicates", "kind"):
-            assert getattr(info, field) == getattr(wanted, field), field
+        check_same(info, wanted)
         assert mg.verify(place) == []
         digests += [] if info.digest == digests[-1] else [info.digest]
         versions = mg.list_versions(place)
@@ -267,8 +264,6 @@ def test_ids_within_a_gibibyte(tmp_path, kind):
     assert int(peak) <= 1.1 * 2**30
 
 
-# --- rules -----------------------------------------------------------------------------------------------------------
-
 RULES = {
     "sum": [(0, 1, 7.0), (1, 2, 2.0)],
     "first": [(0, 1, 3.0), (1, 2, 2.0)],
@@ -325,9 +320,6 @@ def test_a_stochastic_matrix_stays_one():
         mg.update(place, insert=half)
     mg.update(place, insert=half, delete=sp.coo_array(([1], ([0], [1])), shape=(2, 2)))
     assert read_entries(place) == [(0, 0, 0.5), (0, 1, 0.25), (1, 0, 0.5), (1, 1, 0.75)]
-
-
-# --- which rows and columns ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -438,9 +430,6 @@ def test_edges_of_a_matrix_and_a_matrix_of_vertices():
         mg.update(named, delete=sp.eye_array(3))
 
 
-# --- weights ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64])
 def test_weights_become_those_of_the_store(dtype):
     for inserted in (np.int64, np.float32, np.float64):
@@ -484,9 +473,6 @@ def test_options_of_insertions_that_deletions_do_not_need(tmp_path):
     assert read_entries(place) == [(2, 0, 1.5), (2, 1, 3.0)]
 
 
-# --- what is not there -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("order", ["none", "degree"])
 def test_deletions_that_are_not_there(order):
     mg.ingest(arrays([(5, 6), (6, 9), (9, 6)]), place := MemoryStore(), order=order)
@@ -508,9 +494,6 @@ def test_an_entry_outside_a_matrix_is_not_there(tmp_path):
     assert (info.shape, info.nnz, info.provenance["updates"][-1]["missing"]) == ((3, 3), 2, 1)
     with pytest.raises(SourceError, match=r"the entry \(1, 1\) to delete does not exist"):
         mg.update(place, delete=other, missing="error")
-
-
-# --- stores with an order --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("order", "kind"), [("rcm", "numbers"), ("degree", "int64"), ("dealt", "string")])
@@ -541,9 +524,6 @@ def test_an_order_is_of_a_square_matrix():
         mg.update(place, insert=sp.coo_array(([1.0], ([0], [4])), shape=(3, 5)))
 
 
-# --- pieces ----------------------------------------------------------------------------------------------------------
-
-
 def test_a_row_of_many_pieces_and_rows_far_apart(small):
     """One row of 100 entries, in pieces of 7, and entries of which the next is many blocks of rows behind."""
     rows = np.concatenate([np.zeros(100, np.int64), [3, 100, 101, 300]])
@@ -571,9 +551,6 @@ def test_many_entries_at_one_place(small):
         info = mg.update(place, delete=arrays([(1, 1)])).info
         assert info.provenance["updates"][-1]["deleted"] == n + 2
         assert [entry[2] for entry in read_entries(place)] == [0.5] * 6, n
-
-
-# --- versions --------------------------------------------------------------------------------------------------------
 
 
 def make_store(place, n=3):
@@ -642,9 +619,6 @@ def test_options_that_make_no_sense(name):
     with pytest.raises(OptionError, match=message):
         mg.update(place, **options)
     assert len(mg.list_versions(place)) == 1
-
-
-# --- interrupted -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -221,9 +221,6 @@ def test_a_solution_is_by_id():
     assert mg.eigenvector_centrality(A, nstart=solution).status.is_success
 
 
-# --- every argument that is a vector -----------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def graph():
     edges = [("D", "A"), ("A", "B"), ("B", "C"), ("C", "A"), ("A", "C"), ("B", "E")]

@@ -22,12 +22,7 @@ from mgspmv.ingest.entries import sort_source
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.streams import TextStream
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
-from mgspmv.ingest.vertices import (
-    UNKNOWN,
-    ListedIntegers,
-    _list_vertices,
-    read_vertices,
-)
+from mgspmv.ingest.vertices import UNKNOWN, ListedIntegers, _list_vertices, read_vertices
 from mgspmv.model import IngestOptions
 from tests.support.memory import measure_peak
 

@@ -86,9 +86,6 @@ def agree(found, wanted):
 MATRIX = make_scipy(23, 17, seed=4)
 
 
-# --- anndata ---------------------------------------------------------------------------------------------------------
-
-
 def write_anndata(path, matrix, zarr_format=2, **parts):
     with warnings.catch_warnings(), anndata.settings.override(zarr_write_format=zarr_format):
         warnings.simplefilter("ignore")
@@ -133,9 +130,6 @@ def test_anndata_of_truth_is_a_pattern(tmp_path):
     np.testing.assert_array_equal(found.toarray(), matrix.toarray() != 0)
 
 
-# --- where groups are ------------------------------------------------------------------------------------------------
-
-
 def test_zip_files(tmp_path):
     path = write_anndata(tmp_path / "a.zarr", MATRIX, layers={"raw": MATRIX * 2})
     shutil.make_archive(tmp_path / "inner.zarr", "zip", path)
@@ -175,9 +169,6 @@ def test_no_group(tmp_path, path):
         open_source(place)
     assert str(caught.value) == f"{place}: there is no Zarr group; check the path"
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.zarr", "b.zip"]
-
-
-# --- plain CSR -------------------------------------------------------------------------------------------------------
 
 
 def write_csr(path, matrix, zarr_format=3, chunks=5, attributes=None, **arrays):
@@ -243,9 +234,6 @@ def test_long_and_empty_lines(tmp_path):
     with small_batches():
         assert max(len(b.rows) for b in GroupSource(path).batches()) == SMALL_BATCH
     assert agree(read(path)[0], sp.csr_array(dense))
-
-
-# --- binsparse -------------------------------------------------------------------------------------------------------
 
 
 def make_listed(matrix):
@@ -332,8 +320,6 @@ def test_what_was_exported(tmp_path, format, kind, ignore_weights):
     mg.export(tmp_path / "s.zarr", tmp_path / "e.zarr", format=format)
     assert mg.ingest(tmp_path / "e.zarr", kind=kind).info.digest == info.digest
 
-
-# --- what is wrong ---------------------------------------------------------------------------------------------------
 
 ATTRIBUTES = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": [23, 17]}
 CSR_FAULTS = {
@@ -509,9 +495,6 @@ def test_options_suit_plain_arrays_only(tmp_path):
     assert set(GROUP_OPTIONS) == set(GroupSource.__init__.__kwdefaults__) - {"format"}
 
 
-# --- damage ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("name", ["indptr", "indices", "data"])
 def test_damaged_chunks(tmp_path, name, zarr_format):
@@ -588,9 +571,6 @@ def test_links_that_lead_out_of_a_group_are_refused(tmp_path, name):
     (path / name).symlink_to(tmp_path / "moved")
     with pytest.raises(SourceError, match=rf"a.zarr: {name} is a symbolic link that leads out of the store"):
         open_source(path)
-
-
-# --- memory ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", ["csr", "COOR"])

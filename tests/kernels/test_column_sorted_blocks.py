@@ -135,9 +135,6 @@ def test_columns_of_64_bits_are_refused():
         )
 
 
-# --- on a device -----------------------------------------------------------------------------------------------------
-
-
 def fetch(made):
     """The row blocks on the host."""
     arrays = {name: getattr(made, name) for name in ("entries", "columns", "values")}
@@ -295,9 +292,6 @@ def test_building_refuses_columns_of_64_bits():
         FormatError, match=r"^kernel 'column-sorted-blocks' counts columns in 32 bits, but the matrix has 2; use ker"
     ):
         build_column_sorted_blocks(block.indptr, 2, read_to_device(block))
-
-
-# --- the survey ------------------------------------------------------------------------------------------------------
 
 
 def survey_in_numpy(block, first_row, last_row) -> Survey:

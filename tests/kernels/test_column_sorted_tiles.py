@@ -100,9 +100,6 @@ def build(block, **options):
         return build_column_sorted_tiles(block, block.data.dtype if block.data is not None else np.float32)
 
 
-# --- what they hold --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("options", [{}, SMALL], ids=["default", "small"])
 @pytest.mark.parametrize("n_cols", [300, 1 << 19], ids=["one window", "several"])
 def test_column_sorted_tiles_hold_skewed_rows(n_cols, options, monkeypatch):
@@ -135,9 +132,6 @@ def test_column_sorted_tiles_hold_any_matrix(lengths, n_cols, height, tile_share
     constants = {"PIECE": piece, "LEAST_ITEM": 1, "LEAST_COPY": 3, "TILE_SHARE": tile_share, "ITEMS": n_items}
     made = build(block, choose_height=lambda *_: height, HUB_SHARE=-1 if orders else 1, **constants)
     check_holds(block, made)
-
-
-# --- how they are cut ------------------------------------------------------------------------------------------------
 
 
 def test_long_rows_are_dealt_to_copies():

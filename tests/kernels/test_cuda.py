@@ -343,9 +343,6 @@ def test_reference_matrices(cupy, ingested, name):
             check(matrix, block, multiply(cupy, bound, x, 1.0, 0.0, y), x, 1.0, 0.0, y)
 
 
-# --- PageRank --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("precision", ["exact", "float64", "float32"])
 def test_ranks_of_an_rmat_graph(cupy, tmp_path, precision):
     A = mg.generate("rmat", tmp_path / "g.zarr", scale=14, edge_factor=16)
@@ -364,9 +361,6 @@ def test_auto_is_the_device(cupy, tmp_path):
     assert "NVIDIA" in mg.pagerank(A).matrix["hardware"]
     x = np.arange(256.0)
     np.testing.assert_allclose(A @ x, mg.spmv(A.on("cpu"), x), rtol=1e-13)
-
-
-# --- reduction and dense products ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

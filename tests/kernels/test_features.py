@@ -39,9 +39,6 @@ def count_diagonals(matrix) -> int:
     return len(np.unique(coo.coords[1].astype(np.int64) - coo.coords[0]))
 
 
-# --- features --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("data", [np.float64, np.float32, None])
 def test_features_of_hard_matrices(data):
     for name, hard in HARD.items():
@@ -82,8 +79,6 @@ def test_features_on_a_device_are_those_on_the_host(name):
         there = features.CsrBlock(0, block.n_cols, *arrays)
         assert find_features(there, np.float32) == find_features(block, np.float32)
 
-
-# --- rules -----------------------------------------------------------------------------------------------------------
 
 CHOSEN = {
     "diagonal": "dia",

@@ -9,15 +9,7 @@ import scipy.sparse as sp
 from mgspmv.errors import FormatError, OptionError
 from mgspmv.kernels import formats
 from mgspmv.kernels.csr_cuts import build_split, build_stream
-from mgspmv.kernels.formats import (
-    build_bsr,
-    build_coo,
-    build_dia,
-    build_ell,
-    build_hyb,
-    build_sell,
-    choose_ell_width,
-)
+from mgspmv.kernels.formats import build_bsr, build_coo, build_dia, build_ell, build_hyb, build_sell, choose_ell_width
 from mgspmv.model import CsrBlock
 from tests.support.blocks import cut_rows, make_block, make_random
 from tests.support.matrices import HARD
@@ -47,9 +39,6 @@ def test_temporaries_are_of_a_piece(build, set_piece):
     set_piece(10_000)
     nbytes = build(block).nbytes
     assert measure_peak(lambda: build(block)) < nbytes + 80 * 10_000 + 64 * 2500 < nbytes + 4 * block.nnz
-
-
-# --- each format -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -105,9 +94,6 @@ def test_sell_sorts_rows_by_length_in_windows_of_1024(n_rows):
     np.testing.assert_array_equal(np.diff(sell.slice_ptr), 32 * np.array(longest))
     assert (sell.indices[sell.data == 0] <= 49).all()
     assert len(sell.indices) == len(sell.data) == sell.slice_ptr[-1]
-
-
-# --- refusals --------------------------------------------------------------------------------------------------------
 
 
 def make_uneven():
@@ -178,9 +164,6 @@ def test_small_matrices_are_not_refused():
     assert build_ell(block).nbytes == 61 * 2000 * 8 > 4 * block.nbytes
     with pytest.raises(FormatError):
         build_ell(make_random([2000, *[0] * 90], 2000, data=np.float32))
-
-
-# --- CuPy ------------------------------------------------------------------------------------------------------------
 
 
 def list_arrays(made):

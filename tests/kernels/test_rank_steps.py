@@ -44,9 +44,6 @@ def test_float64_is_refused(monkeypatch):
         )
 
 
-# --- graphs ----------------------------------------------------------------------------------------------------------
-
-
 def make_weights(block, seed=3):
     """The block with values between 0 and 1."""
     return replace(block, data=np.random.default_rng(seed).random(block.nnz) + 1e-3)
@@ -171,9 +168,6 @@ def check_close(steps, played, sums) -> None:
     assert steps.check_rows().sum == pytest.approx(float(ranks.astype(np.float64).sum()), rel=1e-12)
     assert ranks.dtype == np.float32
     np.testing.assert_allclose(ranks, wanted, rtol=1e-6, atol=1e-6 / len(ranks))
-
-
-# --- steps on a device -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.gpu
@@ -323,9 +317,6 @@ def test_ranks_that_are_not_finite_stop_it(begin, wanted, layout):
     assert steps.advance(2) == []
 
 
-# --- the residual ----------------------------------------------------------------------------------------------------
-
-
 def find_residual(block, vectors, x, mass) -> float:
     """|G(x) - x| in L1 by rational numbers."""
     n, alpha = block.n_rows, Fraction(ALPHA)
@@ -403,9 +394,6 @@ def test_what_a_run_starts_with_is_not_changed():
     assert runs[0] == runs[1] == runs[2]
     assert {name: array.tobytes() for name, array in vars(vectors).items()} == before
     assert {name: array.get().tobytes() for name, array in vars(there).items()} == before
-
-
-# --- layouts on a device ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.gpu

@@ -50,9 +50,6 @@ def check_product(block, kernel, dtype, alpha, beta, seed=3):
     assert (np.abs(y - (alpha * (matrix @ wide) + before)) <= bound).all()
 
 
-# --- hard matrices ---------------------------------------------------------------------------------------------------
-
-
 @cover_pairs(
     kernel=TWINS,
     dtype=[np.float32, np.float64],
@@ -78,9 +75,6 @@ def test_blocks_of_rows_of_hard_matrices(kernel):
         for start, stop in pairwise((0, n // 2, n) if data is None else (*range(n // 2), *range(n // 2, n + 1, 3), n)):
             with naming(name, data, start, stop):
                 check_product(cut_rows(whole, start, stop), kernel, np.float64, -1.5, 0.25)
-
-
-# --- generated matrices ----------------------------------------------------------------------------------------------
 
 
 def to_block(matrix):
@@ -170,9 +164,6 @@ def test_products_of_any_matrix(lengths, n_cols, offset, seed, has_values, piece
                 check_exact(block, kernel)
 
 
-# --- what all must keep ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kernel", TWINS)
 def test_sums_are_made_in_the_dtype_of_x(kernel):
     """1e8 + 1 - 1e8 is 0 in float32."""
@@ -244,9 +235,6 @@ def test_counts_of_a_pattern_have_the_dtype_of_the_precision(kernel):
     block = make_block(HARD["duplicates"], data=None)
     sizes = {p: bind_kernel(block, p, kernel=kernel).nbytes for p in ("float32", "float64", "exact")}
     assert sizes["float32"] < sizes["float64"] == sizes["exact"]
-
-
-# --- the order of summation ------------------------------------------------------------------------------------------
 
 
 def make_floats(lengths, n_cols, dtype, seed=0):

@@ -19,9 +19,6 @@ def make_floats(shape, dtype, seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
-# --- sums ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_sums(dtype):
     for n in SIZES:
@@ -39,9 +36,6 @@ def test_sums_of_what_is_not_finite():
     assert sum_pairwise(x) == np.inf
     x[0] = -np.inf
     assert math.isnan(sum_pairwise(x))
-
-
-# --- y = A x + b -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -12,13 +12,7 @@ from mgspmv.errors import CapacityError, FormatError, OptionError
 from mgspmv.kernels import select
 from mgspmv.kernels.catalogue import KERNELS
 from mgspmv.kernels.cpu import SERIAL_NNZ, CpuBlock, ReferenceBlock, SerialBlock
-from mgspmv.kernels.select import (
-    LEAST_FLOAT32,
-    bind_kernel,
-    bind_product,
-    check_kernel,
-    find_step_layout,
-)
+from mgspmv.kernels.select import LEAST_FLOAT32, bind_kernel, bind_product, check_kernel, find_step_layout
 from mgspmv.model import CsrBlock
 from tests.support.blocks import to_scipy
 

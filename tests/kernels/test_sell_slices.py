@@ -61,9 +61,6 @@ def test_places_are_counted_in_32_bits_without_sign(dtype):
     assert count_places(np.zeros(0, dtype)).tolist() == [0]
 
 
-# --- on a device -----------------------------------------------------------------------------------------------------
-
-
 def check_built(block, made) -> None:
     arrays = {name: getattr(made, name) for name in ("starts", "columns", "values")}
     check_holds(block, replace(made, **{name: None if a is None else a.get() for name, a in arrays.items()}))

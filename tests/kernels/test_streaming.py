@@ -32,8 +32,6 @@ from tests.support.blocks import read_to_device
 from tests.support.matrices import naming
 from tests.support.played import PlayedDevice
 
-# --- which come when -------------------------------------------------------------------------------------------------
-
 
 def test_pieces_that_come_by_are_spread_evenly():
     for n in range(1, 40):
@@ -135,8 +133,6 @@ def test_pieces_are_held_where_there_is_room(held, room, kept, made, pinned, mon
     wanted = {"host": ("host", {k: ("pinned", k) for k in pinned}), "store": ("store", make)}[held]
     assert fetcher == (None if feed.is_kept else wanted)
 
-
-# --- steps -----------------------------------------------------------------------------------------------------------
 
 HELD = pytest.mark.parametrize("held", ["host", "store"])
 KINDS = {
@@ -247,9 +243,6 @@ def test_a_store_that_cannot_be_read_any_more_ends_the_step():
     steps.release()
     assert [steps.start(vectors, UNSTOPPED), *steps.advance(3)] == first
     steps.release()
-
-
-# --- what they are planned by ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.gpu

@@ -141,9 +141,6 @@ def test_what_it_takes_to_tell_that_a_run_begins_is_in_its_start(executor, A, in
             assert solution.seconds["start"] > told_s
 
 
-# --- schedulers that cannot listen -----------------------------------------------------------------------------------
-
-
 def make_matrices(answer):
     """A matrix on a cluster of two workers, whose scheduler answers so."""
     calls = []

@@ -16,12 +16,7 @@ import zarr
 from scipy.io import mmread
 
 import mgspmv as mg
-from mgspmv.errors import (
-    PipelineBusyError,
-    SourceError,
-    SourceNotFoundError,
-    StepsFailedError,
-)
+from mgspmv.errors import PipelineBusyError, SourceError, SourceNotFoundError, StepsFailedError
 from mgspmv.pipeline import RunInterrupted, plan_pipeline, run_pipeline
 from mgspmv.pipeline.records import Records
 from mgspmv.report import load_run, render_report
@@ -30,13 +25,6 @@ from mgspmv.results import load_solution
 from tests.support.definitions import THREE, WEB, find_digests, find_states, list_files, write_definition, write_sources
 
 RUN = WEB + "[run]\ntol = 1e-14\ntop = 2\n"
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_sources(tmp_path)
-    return tmp_path
 
 
 def run(text=None, **options):

@@ -11,16 +11,9 @@ import pytest
 from mgspmv.errors import StepsFailedError
 from mgspmv.pipeline import run_pipeline
 from mgspmv.results import load_solution
-from tests.support.definitions import WEB, find_states, write_definition, write_sources
+from tests.support.definitions import WEB, find_states, write_definition
 
 RUN = WEB + '[run]\nnstart = "previous"\n[output]\nformats = ["zarr", "parquet", "csv"]\n'
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_sources(tmp_path)
-    return tmp_path
 
 
 class TestObjectStores:

@@ -5,19 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from mgspmv.pipeline import plan_pipeline, run_pipeline
-from tests.support.definitions import THREE, WEB, list_files, write_definition, write_sources
+from tests.support.definitions import THREE, WEB, list_files, write_definition
 
 RUN = WEB + "[run]\n"
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_sources(tmp_path)
-    return tmp_path
 
 
 def states(plan):

@@ -8,18 +8,11 @@ import pytest
 
 from mgspmv.errors import PipelineError
 from mgspmv.pipeline.reading import read_pipeline
-from tests.support.definitions import THREE, WEB, write_definition, write_sources
+from tests.support.definitions import THREE, WEB, write_definition
 
 PLACE = re.compile(r"^p\.toml(, as overridden)?: ")
 """Where a problem is."""
 RUN = WEB + "[run]\nalpha = 0.85\ntol = 1e-8\n"
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_sources(tmp_path)
-    return tmp_path
 
 
 def problems_of(text: str, overrides=None) -> list[str]:

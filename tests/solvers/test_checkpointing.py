@@ -106,9 +106,6 @@ def test_what_takes_longer_is_not_queued(clock, keeper):
     assert writers.n_begun == 2
 
 
-# --- places that refuse, or hang --------------------------------------------------------------------------------------
-
-
 def begin_commit(keeper, writers, iteration):
     """Have slices of a state written, and begin to make it current."""
     keeper.every_s = 0.0
@@ -204,9 +201,6 @@ def test_a_run_ends_where_its_place_hangs(graph, place, monkeypatch, word):
 
 def await_shortly(self, await_done, future, limit_s):
     return await_done(self, future, HANG_S if FailingStore.hanging is None else 0.3)
-
-
-# --- steps that a device makes ahead ---------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -67,9 +67,6 @@ def graph():
     return make_graph(make_arcs())
 
 
-# --- real runs -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("vectors", VECTORS.values(), ids=VECTORS)
 def test_real_runs_are_balanced(graph, vectors, precision, checked):
@@ -109,9 +106,6 @@ def test_stochastic_columns_may_be_a_little_off(checked):
     balance = checked[-1][1]
     assert balance.low == pytest.approx(1 - 1e-6 * 0.85 / 0.15, abs=1e-7)
     assert balance.high == pytest.approx(1 + 1e-6 * 0.85 / 0.15, abs=1e-7)
-
-
-# --- runs whose memory fails -----------------------------------------------------------------------------------------
 
 
 class Fault:

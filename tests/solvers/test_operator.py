@@ -32,9 +32,6 @@ def rectangle():
     return own, store_matrix(own, transpose=True)
 
 
-# --- products --------------------------------------------------------------------------------------------------------
-
-
 def test_operator_multiplies_as_the_matrix(rectangle):
     own, A = rectangle
     operator, rng = A.as_linear_operator(), np.random.default_rng(0)
@@ -88,9 +85,6 @@ def test_without_the_transpose():
             use()
 
 
-# --- SciPy's functions -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("use", [lambda A: A, lambda A: A.as_linear_operator(), aslinearoperator])
 def test_scipy_takes_the_matrix_and_its_operator(use):
     own, rng = make_spd(), np.random.default_rng(0)
@@ -124,9 +118,6 @@ def test_real_matrices(name, ingested):
         x, info = cg(A, b, rtol=1e-8)
         assert info == 0
         assert np.linalg.norm(own @ x - b) <= 1e-7 * np.linalg.norm(b)
-
-
-# --- on a cluster ----------------------------------------------------------------------------------------------------
 
 
 def test_operator_of_a_distributed_matrix(in_process, tmp_path):

@@ -52,9 +52,6 @@ def distance(solution, wanted):
     return np.abs(solution.values - wanted).sum()
 
 
-# --- the hard graphs -------------------------------------------------------------------------------------------------
-
-
 STORED = {
     "sums": {"duplicates": "sum", "ignore_weights": False},
     "multigraph": {"duplicates": "keep", "ignore_weights": False},
@@ -86,9 +83,6 @@ def test_ranks_of_hard_graphs(hard_graphs, kind, precision, kernel):
         assert solution.status is Status.COMPLETED, name
         assert distance(solution, wanted) <= min(CLOSE[precision], solution.error_bound_l1 + 1e-14), name
         assert solution.values.dtype == (np.float32 if precision == "float32" else np.float64), name
-
-
-# --- one vector ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -169,9 +163,6 @@ def test_start_is_normalised_and_forgotten(weighted):
     assert distance(mg.pagerank(A, nstart=vector, **FIXED), rank_by_solving(arcs)) <= 1e-13
 
 
-# --- ids -------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("ids", [[5, 3, 11, 2**40, -7], ["e", "c", "Ä", "bb", "a"]], ids=["integers", "strings"])
 def test_networkx_with_weights_personalization_and_dangling(ids):
     rng = np.random.default_rng(2)
@@ -205,9 +196,6 @@ def test_networkx_multigraph():
     wanted = nx.pagerank(graph, tol=1e-16, max_iter=500)
     solution = mg.pagerank(make_graph(graph, duplicates="keep"), tol=1e-15, max_iter=500)
     np.testing.assert_allclose(solution.values, [wanted[v] for v in range(3)], rtol=1e-13)
-
-
-# --- how runs end ----------------------------------------------------------------------------------------------------
 
 
 def changes_of(arcs, n_iterations, norm):
@@ -338,8 +326,6 @@ def test_non_finite_is_never_a_success(name, precision, mode):
     assert mg.pagerank(A, precision=precision, weight=False).status is Status.CONVERGED
 
 
-# --- the error bound -------------------------------------------------------------------------------------------------
-
 SLACK = (1 + 0.85) / (1 - 0.85)
 """|G(x) - x| <= (1 + alpha) |x - x*|, so the bound |G(x) - x| / (1 - alpha) is no more than so many errors."""
 
@@ -406,9 +392,6 @@ def test_error_bound_counts_what_float32_makes_of_tiny_weights(unit):
     assert distance(solution, wanted.values) <= solution.error_bound_l1 < 0.1
 
 
-# --- weights and kinds -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_weights_can_be_left_out(weighted, precision):
     arcs, A = weighted
@@ -439,9 +422,6 @@ def test_stochastic_matrix_is_used_as_it_is(precision):
     assert A.kind == "stochastic"
     solution = mg.pagerank(A, precision=precision, **FIXED)
     assert distance(solution, rank_by_solving(arcs)) <= CLOSE[precision]
-
-
-# --- the same bits everywhere ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -497,9 +477,6 @@ def test_exact_has_the_same_bits_for_a_renumbered_multigraph(has_weights, dangli
     np.testing.assert_array_equal(other.values[new], one.values)
 
 
-# --- what a run tells ------------------------------------------------------------------------------------------------
-
-
 def test_a_solution_tells_what_it_took():
     A = mg.generate("uniform", n_vertices=20_000, n_edges=200_000)
     wanted, began = peak_memory(), time.perf_counter()
@@ -509,9 +486,6 @@ def test_a_solution_tells_what_it_took():
     assert solution.memory.keys() == {"host_peak_bytes", "held_bytes"}
     assert solution.memory["held_bytes"] == list(solution.events[-1].memory_bytes)
     assert wanted <= solution.memory["host_peak_bytes"][0] <= peak_memory()
-
-
-# --- what is refused -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -45,9 +45,6 @@ def run_loop(first, sums, *, mode="l1", tol=None, max_iter=100, n=10, pieces=Non
     return events, loop, steps
 
 
-# --- how it ends -----------------------------------------------------------------------------------------------------
-
-
 def end_of(first, sums, mode, tol, max_iter, n):
     """Iterations and status of a run, in the words of the user's manual."""
     for k, s in enumerate(sums[:max_iter], start=1):

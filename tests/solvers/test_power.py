@@ -27,9 +27,6 @@ def iterate(update, x=(1.0, 0.0, 0.0), matrix=A, **options):
     return outcome, events
 
 
-# --- iterating -------------------------------------------------------------------------------------------------------
-
-
 def test_how_it_ends():
     def halve(y, x):
         return x / 2
@@ -55,9 +52,6 @@ def test_steps_that_are_known_by_their_numbers(of_product, of_vector, added):
     wanted, _ = iterate(lambda y, x: of_product * y + of_vector * x + added, **options)
     assert found.values.tolist() == wanted.values.tolist()
     assert step.place(lambda vector: vector[1:])(np.ones(2), np.ones(2)).shape == (2,)
-
-
-# --- steps of users --------------------------------------------------------------------------------------------------
 
 
 def test_x_cannot_be_written():

@@ -56,9 +56,6 @@ def check_order(found, values, wanted, slack):
         assert wanted[order[:place]].min() >= wanted[order[place:]].max() - slack, (place, found)
 
 
-# --- right -----------------------------------------------------------------------------------------------------------
-
-
 def draw_run(rng, n):
     run = {"alpha": float(rng.choice([0.3, 0.85, 0.95])), "precision": str(rng.choice(["exact", "float64"]))}
     p = rng.random(n) * (rng.random(n) < 0.7) + (np.arange(n) == 3)
@@ -110,9 +107,6 @@ def test_given_out_weights_by_which_rank_is_lost(seed):
     check_order(solution.stability, solution.values, wanted, 1e-14)
 
 
-# --- early -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE)) for name in REAL])
 def test_real_graphs_stop_early(ingested, name):
     A = ingested(name, **REAL[name])
@@ -128,9 +122,6 @@ def test_real_graphs_stop_early(ingested, name):
         check_order(solution.stability, solution.values, wanted, 1e-14)
         # One iteration more than half of 16 where the ranks at places 100 and 101 differ by 3e-4 of themselves.
         assert solution.iterations <= full.iterations // 2 + (name == "graphs/p2p-31.e.gz" and k == 100), k
-
-
-# --- ties ------------------------------------------------------------------------------------------------------------
 
 
 def make_twins():
@@ -162,9 +153,6 @@ def test_runs_of_places(is_cut, ties):
     assert find_ties(np.array(is_cut, bool)) == ties
 
 
-# --- when it looks, and who ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("max_iter", [1, 2, 3, 4, 30, 1000])
 def test_looks_are_by_number_and_at_the_end(max_iter):
     looks = plan_looks(max_iter)
@@ -180,9 +168,6 @@ def test_threads_do_not_change_where_it_stops():
     A = make_graph(random_arcs(rng, 200, 0.05))
     one, other = (mg.pagerank(A.on(threads=threads), stop="topk:20", max_iter=300) for threads in (1, 2))
     assert (other.iterations, other.digest(), other.stability) == (one.iterations, one.digest(), one.stability)
-
-
-# --- what is refused -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

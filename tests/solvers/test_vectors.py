@@ -14,9 +14,6 @@ INTEGERS = np.array([-5, 0, 7, 2**40])
 STRINGS = np.array(["Zug", "amsel", "drossel", "Ähre"], dtype=object)
 
 
-# --- distributions ---------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "weights",
     [np.array([1.0, 3.0, 0.0, 4.0]), np.array([1, 3, 0, 4], np.uint8), {0: 1, 1: 3, 3: 4}],

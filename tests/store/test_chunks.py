@@ -29,17 +29,7 @@ from mgspmv.store.write import write_array
 from tests.support.arrays import CsrArrays, write_store
 from tests.support.memory import measure_peak
 from tests.support.pairwise import cover_pairs
-from tests.support.stores import (
-    ARRAYS,
-    WatchingStore,
-    change_json,
-    find_group,
-    forget_records,
-    make_arrays,
-    make_scipy,
-)
-
-# --- chunks ----------------------------------------------------------------------------------------------------------
+from tests.support.stores import ARRAYS, WatchingStore, change_json, find_group, forget_records, make_arrays, make_scipy
 
 
 def test_chunks_are_compressed_checked_and_all_written(tiny_chunks):
@@ -93,9 +83,6 @@ def test_an_array_is_described_as_zarr_does_and_by_one_request(dtype, tiny_chunk
         assert left == right, n
 
 
-# --- chunks that are read past Zarr ----------------------------------------------------------------------------------
-
-
 @dataclasses.dataclass
 class ByZarr:
     """Chunks as Zarr decodes them."""
@@ -143,9 +130,6 @@ def test_chunks_are_written_as_zarr_writes_them(tmp_path, small_chunks):
                 np.testing.assert_array_equal(group["x"][:], elements)
                 group["x"][:] = elements
                 assert [wait_for(store.get(key, buffer_prototype)).to_bytes() for key in keys] == ours
-
-
-# --- chunks that are not what was written, and have a checksum -------------------------------------------------------
 
 
 @pytest.mark.parametrize(("more", "is_read"), [(0, True), (1, False), (1 << 60, False)])

@@ -34,8 +34,6 @@ from tests.support.stores import (
     read_scipy,
 )
 
-# --- round trips -----------------------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("dtype", [np.int64, np.float32, np.float64])
 def test_values_come_back_bit_by_bit(tiny_chunks, dtype):
@@ -179,9 +177,6 @@ def test_information_is_kept(tmp_path):
     assert done[-1] == 10 + 2 * info.nnz
 
 
-# --- row ranges ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, None])
 def test_any_rows_equal_scipy_slices_and_read_their_chunks_only(tiny_chunks, dtype):
     matrix = make_scipy(61, 40, 0.15, dtype=np.float32)
@@ -238,9 +233,6 @@ def test_a_store_that_is_far_away_is_asked_a_few_times_for_all_of_it():
     stored.read_block(0, 6, np.float64)
     assert {key for key in far.keys("get") if "/c/" not in key} == set()
     assert far.n_rounds == 3  # row pointers, columns, values, of a chunk each
-
-
-# --- memory ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 import zarr
 
-from mgspmv.errors import (
-    ChecksumError,
-    MissingChunkError,
-    StoreDamagedError,
-    StoreFormatError,
-    StoreUnfinishedError,
-)
+from mgspmv.errors import ChecksumError, MissingChunkError, StoreDamagedError, StoreFormatError, StoreUnfinishedError
 from mgspmv.store.read import open_store
 from mgspmv.store.versions import FORMAT_VERSION
 from mgspmv.store.write import begin_version

@@ -24,8 +24,6 @@ from tests.support.buckets import serve_s3
 from tests.support.hearing import on_phases
 from tests.support.stores import WatchingStore, list_keys, list_version_names
 
-# --- stopping --------------------------------------------------------------------------------------------------------
-
 
 class StoppedStore(WatchingStore):
     """Has another act before the k-th operation, counted from 1."""
@@ -112,9 +110,6 @@ def watch_root(monkeypatch):
             return own(writer, *given)
 
         monkeypatch.setattr(writers.Writer, name, watched)
-
-
-# --- writers ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from tempfile import TemporaryDirectory
@@ -15,7 +13,8 @@ from typing import Any
 import fsspec
 import pytest
 
-from tests.support.waiting import HANG_S
+from tests.support.ports import find_free_port, is_open
+from tests.support.waiting import wait_for
 
 AZURITE = "azurite-blob"
 """The program that is an Azure Blob Storage; `npm install -g azurite`."""
@@ -51,7 +50,7 @@ def serve_gcs() -> Iterator[Any]:
     os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"  # read once; sorts of buckets that the emulator has not
     pytest.importorskip("gcsfs", reason="gcsfs is not installed, which reads gs://")
     emulator = pytest.importorskip("gcp_storage_emulator.server", reason="gcp-storage-emulator is not installed")
-    port = _find_port()
+    port = find_free_port()
     server = emulator.create_server("127.0.0.1", port, in_memory=True)
     server.start()
     try:
@@ -67,7 +66,7 @@ def serve_azure() -> Iterator[Any]:
     pytest.importorskip("adlfs", reason="adlfs is not installed, which reads az://")
     if (program := shutil.which(AZURITE)) is None:
         pytest.skip(f"{AZURITE} is not installed, which is an Azure Blob Storage")
-    port = _find_port()
+    port = find_free_port()
     account = f"AccountName=devstoreaccount1;AccountKey={AZURE_KEY}"
     connection = f"DefaultEndpointsProtocol=http;{account};BlobEndpoint=http://127.0.0.1:{port}/devstoreaccount1;"
     given = {"AZURE_STORAGE_CONNECTION_STRING": connection, "AZURE_ALLOW_HTTP": "true"}
@@ -78,7 +77,7 @@ def serve_azure() -> Iterator[Any]:
         command = [program, *options, "--inMemoryPersistence"]
         with subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL) as process:
             try:
-                _wait_for(port)
+                assert wait_for(lambda: is_open(port)), f"{AZURITE} does not listen"
                 with _open_bucket("az", given) as system:
                     yield system
             finally:
@@ -101,20 +100,3 @@ def _open_bucket(protocol: str, environment: Mapping[str, str]) -> Iterator[Any]
             system.mkdir("bucket")
         yield system
     fsspec.get_filesystem_class(protocol).clear_instance_cache()
-
-
-def _find_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
-
-
-def _wait_for(port: int) -> None:
-    deadline = time.monotonic() + HANG_S
-    while True:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)

@@ -73,3 +73,12 @@ def find_alive(client: Client, *, collect: bool = False) -> dict[Any, dict[str, 
 def _count_alive() -> dict[str, int]:
     names = [type(thing).__name__ for thing in gc.get_objects()]
     return {name: n for name, n in Counter(names).items() if name.endswith(("RowBlock", "WorkerRun", "PeerComm"))}
+
+
+def wait_idle(client: Client) -> bool:
+    """Wait until no thread of a worker has a task, not even a cancelled one; whether it was in time."""
+    return wait_for(lambda: not any(client.run(_count_running).values()))
+
+
+def _count_running(dask_worker: Any) -> int:
+    return len(dask_worker.active_threads)

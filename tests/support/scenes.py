@@ -6,7 +6,6 @@ A page that is not here makes all that it needs.
 from __future__ import annotations
 
 import gzip
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,12 @@ import scipy.sparse as sp
 
 import mgspmv as mg
 from tests.support.certificates import make_certificates
+from tests.support.ports import find_free_port
 from tests.support.running import Scene
 
 N = 120
-with socket.create_server(("127.0.0.1", 0)) as found:
-    PORT = found.getsockname()[1]
-    """One that is free, for clusters that a page starts."""
+PORT = find_free_port()
+"""One that is free, for clusters that a page starts."""
 GIVEN = {"mg": mg, "np": np}
 """What all Python on pages with a scene takes as imported."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import urllib.parse
 import urllib.request
@@ -22,6 +21,7 @@ from mgspmv.cluster.worker_metrics import WorkerMetrics
 from mgspmv.monitor.plugin import RunsCollector
 from mgspmv.monitor.runs import Runs
 from tests.support.messages import begin, checkpoint, iterate, recover
+from tests.support.ports import find_free_port
 from tests.support.waiting import HANG_S, wait_for
 
 
@@ -149,8 +149,7 @@ def _list_labels(metric: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 @contextmanager
 def start_prometheus(config: Path, folder: Path) -> Iterator[Prometheus]:
     """A server on this machine with this configuration, which is ended, whatever happens."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{find_free_port()}"
     command = [need("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={folder}"]
     with (folder.parent / "prometheus.log").open("w+") as log:
         process = subprocess.Popen([*command, f"--web.listen-address={address}"], stdout=log, stderr=log)

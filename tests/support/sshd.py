@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ import psutil
 import pytest
 
 from tests.support.commands import ENVIRONMENT
+from tests.support.ports import find_free_port, is_open
 from tests.support.waiting import wait_for
 
 SSHD = shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin:/sbin") or "sshd"
@@ -63,21 +63,8 @@ def serve_ssh(folder: Path) -> Iterator[Server]:
     options = {"port": port, "username": getpass.getuser(), "client_keys": [str(folder / "own")]}
     process = subprocess.Popen([SSHD, "-D", "-e", "-f", folder / "sshd"], stderr=subprocess.DEVNULL)
     try:
-        assert wait_for(lambda: _answers(("127.0.0.1", port))), "the SSH server does not listen"
+        assert wait_for(lambda: is_open(port)), "the SSH server does not listen"
         yield Server(folder, options | {"known_hosts": str(folder / "known")})
     finally:
         process.terminate()
         process.wait()
-
-
-def find_free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
-def _answers(address: tuple[str, int]) -> bool:
-    try:
-        socket.create_connection(address, 1).close()
-    except OSError:
-        return False
-    return True

@@ -88,7 +88,7 @@ def test_centralities_with_the_defaults_of_networkx(call, defaults, options):
     G = nx.gnp_random_graph(30, 0.2, seed=3, directed=True)
     nx.set_edge_attributes(G, {edge: 1.0 + k % 4 for k, edge in enumerate(G.edges)}, "weight")
     A = mg.ingest(G)
-    own = {"weights": False, "norm": "l1_per_node", "max_iter": defaults["max_iter"], **options}
+    own = {"weight": False, "norm": "l1_per_node", "max_iter": defaults["max_iter"], **options}
     found = getattr(mg, call.replace("katz_centrality", "katz"))(A, **own)
     wanted = theirs(G, **options)
     assert found.values.tolist() == pytest.approx([wanted[node] for node in sorted(G)], rel=1e-12)

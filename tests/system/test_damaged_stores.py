@@ -26,8 +26,6 @@ from tests.support.stores import find_group, seal
 GRAPH = "d a 1\nb c 2\nc a 1.5\na c 3\nc d 1\na b 1\nd d 2\ne a 1\na e 4\nb f 1\nf b 2\n"
 """Strongly connected and aperiodic."""
 
-# --- calls: each gives what the sound store and a damaged one that is accepted must have in common ------------------
-
 
 def _digest(*values: Any) -> str:
     return hashlib.sha256(repr(values).encode()).hexdigest()
@@ -117,9 +115,6 @@ def call(name: str, store: Path) -> str:
     return CALLS[name](store)
 
 
-# --- stores ----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Sample:
     """A store, and what calls give."""
@@ -165,9 +160,6 @@ def copy(path: Path) -> Iterator[Path]:
     shutil.copytree(path, own)
     yield own
     shutil.rmtree(own)
-
-
-# --- damage ----------------------------------------------------------------------------------------------------------
 
 
 def _put(place: int, value: Any) -> Callable[[np.ndarray], np.ndarray]:
@@ -221,9 +213,6 @@ def damage_metadata(store: Path, edit: Edit) -> str:
     text, said = edit.apply(path.read_bytes())
     path.write_bytes(text)
     return f"{path.relative_to(store)}: {said}"
-
-
-# --- tests -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -414,8 +414,6 @@ def test_the_uuids_themselves():
     assert list_arcs("again.zarr") == arcs
 
 
-# --- tables ----------------------------------------------------------------------------------------------------------
-
 FRAME = pd.DataFrame({"src": [0, 1, 2, 0, 3], "dst": [1, 2, 0, 2, 0]})
 
 
@@ -504,9 +502,6 @@ def test_the_tables_themselves(name, case):
         check_python(case, frame)
 
 
-# --- pipes -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_pipes_give_all_arcs(folder):
     n = 100_000
@@ -532,8 +527,6 @@ def test_pipes_give_all_arcs(folder):
             assert (A.info.nnz, A.info.digest) == (n, wanted), way
         shutil.rmtree("s.zarr")
 
-
-# --- other commands that read edges -----------------------------------------------------------------------------------
 
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "plain": ("carol,dave\ndave,alice\n", {"header": False}),
@@ -666,9 +659,6 @@ def test_files_that_were_put_together_with_their_headers(text, options, parts, f
         mg.ingest("all.csv", "workers.zarr", client=in_process(2), **options)
 
 
-# --- lists of vertices ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "text", ["New York\nLos Angeles\n", '"New York"\n"Los Angeles"\n', "name\nNew York\nLos Angeles\n"]
 )
@@ -681,9 +671,6 @@ def test_names_with_blanks_in_lists_of_vertices(text, folder):
     assert list_arcs("s.zarr") == [("New York", "Los Angeles"), ("New York", "New York")]
     mg.subgraph("cities.zarr", store := MemoryStore(), vertices=["New York", "Los Angeles"])
     assert mg.open_matrix(store).info.digest == mg.open_matrix("s.zarr").info.digest
-
-
-# --- several files ----------------------------------------------------------------------------------------------------
 
 
 def write_folder(folder: Path, texts: list[str]) -> str:

@@ -267,9 +267,6 @@ def test_texts_are_the_table_or_refused(table, form):
         check(table, source, options, is_well_formed=is_well_formed(table, form))
 
 
-# --- tables ----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Shape:
     """How a table of columns is made."""

@@ -51,9 +51,6 @@ def write_table(path: Path, *columns: np.ndarray, head: str = "") -> Path:
     return path
 
 
-# --- ranking ---------------------------------------------------------------------------------------------------------
-
-
 def rank(store: Path, precision: Any, threads: int) -> None:
     mg.pagerank(mg.open_matrix(store).on(threads=threads), precision=precision, norm="fixed", max_iter=2)
 
@@ -176,9 +173,6 @@ def test_what_proves_the_highest_must_fit_too(
     assert mg.pagerank(A.on(threads=1)).iterations > 0
 
 
-# --- products --------------------------------------------------------------------------------------------------------
-
-
 def multiply(store: Path, dtype: str, threads: int) -> None:
     A = mg.open_matrix(store)
     mg.spmv(A.on(threads=threads), np.ones(A.shape[1], dtype))
@@ -227,8 +221,6 @@ def test_finding_an_order_takes_no_more_than_is_asked_for(
     asked, measured = estimate_bytes(method, n, rows.most_entries), measure_peak(find)
     assert measured <= asked <= 2 * measured, f"asked for {asked}, measured {measured}"
 
-
-# --- resident memory -------------------------------------------------------------------------------------------------
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="resident memory is read from /proc")
 
@@ -299,8 +291,6 @@ def test_a_chunk_that_unpacks_without_end_takes_no_memory(tmp_path: Path, what: 
     suffix = "" if what == "store" else ".zarr"
     assert measure_resident_peak(work, tmp_path / f"sound{suffix}", tmp_path / f"planted{suffix}") < N_ZEROS / 10
 
-
-# --- ingesting -------------------------------------------------------------------------------------------------------
 
 N_VERTICES, N_ENTRIES = 1 << 17, 3_000_000
 READER_BYTES = 6 * CHUNK_BYTES

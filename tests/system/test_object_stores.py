@@ -45,9 +45,6 @@ formats = ["zarr", "csv"]
 """
 
 
-# --- what is done there ----------------------------------------------------------------------------------------------
-
-
 def make_text() -> bytes:
     ends = np.random.default_rng(0).integers(0, 400, (2000, 2))
     return b"".join(b"%d %d\n" % (a, b) for a, b in ends)
@@ -161,9 +158,6 @@ def test_a_pipeline(protocol, servers, tmp_path, monkeypatch):
     assert set(find_states(run_pipeline(definition)).values()) == {"kept"}
     assert fsspec.open(f"{folder}/ranks/web/pagerank/ranks.csv").open().read().count(b"\n") == 4
     assert not servers[protocol].find(f"{folder}/ranks/.mgspmv")  # the lock is gone
-
-
-# --- what cannot be done there ---------------------------------------------------------------------------------------
 
 
 def test_a_bucket_that_is_not_there(place, url, tmp_path):

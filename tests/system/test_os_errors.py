@@ -174,8 +174,6 @@ def test_names_that_are_too_long(made, name):
     check_kept(made)
 
 
-# --- disks of their own ----------------------------------------------------------------------------------------------
-
 DISKS = {
     "full": ("size=400k", "inodes are free there; free some space"),
     "without inodes": ("nr_inodes=60", " 0 inodes are free there; free some space"),

@@ -84,9 +84,6 @@ def read_cases():
         return {case["case"]: case for case in csv.DictReader(file, delimiter="\t")}
 
 
-# --- published ranks -------------------------------------------------------------------------------------------------
-
-
 def test_every_case_is_listed():
     assert sorted(read_cases()) == sorted(CASES)
 
@@ -191,9 +188,6 @@ def test_ldbc_weights_may_be_left_out_when_reading(ingested):
     assert mg.pagerank(read, weight=False).digest() == mg.pagerank(ignored).digest()
 
 
-# --- published products ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", ["rectAP", "rectRA"])
 def test_published_product_column_by_column(name, ingested):
     a, b, c = (ingested(f"spmv_ref/{name}{part}.mtx.gz") for part in "abc")
@@ -214,8 +208,6 @@ def test_published_block_system(ingested):
         assert np.abs(y - rhs[:5890]).max() <= 2.1e-8, kernel
         assert np.abs(mg.spmv(B.on(kernel=kernel), u) - rhs[5890:]).max() <= 2.1e-8, kernel
 
-
-# --- real matrices ---------------------------------------------------------------------------------------------------
 
 MATRICES = [
     "1138_bus.mtx.gz",
@@ -294,8 +286,6 @@ def test_complex_matrix_is_refused_by_name(tmp_path):
     with pytest.raises(StoreNotFoundError):
         mg.open_matrix(tmp_path / "store.zarr")
 
-
-# --- real graphs -----------------------------------------------------------------------------------------------------
 
 GRAPHS = {
     "celegansneural.txt.gz": 297,

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tests.support.chaos.faults import (
-    Cut,
-    Fault,
-    Interrupt,
-    Kill,
-    Moment,
-    Retire,
-    Stop,
-)
+from tests.support.chaos.faults import Cut, Fault, Interrupt, Kill, Moment, Retire, Stop
 from tests.support.chaos.fleet import N_WORKERS, Shape
 
 
