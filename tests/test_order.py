@@ -81,7 +81,7 @@ def renumber(matrix: CsrArrays, order: np.ndarray) -> CsrArrays:
 
 def reorder_copy(A: mg.Matrix, place: Any = None, **options: Any) -> mg.Matrix:
     """A with another order, in a store of its own."""
-    return mg.reorder(A.stored.place, place, **options)
+    return mg.reorder(A.stored.place, MemoryStore() if place is None else place, **options)
 
 
 def shuffle_stored(A: mg.Matrix, place: Any, seed: int = 5) -> mg.Matrix:

@@ -10,17 +10,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import ENVIRONMENT
-from tests.support.definitions import THREE, digest_output, write_definition, write_sources
+from tests.support.definitions import THREE, digest_output, write_definition
 from tests.support.waiting import HANG_S
 
 SCRIPT = Path(__file__).parents[1] / "support" / "killed.py"
 
 
 @pytest.fixture
-def runner(tmp_path, monkeypatch):
+def runner():
     """`runner(folder, limit)` runs the pipeline into a folder until it was about to make so many changes."""
-    monkeypatch.chdir(tmp_path)
-    write_sources(tmp_path)
     write_definition(THREE.replace('folder = "out"', 'folder = "${FOLDER:-out}"'))
     started: dict[str, subprocess.Popen] = {}
 

@@ -10,7 +10,7 @@ import mgspmv as mg
 from mgspmv.errors import StepsFailedError, StoreDamagedError
 from mgspmv.pipeline import make_matrix as making
 from mgspmv.pipeline import plan_pipeline, run_pipeline
-from tests.support.definitions import WEB, find_states, write_definition, write_sources
+from tests.support.definitions import WEB, find_states, write_definition
 
 UPDATE = (
     WEB
@@ -32,15 +32,13 @@ class Killed(BaseException):
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_sources(tmp_path)
-    (tmp_path / "edges.txt").write_text("1 2 1.0\n2 3 1.0\n3 1 1.0\n1 3 1.0\n")
+def folder(folder):
+    (folder / "edges.txt").write_text("1 2 1.0\n2 3 1.0\n3 1 1.0\n1 3 1.0\n")
     for day, added, removed in (("mon", "3 2 1.0\n", "1 2\n"), ("tue", "3 2 0.5\n4 1 2.0\n", "2 3\n")):
-        (tmp_path / day).mkdir()
-        (tmp_path / day / "added.txt").write_text(added)
-        (tmp_path / day / "removed.txt").write_text(removed)
-    return tmp_path
+        (folder / day).mkdir()
+        (folder / day / "added.txt").write_text(added)
+        (folder / day / "removed.txt").write_text(removed)
+    return folder
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ import os
 import signal
 import sys
 import traceback
+from collections.abc import Callable
+from typing import TextIO
 
 CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "shutil.rmtree")
 WRITES = os.O_WRONLY | os.O_RDWR
@@ -32,24 +34,15 @@ def count_changes(limit: int) -> list[int]:
     return made
 
 
-def run_child(definition: str, limit: int, answers: int) -> None:
-    from mgspmv.pipeline import run_pipeline
-
-    made = count_changes(limit)
-    record = run_pipeline(definition)
-    os.write(answers, f"{made[0]} {record.is_success}".encode())
-
-
-def main() -> None:
-    import mgspmv.pipeline  # noqa: F401  # once for all children
-
+def run_children(run: Callable[[int], str], answers: TextIO) -> None:
+    """Run a child for each number that is read, and write what became of it."""
     for line in sys.stdin:
         begin, end = os.pipe()
         child = os.fork()
         if child == 0:
             code = 1
             try:
-                run_child(sys.argv[1], int(line), end)
+                os.write(end, run(int(line)).encode())
                 code = 0
             except Exception:
                 traceback.print_exc()
@@ -60,8 +53,18 @@ def main() -> None:
         answer = os.read(begin, 100).decode()
         os.close(begin)
         is_killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-        print("killed" if is_killed else answer or "failed", flush=True)
+        print("killed" if is_killed else answer or "failed", file=answers, flush=True)
+
+
+def run_once(limit: int) -> str:
+    from mgspmv.pipeline import run_pipeline
+
+    made = count_changes(limit)
+    record = run_pipeline(sys.argv[1])
+    return f"{made[0]} {record.is_success}"
 
 
 if __name__ == "__main__":
-    main()
+    import mgspmv.pipeline  # noqa: F401  # once for all children
+
+    run_children(run_once, sys.stdout)

@@ -10,10 +10,9 @@ how many changes it made and the code that it ended with.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
-from tests.support.killed import count_changes
+from tests.support.killed import count_changes, run_children
 
 
 def keep_each() -> None:
@@ -29,37 +28,22 @@ def keep_each() -> None:
     Checkpointer.look = look_and_wait
 
 
-def run_child(limit: int) -> int:
+def run_once(limit: int) -> str:
     from mgspmv.cli import app
 
     made = count_changes(limit)
     try:
         app(sys.argv[1:], prog_name="mgspmv")
     except SystemExit as ended:
-        return made[0] * 1000 + int(ended.code or 0)
+        return str(made[0] * 1000 + int(ended.code or 0))
     raise AssertionError("the program did not end")
 
 
-def main() -> None:
+if __name__ == "__main__":
     import mgspmv.api
     import mgspmv.cli.ranking  # noqa: F401  # once for all children
 
     keep_each()
     answers = os.dup(1)
     os.dup2(2, 1)
-    for line in sys.stdin:
-        begin, end = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.write(end, str(run_child(int(line))).encode())
-            os._exit(0)
-        os.close(end)
-        _, status = os.waitpid(child, 0)
-        told = os.read(begin, 100).decode()
-        os.close(begin)
-        is_killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-        os.write(answers, (f"{'killed' if is_killed else told}\n").encode())
-
-
-if __name__ == "__main__":
-    main()
+    run_children(run_once, os.fdopen(answers, "w"))

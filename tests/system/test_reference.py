@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import warnings
+from functools import cache
 
 import numpy as np
 import pytest
@@ -254,14 +255,7 @@ def test_every_matrix_is_listed():
 
 @pytest.fixture(scope="module")
 def read_by_scipy():
-    read = {}
-
-    def read_once(name):
-        if name not in read:
-            read[name] = scipy.io.mmread(shared_data(name), spmatrix=False).tocsr()
-        return read[name]
-
-    return read_once
+    return cache(lambda name: scipy.io.mmread(shared_data(name), spmatrix=False).tocsr())
 
 
 @pytest.mark.parametrize("name", MATRICES)
@@ -311,14 +305,7 @@ def test_every_graph_is_listed():
 
 @pytest.fixture(scope="module")
 def read_by_numpy():
-    read = {}
-
-    def read_once(name):
-        if name not in read:
-            read[name] = np.loadtxt(shared_data(name), comments="#")
-        return read[name]
-
-    return read_once
+    return cache(lambda name: np.loadtxt(shared_data(name), comments="#"))
 
 
 ORACLE_L1 = 1e-11
