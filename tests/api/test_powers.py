@@ -189,7 +189,7 @@ def test_device(order, limits):
         y += cupy.asarray(b)
         return y
 
-    runs = [power_iteration(A.on("cuda"), update, normalize="l2", norm="fixed", max_iter=5, **limits) for _ in range(2)]
+    runs = [power_iteration(A.on("cuda", **limits), update, normalize="l2", norm="fixed", max_iter=5) for _ in range(2)]
     here = power_iteration(A.on("cpu"), lambda y, x: 0.01 * y + b, normalize="l2", norm="fixed", max_iter=5)
     assert set(seen) == {(cupy.ndarray, cupy.ndarray)}
     assert len({(s.digest(), s.changes) for s in runs}) == 1

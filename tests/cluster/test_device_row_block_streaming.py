@@ -63,7 +63,7 @@ def find_limits(A, held, *, n=1, precision="exact", lays_out=True) -> dict[str, 
             plan = plan_rows(info, indptr, n, **options, **limits, lays_out=lays_out, streams=True)
             if {w.held for w in plan.workers} == {held}:
                 return limits
-    raise AssertionError(f"no limits let all rows of {n} workers come by from the {held}")
+    raise AssertionError(f"no limits let all rows of {n} workers stream from the {held}")
 
 
 def count_workers(client) -> int:
@@ -110,11 +110,11 @@ def test_float32_ranks_have_the_bits_of_a_device_with_room(held, devices, stores
     with A.distribute(devices, precision="float32") as D:
         assert {w.held for w in D.plan.workers} == {"device"}
         wanted = mg.pagerank(D, **options)
-    with pytest.warns(UserWarning, match="come by"):
+    with pytest.warns(UserWarning, match="are streamed"):
         got = mg.pagerank(A.on(devices, **find_limits(A, held, n=n, precision="float32")), **options)
     assert got.values.tobytes() == wanted.values.tobytes()
     here = mg.pagerank(A.on("cuda"), **options)
-    with pytest.warns(UserWarning, match="come by"):
+    with pytest.warns(UserWarning, match="are streamed"):
         there = mg.pagerank(A.on("cuda", **find_limits(A, held, precision="float32")), **options)
     assert here.values.tobytes() == there.values.tobytes()
 
@@ -129,7 +129,7 @@ def test_products(name, dtype, held, devices, stores):  # noqa: F811
     matrix = A.to_scipy()
     tolerance: dict[str, Any] = {"rtol": 2e-5 if dtype == "float32" else 1e-12}
     limits = find_limits(A, held, n=n, precision=dtype, lays_out=False)
-    with pytest.warns(UserWarning, match="come by"):
+    with pytest.warns(UserWarning, match="are streamed"):
         distributed = A.on(devices, **limits).distribute_as_placed(precision=dtype, build_layout=False)
     with distributed as D:
         assert {w.held for w in D.plan.workers} == {held}
@@ -140,15 +140,15 @@ def test_products(name, dtype, held, devices, stores):  # noqa: F811
         np.testing.assert_allclose(product, 2.0 * (matrix @ x) - 0.5 * y, rtol=1e-3 if dtype == "float32" else 1e-9)
     own = find_limits(A, held, precision=dtype, lays_out=False)
     here = A.on("cuda", **own)
-    with pytest.warns(UserWarning, match="come by"):
+    with pytest.warns(UserWarning, match="are streamed"):
         np.testing.assert_allclose(mg.spmv(here, x, precision=dtype), matrix @ x, **tolerance)
     np.testing.assert_allclose(mg.spmv(here, x, precision=dtype), matrix @ x, **tolerance)
     np.testing.assert_allclose(mg.spmv(here, xs, precision=dtype), matrix @ xs, **tolerance)
-    with pytest.warns(UserWarning, match="come by"):
+    with pytest.warns(UserWarning, match="are streamed"):
         named = mg.spmv(A.on("cuda", kernel="csr-split", **own), x, precision=dtype)
     assert mg.spmv(here, x, precision=dtype).tobytes() == named.tobytes()
     ell = pytest.raises(FormatError, match="kernel 'ell' needs all rows on the device, where they do not fit")
-    with pytest.warns(UserWarning, match="come by"), ell:
+    with pytest.warns(UserWarning, match="are streamed"), ell:
         mg.spmv(A.on("cuda", kernel="ell", **own), x, precision=dtype)
 
 
