@@ -112,8 +112,7 @@ def read_vector(
     if Path(path).suffix == ".zarr" or (aligns and is_rank_table(path)):
         return load_solution(path)
     are_strings = vertex_ids is not None and vertex_ids.dtype == object
-    found = read_weights(path, string_ids=are_strings, vertex_ids=vertex_ids if are_strings else None)
-    return dict.fromkeys(found, 1.0) if isinstance(found, list) else found
+    return read_weights(path, string_ids=are_strings, vertex_ids=vertex_ids if are_strings else None)
 
 
 def align_ranks(before: Solution, A: MatrixProperties) -> np.ndarray:

@@ -91,7 +91,7 @@ class Iteration:
         """
         from mgspmv import api
         from mgspmv.cli.vectors import read_vectors
-        from mgspmv.ingest.seeds import read_seeds
+        from mgspmv.ingest.vector_files import read_seeds
 
         options: dict[str, Any] = {name: getattr(self, name) for name in ("tol", "norm", "max_iter")}
         options |= {"weight": not self.ignore_weights} | own

@@ -57,8 +57,8 @@ class TextColumn:
     """Largest integer allowed."""
     finite: bool = False
     """Whether NaN and infinities are errors."""
-    plain: bool = False
-    """Whether integers with a plus or leading zeros, such as 007, are errors."""
+    plain: str = ""
+    """Remedy if integers with a plus or leading zeros, such as 007, are errors; empty if they are not."""
     hint: str = ""
     """Remedy for a value that does not fit, for messages."""
 
@@ -187,7 +187,7 @@ def _parse_integers(data: bytes, form: TableFormat) -> list[Any] | None:
     if len(dtypes) != 1 or not dtypes <= {"int32", "int64"} or not data:
         return None
     limits = np.array([(column.low, column.high) for column in form.columns], np.int64)
-    are_plain = np.array([column.plain for column in form.columns])
+    are_plain = np.array([bool(column.plain) for column in form.columns])
     text = np.frombuffer(data, np.uint8)
     found = np.empty((len(form.columns), int(np.count_nonzero(text == _LINE_FEED))), dtypes.pop())
     separators = (_SPACE, _TAB) if form.delimiter == " " else (ord(form.delimiter),) * 2
@@ -347,8 +347,7 @@ def _parse_token(token: str, column: TextColumn, line: TextLine) -> int | float 
         value = _parse_number(token, column) if column.dtype == "float64" else _parse_integer(token, column)
     if column.plain and value is not None and not is_plain_integer(token):
         raise line.make_error(
-            f'{column.name} is {token!r}, and as an integer it would be the same vertex as {value}; pass ids="string" '
-            'to keep them apart, or ids="int" if they are the same'
+            f"{column.name} is {token!r}, and as an integer it would be the same vertex as {value}; {column.plain}"
         )
     if value is None and column.dtype == "float64" and has_decimal_comma(token):
         raise line.make_error(f"{column.name} is {token!r}, with a decimal comma; write numbers with a decimal point")

@@ -55,6 +55,7 @@ from mgspmv.ingest.vertices import (
 from mgspmv.model import CooBatch, default_threads, index_dtype
 
 _NAMES_HINT = 'pass ids="string" if ids are names'
+_ZEROS_HINT = 'pass ids="string" to keep them apart, or ids="int" if they are the same'
 _WEIGHTS_HINT = "pass weights=False to leave that column out"
 
 
@@ -371,7 +372,7 @@ class EdgeListSource(FileSource):
         else:
             low, high, dtype = 0, self._n_vertices - 1, index_dtype(self._n_vertices).name
             hint = f"n_vertices={self._n_vertices} sets this range; correct it, or remove the edge"
-        plain = self._reading.ids == "auto" and self._n_vertices is None
+        plain = _ZEROS_HINT if self._reading.ids == "auto" and self._n_vertices is None else ""
         source, target = (TextColumn(name, dtype, low, high, hint=hint, plain=plain) for name in ("source", "target"))  # type: ignore[arg-type]  # int32 or int64
         return source, target
 

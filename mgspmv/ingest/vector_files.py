@@ -1,13 +1,13 @@
-"""Vectors that users pass as files: numbers by place, numbers by id, or ids; x and y of a product."""
+"""Vectors that users pass as files: numbers by place, numbers by id, or ids; x and y of a product; tables of seeds."""
 
 from __future__ import annotations
 
-import math
 import os
-import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
@@ -16,23 +16,10 @@ import numpy as np
 
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.files import describe_error, is_url
-from mgspmv.ingest.column_names import choose_list_columns, names_numbers, names_vertices
 from mgspmv.ingest.detect import ForeignFormat, find_format_by_bytes, find_format_by_name
-from mgspmv.ingest.headers import COMMENTS, has_list_header
-from mgspmv.ingest.local_files import open_anywhere
-from mgspmv.ingest.streams import TextLine, TextStream, read_head
-from mgspmv.ingest.tokens import (
-    DELIMITERS,
-    FORTRAN_EXPONENT,
-    SAMPLE_LINES,
-    Undecided,
-    choose_delimiter,
-    choose_list_delimiter,
-    has_decimal_comma,
-    is_number,
-    is_plain_integer,
-    split_fields,
-)
+from mgspmv.ingest.local_files import open_anywhere, take_name
+from mgspmv.ingest.streams import TextStream, read_head
+from mgspmv.ingest.tokens import choose_delimiter, is_plain_integer
 from mgspmv.os_errors import source_error
 
 DANGLING_RULES = ("uniform", "drop", "error")
@@ -43,20 +30,18 @@ NPY_DAMAGE = (
 """Exceptions that NumPy raises on damaged files; MemoryError if a header states more elements than fit in memory."""
 
 Weights = Any
-"""Float array of shape (n,), numbers by id, or ids, in the forms that `mgspmv.ingest.vertex_vectors` classifies."""
-
-_WORD_COMMENT = re.compile(r"[#%]\S+")
+"""Float array of shape (n,) or numbers by id, in the forms that `mgspmv.ingest.vertex_vectors` classifies."""
 
 
 def read_weights(
     path: str | os.PathLike[str], *, string_ids: bool = False, vertex_ids: np.ndarray | None = None
 ) -> Weights:
-    """Read a number per vertex in their order (`.npy`), or numbers by id or ids alone (text, Parquet).
+    """Read a number per vertex in their order (`.npy`), or numbers by id or ids alone, which have 1 (text, Parquet).
 
-    A text has an id and a number per line, or one id per line. The rules for delimiters, headers and columns are those
-    of `mgspmv.ingest.tokens`, `headers` and `column_names`: a header names the columns, in any order; without one the
-    id is first. Ids may be quoted as in CSV. In a list of ids the whole line is the id, blanks included. Lines at the
-    head that begin with `#` or `%` are comments.
+    A text has an id and a number per line, or one id per line as in a list of vertices. The rules for delimiters,
+    headers and columns are those of `mgspmv.ingest.tokens`, `headers` and `column_names`: a header names the columns,
+    in any order; without one the id is first. Ids may be quoted as in CSV. In a list of ids the whole line is the id,
+    blanks included. Lines at the head that begin with `#` or `%` are comments.
 
     Parameters
     ----------
@@ -66,30 +51,49 @@ def read_weights(
 
     Returns
     -------
-    float array of shape (n,), a mapping of ids to numbers, a list of ids, or a pyarrow Table
+    float array of shape (n,), a mapping of ids to numbers, or a pyarrow Table
 
     Raises
     ------
     SourceError : missing file, a format that is not read, a malformed line, a number that is not finite, an id given
         twice, ambiguous columns
     """
-    name = os.fspath(path)
+    name = take_name(path)
     if name.endswith(".npy"):
         return read_vector(path)
-    is_read_again = not is_url(name) and Path(name).is_file()  # a pipe can be read only once
-    form = find_format_by_bytes(read_head(name)[0] if is_read_again else b"") or find_format_by_name(name)
+    form = find_format_by_bytes(read_head(name)[0]) or find_format_by_name(name)
     if form == "parquet":
         return read_table(path)
     if isinstance(form, ForeignFormat):
         raise SourceError(f"this is {form.what}; expected ids and numbers as text, Parquet or .npy", source=name)
+    return _read_text(name, string_ids, vertex_ids)
+
+
+def _read_text(name: str, string_ids: bool, vertex_ids: np.ndarray | None) -> dict[Any, float]:
+    from mgspmv.ingest.columns import TextColumn, read_chunks  # Numba takes a second to import
+    from mgspmv.ingest.lists import check_list_comments, find_vector_form
+
+    id_column = TextColumn("id", "string") if string_ids else TextColumn("id", "int64", plain="write it without zeros")
+    number_column = TextColumn("weight", "float64", finite=True)
+    is_vertex = None if vertex_ids is None else partial(_is_in, vertex_ids)
+    ids, numbers = list[Any](), list[float]()
     with TextStream(name) as text:
-        try:
-            lines = [line for chunk in text.chunks() for line in chunk.lines() if line.data.strip()]
-            return _List(lines, string_ids, vertex_ids).read()
-        except Undecided as error:
-            raise SourceError(str(error), source=name) from error
-        except UnicodeDecodeError as error:
-            raise SourceError(f"not a text file in UTF-8 ({error})", source=name) from error
+        form = find_vector_form(text, id_column, number_column, is_vertex)
+        for chunk, columns in read_chunks(text.chunks(), form, 1):
+            check_list_comments(chunk, form, len(columns[0]))
+            found = {column.name: own for column, own in zip(form.read, columns, strict=True)}
+            ids += found["id"].tolist()
+            numbers += found["weight"].tolist() if "weight" in found else [1.0] * len(found["id"])
+    weights = dict(zip(ids, numbers, strict=True))
+    if len(weights) < len(ids):
+        [(repeated, _)] = Counter(ids).most_common(1)
+        raise SourceError(f"id {repeated!r} is given more than once; keep one line per id", source=name)
+    return weights
+
+
+def _is_in(ids: np.ndarray, label: str) -> bool:
+    place = bisect_left(ids, label)
+    return bool(place < len(ids) and ids[place] == label)
 
 
 def check_dangling(rule_or_path: str) -> str:
@@ -169,187 +173,67 @@ def read_vector(path: str | os.PathLike[str], *, max_ndim: int = 1) -> np.ndarra
     return vector
 
 
-# --- texts -----------------------------------------------------------------------------------------------------------
+# --- seeds -----------------------------------------------------------------------------------------------------------
 
 
-class _List:
-    """Lines of ids, or of ids and numbers.
+def read_seeds(path: str | os.PathLike[str], *, string_ids: bool = False) -> Any:
+    """Read a table of personalizations with the columns `vector`, `vertex` and, optionally, `weight`.
 
     Parameters
     ----------
-    lines : without blank ones
-    string_ids, vertex_ids : see `read_weights`
+    path : a CSV file with a header, or a Parquet file
+    string_ids : vertices have strings as ids, which in CSV may look like numbers
+
+    Returns
+    -------
+    pyarrow.Table, as `mgspmv.api.pagerank_batch` takes it. In CSV, names of vectors are integers if all of them are
+    written as integers without leading zeros, and strings otherwise.
+
+    Raises
+    ------
+    OptionError : another suffix
+    SourceError : missing file, or one not in the format of its suffix; an id that is not an integer where all must be
     """
-
-    def __init__(self, lines: list[TextLine], string_ids: bool, vertex_ids: np.ndarray | None) -> None:
-        self._string_ids, self._vertex_ids = string_ids, vertex_ids
-        n_comments = next((k for k, line in enumerate(lines) if not _begins_comment(line.text)), len(lines))
-        self._comments, self._lines = lines[:n_comments], lines[n_comments:]
-        self._texts = [line.data.decode("utf-8").strip() for line in self._lines]
-        sure = [text for text in self._texts[:SAMPLE_LINES] if not _begins_comment(text)]
-        self._delimiter = self._choose_delimiter(sure)
-
-    def read(self) -> dict[Any, float] | list[Any]:
-        """Return a mapping of ids to numbers, or a list of ids."""
-        if not self._lines:
-            self._check_comments(1)
-            return {}
-        if self._delimiter is None:
-            self._check_comments(1)
-            return self._read_ids()
-        first = self._split(0)
-        self._check_comments(len(first))
-        has_header = has_list_header(first, [], has_numbers=True)
-        own, other = self._choose_columns(first, has_header)
-        numbers: dict[Any, float] = {}
-        for k in range(has_header, len(self._lines)):
-            fields = self._split(k)
-            fits = len(fields) == len(first) > 1
-            if _begins_comment(self._texts[k]) and not (self._string_ids and fits and is_number(fields[other])):
-                continue
-            if not fits:
-                expected = "an id and a weight" if len(first) <= 2 else f"{len(first)} fields"
-                raise self._lines[k].make_error(f"expected {expected}, found {len(fields)} fields")
-            label = self._parse_id(k, fields[own])
-            if label in numbers:
-                raise self._lines[k].make_error("this id was given before; keep one line per id")
-            numbers[label] = self._parse_number(k, fields[other])
-        return numbers
-
-    def _choose_delimiter(self, lines: Sequence[str]) -> str | None:
-        """Return the delimiter of ids and numbers; None if each line is one id."""
-        if not lines:
-            return None
-        found = choose_list_delimiter(lines, are_integers=not self._string_ids)
-        if not self._string_ids:
-            likely = found or choose_delimiter(lines)
-            return likely if any(len(_try_split(line, likely)) > 1 for line in lines) else None
-        if found is None and _have_numbers_behind_blanks(lines):
-            found = " "
-        if found is None:
-            found = next((each for each in DELIMITERS[:-1] if any(_ends_in_number(line, each) for line in lines)), None)
-        return None if found is None or self._are_vertices(lines, found) else found
-
-    def _are_vertices(self, lines: Sequence[str], delimiter: str) -> bool:
-        """Return whether whole lines are ids rather than ids and numbers."""
-        if not all(map(self._is_known, lines)):
-            return False
-        if all(self._is_known(_try_split(line, delimiter)[0]) and _ends_in_number(line, delimiter) for line in lines):
-            raise self._lines[0].make_error(
-                "ambiguous: the line is a vertex, and so is its first field, before a number; quote ids, as in CSV"
-            )
-        return True
-
-    def _is_known(self, label: str) -> bool:
-        if self._vertex_ids is None:
-            return False
-        place = bisect_left(self._vertex_ids, label)
-        return bool(place < len(self._vertex_ids) and self._vertex_ids[place] == label)
-
-    def _split(self, k: int) -> list[str]:
-        assert self._delimiter is not None
-        try:
-            return split_fields(self._texts[k], self._delimiter)
-        except Undecided as error:
-            raise self._lines[k].make_error(str(error)) from error
-
-    def _check_comments(self, n_columns: int) -> None:
-        """Raise SourceError if a comment at the head may be an id, or an id and a number."""
-        for line in self._comments if self._string_ids else ():
-            text = line.text
-            fields = [text] if self._delimiter is None else _try_split(text, self._delimiter)
-            is_word = _WORD_COMMENT.fullmatch(text) is not None and not names_vertices(text[1:])
-            are_fields = len(fields) == n_columns > 1 and is_number(fields[-1]) and text[1:2].strip() != ""
-            if are_fields or (n_columns == 1 and is_word):
-                raise line.make_error(
-                    f"this may be a comment or an id that begins with {text[0]!r}; quote the id, or delete the line"
-                )
-
-    def _read_ids(self) -> list[Any]:
-        ids: dict[Any, None] = {}
-        for k in range(self._has_title(), len(self._lines)):
-            text = self._texts[k]
-            if _begins_comment(text) and (not self._string_ids or (not text[1:2].strip() and not self._is_known(text))):
-                continue
-            label = self._parse_id(k, _unquote(text))
-            if label in ids:
-                raise self._lines[k].make_error("this id was given before; keep one line per id")
-            ids[label] = None
-        return list(ids)
-
-    def _has_title(self) -> bool:
-        """Return whether the first line of a list of ids is a header."""
-        first, *others = map(_unquote, self._texts)
-        if self._string_ids:
-            return names_vertices(first) and first not in others and not self._is_known(first)
-        return not is_number(first) and (names_vertices(first) or any(map(is_plain_integer, others[:1])))
-
-    def _choose_columns(self, first: Sequence[str], has_header: bool) -> tuple[int, int]:
-        """Return the places of ids and numbers."""
-        if not has_header:
-            if len(first) != 2:
-                raise self._lines[0].make_error(f"expected an id and a weight, found {len(first)} fields")
-            return 0, 1
-        are_named = any(names_vertices(name) or names_numbers(name) for name in first)
-        if not are_named and not any(_ends_in_number(text, self._delimiter or " ") for text in self._texts[1:2]):
-            if self._string_ids:
-                raise self._lines[0].make_error(
-                    f"expected a number as weight, found {first[-1]!r}; quote an id that contains {self._delimiter!r}"
-                )
-            raise self._lines[0].make_error(f"expected an integer id, found {first[0]!r}")
-        try:
-            own, other = choose_list_columns(first, has_numbers=True)
-        except Undecided as error:
-            raise self._lines[0].make_error(str(error)) from error
-        assert other is not None
-        return own, other
-
-    def _parse_id(self, k: int, word: str) -> int | str:
-        if not word:
-            raise self._lines[k].make_error("expected an id, found an empty field")
-        if self._string_ids:
-            return word
-        if not is_plain_integer(word):
-            raise self._lines[k].make_error(f"expected an integer id, found {word!r}")
-        if not -(2**63) <= int(word) < 2**63:
-            raise self._lines[k].make_error(f"expected a 64-bit integer id, found {word!r}")
-        return int(word)
-
-    def _parse_number(self, k: int, word: str) -> float:
-        if not is_number(word):
-            hint = "; write a decimal point, not a comma" if has_decimal_comma(word) else ""
-            raise self._lines[k].make_error(f"expected a number as weight, found {word!r}{hint}")
-        number = float(word.translate(FORTRAN_EXPONENT))
-        if not math.isfinite(number):
-            raise self._lines[k].make_error(f"expected a finite weight, found {word!r}")
-        return number
+    suffix = Path(path).suffix
+    if suffix == ".parquet":
+        return read_table(path)
+    if suffix != ".csv":
+        found = suffix or "a name without suffix"
+        raise OptionError(f"{path}: expected a .csv or .parquet file of seeds, found {found}")
+    table = _read_csv(os.fspath(path))
+    if not string_ids:
+        table = _to_integers(table, "vertex", os.fspath(path), must_be=True)
+    return _to_integers(table, "vector", os.fspath(path))
 
 
-def _begins_comment(text: str) -> bool:
-    return text[:1] != "" and text[0] in COMMENTS
+def _read_csv(name: str) -> Any:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    with TextStream(name) as stream:
+        text = b"".join(chunk.data for chunk in stream.chunks())
+    first = text.partition(b"\n")[0].decode("utf-8", "replace")
+    # read as strings, because Arrow would drop the leading zeros of names that look like integers
+    types = csv.ConvertOptions(column_types=dict.fromkeys(("vector", "vertex"), pa.string()))
+    parsing = csv.ParseOptions(delimiter=choose_delimiter([first]))
+    with reading_table(name, "cannot be read as csv: {}"):
+        return check_table(csv.read_csv(pa.BufferReader(text), convert_options=types, parse_options=parsing))
 
 
-def _have_numbers_behind_blanks(lines: Sequence[str]) -> bool:
-    """Return whether each line has a name and a number, except for a header that names both."""
-    rows = [_try_split(line, " ") for line in lines]
-    first = rows[0]
-    if not all(len(row) == 2 and is_number(row[1]) for row in rows[1:]) or len(first) != 2:
-        return False
-    return is_number(first[1]) or (len(rows) > 1 and (names_vertices(first[0]) or names_numbers(first[1])))
+def _to_integers(table: Any, column: str, name: str, *, must_be: bool = False) -> Any:
+    """Convert a column of a table, if it has it, to integers if all of its words are written as such."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-
-def _try_split(line: str, delimiter: str) -> list[str]:
+    if column not in table.column_names:
+        return table
+    words = pc.utf8_trim_whitespace(table[column])
+    wrong = next((word for word in words.unique().to_pylist() if not is_plain_integer(word)), None)
+    if wrong is not None and must_be:
+        raise SourceError(f"column {column!r}: expected an integer id, found {wrong!r}", source=name)
+    if wrong is not None:
+        return table
     try:
-        return split_fields(line, delimiter)
-    except Undecided:
-        return [line]
-
-
-def _ends_in_number(line: str, delimiter: str) -> bool:
-    fields = _try_split(line, delimiter)
-    return len(fields) > 1 and is_number(fields[-1])
-
-
-def _unquote(text: str) -> str:
-    fields = _try_split(text, ",") if text.startswith('"') else [text]
-    return fields[0] if len(fields) == 1 else text
+        return table.set_column(table.column_names.index(column), column, words.cast(pa.int64()))
+    except pa.ArrowException as error:
+        raise SourceError(f"column {column!r}: expected 64-bit integers ({error})", source=name) from error

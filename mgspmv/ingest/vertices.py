@@ -18,20 +18,17 @@ import pyarrow.compute
 from numba import njit
 
 from mgspmv.errors import CapacityError, SourceError
-from mgspmv.ingest.column_names import choose_list_columns
-from mgspmv.ingest.columns import TableFormat, TextColumn, find_comments, read_chunks, split_line
+from mgspmv.ingest.columns import TextColumn, read_chunks, split_line
 from mgspmv.ingest.edge_list_head import DEFAULT_READING, StatedForm
 from mgspmv.ingest.headers import has_list_header
+from mgspmv.ingest.lists import check_list_comments, find_list_form
 from mgspmv.ingest.name_table import NameTable
 from mgspmv.ingest.names import IdWriter, SortedIds, SpilledNames
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Layout
-from mgspmv.ingest.streams import Chunk, TextLine, TextStream, read_head
-from mgspmv.ingest.tokens import SAMPLE_BYTES, SAMPLE_LINES, Undecided, choose_list_delimiter, is_integer
+from mgspmv.ingest.streams import TextLine, TextStream, read_head
+from mgspmv.ingest.tokens import SAMPLE_LINES, is_integer
 from mgspmv.model import index_dtype
-
-WHOLE_LINE = "\x1f"
-"""Delimiter for lines of one field each: a character that no text contains."""
 
 UNKNOWN = -1
 """Code of an id that is not a vertex."""
@@ -283,10 +280,10 @@ def read_vertices(
     CapacityError : the list does not fit into memory
     """
     with TextStream(path) as text:
-        form, has_header = _find_list_form(text, id_column, reading, is_vertex)
+        form, has_header = find_list_form(text, id_column, reading, is_vertex)
         ids, need = list[Any](), 0
         for chunk, (own,) in read_chunks(text.chunks(), form, room.threads):
-            _check_comments(chunk, form, len(own))
+            check_list_comments(chunk, form, len(own))
             ids.append(own if isinstance(own, np.ndarray) else own.cast(pa.large_string()))
             need += _estimate_bytes(own)
             _check_room(need, text, room)
@@ -310,59 +307,6 @@ def choose_vertices(
         vertices, provenance = read_vertices(path, column, reading, id_room)
         return vertices, {"vertices": provenance}
     return (OccurringNames(id_room) if id_column.dtype == "string" else OccurringIntegers(id_room)), {}
-
-
-def _find_list_form(
-    text: TextStream, id_column: TextColumn, reading: StatedForm, is_vertex: Callable[[str], bool] | None
-) -> tuple[TableFormat, bool]:
-    """Read a list up to its first vertex; return the format of its lines, and whether it has a header."""
-    are_names, checks = id_column.dtype == "string", reading.comment is None
-    sample = _sample_list(text, reading, checks=checks and are_names)
-    if not sample:
-        raise SourceError("the list of vertices is empty; expected one id per line", source=text.name)
-    lines = [line.text for line in sample]
-    try:
-        found = choose_list_delimiter(lines, are_integers=not are_names)
-        delimiter = reading.delimiter or found or WHOLE_LINE
-        first, *below = [split_line(line, delimiter) for line in sample]
-        place, n_columns = 0, len(first)
-        has_header = has_list_header(first, below, are_names=are_names, is_vertex=is_vertex)
-        if has_header:
-            text.read_line()
-            place, _ = choose_list_columns(first, has_numbers=False)
-        elif are_names and found not in (None, "\t") and reading.delimiter is None:
-            raise Undecided(
-                f"each line has {n_columns} columns separated by {found!r}; quote such ids, or pass delimiter="
-            )
-    except Undecided as error:
-        raise sample[0].make_error(str(error)) from error
-    columns = [TextColumn("more", None)] * n_columns
-    columns[place] = id_column
-    return TableFormat(tuple(columns), delimiter, reading.comments, checks and are_names), has_header
-
-
-def _sample_list(text: TextStream, reading: StatedForm, *, checks: bool = False) -> list[TextLine]:
-    """Consume the comments of a list, and return the lines that follow."""
-    for line in text.read_comments(reading.comments):
-        if checks:
-            _check_comment(line)
-    lines = text.peek_lines(SAMPLE_BYTES, SAMPLE_LINES)
-    return [line for line in lines if not line.is_blank_or_comment(reading.comments)]
-
-
-def _check_comments(chunk: Chunk, form: TableFormat, n_ids: int) -> None:
-    if form.checks_comments and chunk.data.count(b"\n") != n_ids:
-        for line in find_comments(chunk, form):
-            _check_comment(line)
-
-
-def _check_comment(line: TextLine) -> None:
-    """Raise SourceError if a comment may be a name, as nothing separates its sign from its text."""
-    if line.text[1:2].strip():
-        raise line.make_error(
-            f'this line begins like a comment but may be an id; quote it if it is one, or write "{line.text[:1]} ..." '
-            "if it is not"
-        )
 
 
 def _estimate_bytes(ids: Any) -> int:

@@ -18,8 +18,7 @@ from mgspmv.api.arguments import align_ranks
 from mgspmv.api.arguments import read_vector as read_given
 from mgspmv.batch_results import BatchSolution, load_batch
 from mgspmv.errors import CheckpointError, ConvergenceError, OptionError
-from mgspmv.ingest.seeds import read_seeds
-from mgspmv.ingest.vector_files import DANGLING_RULES, read_vector
+from mgspmv.ingest.vector_files import DANGLING_RULES, read_seeds, read_vector
 from mgspmv.model import peak_memory
 from mgspmv.os_errors import source_error
 from mgspmv.pipeline.compare import compare_batches, compare_ranks

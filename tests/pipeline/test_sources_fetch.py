@@ -103,7 +103,7 @@ class TestErrors:
         assert [*damping, product] == [
             f"{there}/no.{suffix}: there is no such file; check the path" for suffix in ("csv", "zarr")
         ]
-        assert warm == f"{there}/bad.csv, line 2: '1,x': expected a number as weight, found 'x'"
+        assert warm == f"{there}/bad.csv, line 2: '1,x': expected weight to be a finite number, found 'x'"
         assert "it needs vector and vertex" in topics
 
     def test_what_is_wrong_is_said_of_the_url(self, url):
