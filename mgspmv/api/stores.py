@@ -417,8 +417,8 @@ def update(
     store = stored.place
     room = find_budget(store, parse_size(memory), threads, scratch)
     reading = {"kind": stored.info.kind, "threads": room.threads, "id_room": room.for_ids, **asked}
-    is_vertex = VertexLookup(stored).has
-    sources = open_update(insert, delete, stored.info.vertex_ids, is_vertex, **reading)
+    is_name = VertexLookup(stored).has if stored.info.vertex_ids == "string" else None
+    sources = open_update(insert, delete, is_name, **reading)
 
     def describe(sources: dict[str, Any], changes: Changes) -> dict[str, Any]:
         before = stored.info.provenance

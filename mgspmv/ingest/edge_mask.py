@@ -100,8 +100,8 @@ def read_edges(path: str | os.PathLike[str], stored: StoredMatrix, **reading: An
     ------
     SourceError, OptionError, StoreError : as for `open_source` and for reading the opened source
     """
-    is_vertex = VertexLookup(stored).has
-    source = open_update(None, path, stored.info.vertex_ids, is_vertex, **reading)[1]
+    is_name = VertexLookup(stored).has if stored.info.vertex_ids == "string" else None
+    source = open_update(None, path, is_name, **reading)[1]
     assert source is not None
     ends: list[list[np.ndarray]] = [[], []]
     for batch in source.batches():

@@ -24,7 +24,6 @@ from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import FileSource, Source
 from mgspmv.ingest.stored import StoreSource
-from mgspmv.ingest.tables import TableSource
 from mgspmv.ingest.zarr_groups import GROUP_FORMATS, GroupSource, find_matrix_store, is_group_path
 from mgspmv.model import IngestOptions, Kind, check_choice
 from mgspmv.store.read import StoredMatrix, open_store
@@ -36,11 +35,7 @@ EDGE_LIST_OPTIONS = ("n_vertices", "vertices", "columns", "weights", "ids", "ext
 PARQUET_OPTIONS = ("columns", "n_vertices", "vertices", "weights", "extra_columns")
 """Options of all tables, including DataFrames."""
 GROUP_OPTIONS = ("n_cols",)
-_SUITABLE = {
-    "edge-list": EDGE_LIST_OPTIONS,
-    "parquet": PARQUET_OPTIONS,
-    **dict.fromkeys(("zarr", *GROUP_FORMATS), GROUP_OPTIONS),
-}
+_SUITABLE = {"edge-list": EDGE_LIST_OPTIONS, "parquet": PARQUET_OPTIONS, **dict.fromkeys(GROUP_FORMATS, GROUP_OPTIONS)}
 
 
 def open_source(
@@ -51,7 +46,7 @@ def open_source(
     format: str | None = None,
     threads: int | None = None,
     id_room: MemoryBudget = ANY_ROOM,
-    is_vertex: Callable[[str], bool] | None = None,
+    is_name: Callable[[str], bool] | None = None,
     **edge_list_options: Any,
 ) -> Source:
     """Open a path, URL or object for ingesting.
@@ -65,7 +60,7 @@ def open_source(
     format : one of `FORMATS`; default: by the file's name and first line, or by the arrays of a Zarr group
     threads : number of threads that parse a text, decode Parquet or compute a partition; default one per processor
     id_room : memory for the ids of vertices
-    is_vertex : see `EdgeListSource`
+    is_name : returns whether a string is a known id; if given, all ids of an edge list are strings, even integers
     edge_list_options : `EDGE_LIST_OPTIONS` for `EdgeListSource`, `PARQUET_OPTIONS` for `TableSource`, `GROUP_OPTIONS`
         for `GroupSource`; other formats accept none, except that a tuple of arrays accepts `n_vertices`, and a graph
         of NetworkX or igraph `weights`
@@ -88,36 +83,41 @@ def open_source(
     is_group = isinstance(source, Store | Group) or (is_path(source) and _is_group(source, format))
     if format is not None and not are_paths and not (is_group and format in GROUP_FORMATS):
         raise OptionError(f"format={format!r} applies to files, not to a {type(source).__name__}; leave it out")
-    if isinstance(source, tuple) and len(source) in (2, 3) and not are_paths:
+    if is_group:
+        if format is None and (place := find_matrix_store(source)) is not None:
+            return _open_stored(open_store(place), threads, edge_list_options)
+        _check_suitable(edge_list_options, GROUP_OPTIONS, format or "zarr")
+        return GroupSource(source, format=format, **edge_list_options)
+    weights: dict[str, Any] = {"weights": False} if ignore_weights else {}
+    if are_paths:
+        files = [take_name(name) for name in find_files(source)]
+        chosen = format or detect_format(files)
+        _check_suitable(edge_list_options, _SUITABLE.get(chosen, ()), chosen)
+        if chosen == "parquet":
+            return ParquetSource(files, threads=threads, id_room=id_room, **weights | edge_list_options)
+        if chosen == "edge-list":
+            names: dict[str, Any] = {} if is_name is None else {"ids": "string", "is_vertex": is_name}
+            return EdgeListSource(files, threads=threads, id_room=id_room, **weights | names | edge_list_options)
+        return _open_matrix(files, chosen, threads)
+    if isinstance(source, tuple) and len(source) in (2, 3):
         _check_suitable(edge_list_options, ("n_vertices",), form)
         return source_from_arrays(*source, form=form, id_room=id_room, **edge_list_options)
-    if is_networkx(source) or is_igraph(source):
-        _check_suitable(edge_list_options, ("weights",), type(source).__name__)
-        return source_from_object(source, **edge_list_options)
-    files = [take_name(name) for name in find_files(source)] if are_paths and not is_group else []
-    chosen = format or _find_format(source, files, is_group=is_group)
-    if is_group and format is None and (place := find_matrix_store(source)) is not None:
-        return _open_stored(open_store(place), threads, edge_list_options)
-    _check_suitable(edge_list_options, PARQUET_OPTIONS if find_library(source) else _SUITABLE.get(chosen, ()), chosen)
-    if ignore_weights and (find_library(source) or chosen in ("edge-list", "parquet")):
-        edge_list_options = {"weights": False, **edge_list_options}
-    if is_group:
-        return GroupSource(source, format=format, **edge_list_options)
     if find_library(source):
-        return FrameSource(source, threads=threads, id_room=id_room, **edge_list_options)
-    if not files:
-        return source_from_object(source)
-    if chosen in ("edge-list", "parquet"):
-        if chosen == "parquet":
-            return ParquetSource(files, threads=threads, id_room=id_room, **edge_list_options)
-        return EdgeListSource(files, threads=threads, id_room=id_room, is_vertex=is_vertex, **edge_list_options)
+        _check_suitable(edge_list_options, PARQUET_OPTIONS, type(source).__name__)
+        return FrameSource(source, threads=threads, id_room=id_room, **weights | edge_list_options)
+    is_graph = is_networkx(source) or is_igraph(source)
+    _check_suitable(edge_list_options, ("weights",) if is_graph else (), type(source).__name__)
+    return source_from_object(source, **edge_list_options)
+
+
+def _open_matrix(files: list[str], format: str, threads: int | None) -> Source:
     if len(files) > 1:
         raise SourceError(
-            f"{len(files)} files of the format {chosen} cannot be combined, only edge lists or Parquet files can; "
+            f"{len(files)} files of the format {format} cannot be combined, only edge lists or Parquet files can; "
             "ingest each into a separate store",
             source=name_files(files),
         )
-    return NpzSource(files[0]) if chosen == "npz" else MatrixMarketSource(files[0], threads=threads)
+    return NpzSource(files[0]) if format == "npz" else MatrixMarketSource(files[0], threads=threads)
 
 
 def _open_stored(stored: StoredMatrix, threads: int | None, options: dict[str, Any]) -> StoreSource:
@@ -137,61 +137,43 @@ def _check_suitable(options: dict[str, Any], suitable: tuple[str, ...], chosen: 
 
 
 def open_update(
-    insert: Any,
-    delete: Any,
-    vertex_ids: str | None,
-    is_vertex: Callable[[str], bool] | None = None,
-    **options: Any,
+    insert: Any, delete: Any, is_name: Callable[[str], bool] | None = None, **options: Any
 ) -> tuple[Source | None, Source | None]:
     """Open the sources of entries to insert into a store and to delete from it; weights of deletions are ignored.
 
     Parameters
     ----------
     insert, delete : as in `open_source`; None for nothing
-    vertex_ids : type of the store's ids: with `string`, all ids of an edge list are strings, even integers
-    is_vertex : function that returns whether a name is a vertex of the store
+    is_name : as in `open_source`, for a store whose ids are strings
     options : as in `open_source`, for both
 
     Raises
     ------
     OptionError, SourceError : as in `open_source`
     """
-    of_deletions = {name: value for name, value in options.items() if name != "weights"}
-    if columns := options.get("columns"):
-        of_deletions["columns"] = columns[:2]
 
-    def open_one(source: Any, given: dict[str, Any], without: dict[str, Any]) -> Source | None:
+    def open_one(source: Any, **given: Any) -> Source | None:
         if source is None:
             return None
         source = convert_arrays(source, given.get("kind"))
         if find_library(source) and has_no_columns(source) and not given.get("columns"):
-            empty = source_from_arrays([], [])
-            empty.may_be_empty = True
-            return empty
-        source = take_name(source) if is_path(source) else source  # a pipe can be opened only once
-        opened = open_source(source, **given)  # finds the format, as other formats reject the options below
-        if isinstance(opened, EdgeListSource):
-            as_names = {"ids": "string", "is_vertex": is_vertex} if vertex_ids == "string" else {}
-            opened = open_source(source, **(as_names | given | without | {"format": "edge-list"}))
-        elif isinstance(opened, TableSource) and not isinstance(source, tuple):
-            opened = open_source(source, **(given | without))
+            opened: Source = source_from_arrays([], [])
+        else:
+            opened = open_source(source, is_name=is_name, **given)
         if isinstance(opened, FileSource):
             opened.may_be_empty = True
         return opened
 
-    return open_one(insert, options, {}), open_one(delete, of_deletions, {"weights": False})
+    of_deletions = {name: value for name, value in options.items() if name != "weights"}
+    if columns := options.get("columns"):
+        of_deletions["columns"] = columns[:2]
+    return open_one(insert, **options), open_one(delete, **of_deletions, ignore_weights=True)
 
 
 def _is_group(path: Path, format: str | None) -> bool:
     return format in GROUP_FORMATS or (
         format is None and not isinstance(find_format_by_name(os.fspath(path)), str) and is_group_path(path)
     )
-
-
-def _find_format(source: Any, files: list[str], *, is_group: bool) -> str:
-    if is_group:
-        return "zarr"
-    return detect_format(files) if files else type(source).__name__
 
 
 def _check_names(options: dict[str, Any]) -> None:

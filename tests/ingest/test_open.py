@@ -99,19 +99,19 @@ def read_all(source):
 
 def test_what_is_deleted_needs_no_weights(files):
     (files / "gone.txt").write_text("0 1\n")
-    inserted, deleted = open_update(files / "a.txt", files / "gone.txt", None, weights=True)
+    inserted, deleted = open_update(files / "a.txt", files / "gone.txt", weights=True)
     assert read_all(inserted)[2].tolist() == [1.5, 2.5]
     assert read_all(deleted)[2] is None
     table = pa.table({"a": [3], "b": [4], "c": ["of no matter"]})
-    assert read_all(open_update(None, table, None, weights=True)[1])[2] is None
-    assert read_all(open_update(None, table, None, columns=("b", "a", "c"))[1])[3].tolist() == [3, 4]
+    assert read_all(open_update(None, table, weights=True)[1])[2] is None
+    assert read_all(open_update(None, table, columns=("b", "a", "c"))[1])[3].tolist() == [3, 4]
     (files / "gone.txt").write_text("0 1 of no matter\n")
-    assert read_all(open_update(None, files / "gone.txt", None, extra_columns="ignore")[1])[:2] == ([0], [1])
+    assert read_all(open_update(None, files / "gone.txt", extra_columns="ignore")[1])[:2] == ([0], [1])
 
 
 def test_names_are_read_as_names(files):
-    inserted, deleted = open_update(files / "a.txt", files / "a.txt", "string")
+    inserted, deleted = open_update(files / "a.txt", files / "a.txt", set().__contains__)
     for source in (inserted, deleted):
         assert read_all(source)[3].tolist() == ["0", "1"]
-    assert read_all(open_update(files / "a.txt", None, "int64")[0])[3] is None
-    assert read_all(open_update(files / "a.txt", None, "string", ids="int")[0])[3] is None
+    assert read_all(open_update(files / "a.txt", None)[0])[3] is None
+    assert read_all(open_update(files / "a.txt", None, set().__contains__, ids="int")[0])[3] is None
