@@ -27,14 +27,12 @@ from mgspmv.ingest.columns import (
     split_line,
 )
 from mgspmv.ingest.edge_list_head import (
-    ONE_HEADER,
     DoubtfulHeader,
     Form,
     Head,
     StatedForm,
+    check_alike,
     read_head,
-    read_next_head,
-    unlike_error,
 )
 from mgspmv.ingest.files import Path, describe_files, list_paths, name_files
 from mgspmv.ingest.headers import Preamble, are_names
@@ -66,10 +64,6 @@ class _EdgeListFacts:
         self._files: list[dict[str, Any]] = []
         self._claims: list[dict[str, int]] = []
         self._stated: StatedShape | None = None
-        self.names: list[str] | None = None
-        """Names of the columns; None if no file has a header."""
-        self._named = ""
-        """File that states `names`."""
         self.counts = Counter(n_header=0, n_comments=0, n_rows=0)
         """Counts of header lines, comments and edges."""
         self.doubts: list[DoubtfulHeader] = []
@@ -91,39 +85,25 @@ class _EdgeListFacts:
         return None if claim is None or claim != self.claims.get("nodes") else self._stated
 
     def begin(self, name: str, head: Head) -> None:
-        """Record the beginning of a file.
-
-        Raises
-        ------
-        SourceError : the columns have other names than in a file before it
-        """
+        """Record the beginning of a file."""
         self._claims.append(head.preamble.claims)
         if self._stated is None and "nodes" in head.preamble.claims:
             self._stated = StatedShape(name, *head.preamble.nodes_line)
         self.counts.update(n_header=head.n_header, n_comments=head.preamble.n_lines)
         if head.doubt is not None:
             self.doubts.append(head.doubt)
-        if head.names is not None:
-            self._name_columns(name, head.names)
 
     def end(self, provenance: dict[str, Any]) -> None:
         """Record the provenance of a file."""
         self._files.append(provenance)
 
     def join(self, later: _EdgeListFacts) -> None:
-        """Add the facts about the files, or parts of files, that follow.
-
-        Raises
-        ------
-        SourceError : as for `begin`
-        """
+        """Add the facts about the files, or parts of files, that follow."""
         self._claims += later._claims
         self._stated = self._stated or later._stated
         self._files += later._files
         self.counts.update(later.counts)
         self.doubts += later.doubts
-        if later.names is not None:
-            self._name_columns(later._named, later.names)
 
     def check_doubts(self) -> None:
         """Raise SourceError if the first line of a file may be a header after all."""
@@ -132,16 +112,6 @@ class _EdgeListFacts:
             if doubt.place not in settled:
                 raise doubt.make_error()
 
-    def _name_columns(self, file: str, names: list[str]) -> None:
-        if self.names is None:
-            self.names, self._named = names, file
-        if names != self.names:
-            raise SourceError(
-                f"the columns are {', '.join(names)}, but those of {self._named} are {', '.join(self.names)}; "
-                "files that are ingested together must have the same columns",
-                source=file,
-            )
-
     def describe(self, name: str, form: Form, unused_first: str | None) -> dict[str, Any]:
         """Return the provenance of all edges, and how the columns were read.
 
@@ -149,7 +119,7 @@ class _EdgeListFacts:
         ----------
         unused_first : as in `ListedNames`
         """
-        header = {**self.claims, **({"columns": self.names} if self.names else {})}
+        header = {**self.claims, **({"columns": form.head.names} if form.head.names else {})}
         described = {"format": "edge-list", **describe_files(name, self._files), "header": header}
         return {**described, "taken": self._describe_taken(form, unused_first)}
 
@@ -273,8 +243,7 @@ class EdgeListSource(FileSource):
             _, head = self._find_first(texts, notes)
             whole = copy(self)
             whole._form = self._find_form(head)
-        # `is_vertex` decides only on the header of the first file, which was read above
-        whole.is_undirected, whole._is_vertex = whole._form.head.preamble.is_undirected, None
+        whole.is_undirected = whole._form.head.preamble.is_undirected
         whole._vertices = None if self._vertices is None else make_absolute(os.fspath(self._vertices))
         parts = []
         for segments in cut_texts(files, n_parts):
@@ -299,29 +268,34 @@ class EdgeListSource(FileSource):
         used = claim if is_fit else None
         return Combined(used, {**described, **parts[0].listed}, notes.find_stated(used))
 
-    def _find_first(self, texts: Iterator[TextStream], notes: _EdgeListFacts) -> tuple[TextStream | None, Head | None]:
-        """Find the first file that has an edge, and read its beginning; (None, None) without edges."""
+    def _find_first(self, texts: Iterator[TextStream], notes: _EdgeListFacts) -> tuple[TextStream | None, Head]:
+        """Find the first file that has an edge, and read its beginning; without edges, one that names columns."""
+        form: Head | None = None
         for text in texts:
-            head = read_head(text, self._reading, notes.names, self._is_vertex)
-            if head.first is not None and head.names is None and notes.names is not None:
-                raise unlike_error(text, ONE_HEADER)
+            head = read_head(text, self._reading, self._is_vertex)
+            if form is not None:
+                check_alike(text.name, head, form)
             notes.begin(text.name, head)
             if head.first is not None:
                 return text, head
             notes.end(text.provenance())
-        return None, None
+            form = form if form is not None or head.names is None else head
+        return None, form or Head(Preamble())
 
     def _read(
         self, begun: TextStream | None, others: Iterator[TextStream], form: Form, notes: _EdgeListFacts
     ) -> Iterator[Chunk]:
         """Yield the edges of a text whose beginning was read, and of all later texts, in at least one chunk."""
-        n_chunks = 0
+        n_chunks, first = 0, form.head.first
         for k, text in enumerate(others if begun is None else chain([begun], others)):
             if text is not begun and not text.segment.begin:
-                head = read_next_head(text, self._reading, form)
-                first = form.head.first
-                is_known = first is not None and text.name == first.source  # `split` read it, with more lines
-                notes.begin(text.name, replace(head, doubt=None) if is_known else head)
+                if first is not None and text.name == first.source:  # `split` read its beginning
+                    text.skip_to(first.number)
+                    head = form.head
+                else:
+                    head = read_head(text, self._reading, is_first=False)
+                    check_alike(text.name, head, form.head)
+                notes.begin(text.name, head)
             for chunk in text.chunks():
                 self.fraction = None if text.fraction is None else (k + text.fraction) / len(self._segments)
                 n_chunks += 1
@@ -331,10 +305,10 @@ class EdgeListSource(FileSource):
         if not n_chunks:
             yield Chunk(self.name, 1, b"")
 
-    def _find_form(self, head: Head | None) -> Form:
+    def _find_form(self, head: Head) -> Form:
         reading = self._reading
-        if head is None or head.first is None or head.columns is None:
-            return self._find_empty_form()
+        if head.first is None or head.columns is None:
+            return self._find_empty_form(head)
         tokens = split_line(head.first, head.delimiter)
         ids = [tokens[place] for place in head.columns.ids]
         try:
@@ -346,9 +320,9 @@ class EdgeListSource(FileSource):
         if head.columns.weight is not None:
             columns[head.columns.weight] = TextColumn("weight", "float64", finite=True, hint=_WEIGHTS_HINT)
         table = TableFormat(tuple(columns), head.delimiter, reading.comments, reading.comment is None)
-        return Form(table, head.columns, head)
+        return Form(table, head)
 
-    def _find_empty_form(self) -> Form:
+    def _find_empty_form(self, head: Head) -> Form:
         """Return the form of a list without edges, where only the vertices have ids, if any."""
         if self._n_vertices is None and self._vertices is None and not self.may_be_empty:
             where = "this file has" if len(self._files) == 1 else "these files have"
@@ -362,7 +336,7 @@ class EdgeListSource(FileSource):
             named = lists_names(self._vertices, self._reading)
         weights = (TextColumn("weight", "float64", finite=True),) if reading.weights is True else ()
         table = TableFormat((*self._id_columns(named), *weights), reading.delimiter or " ", reading.comments)
-        return Form(table, ColumnChoice(0, 1, 2 if weights else None), Head(Preamble()))
+        return Form(table, replace(head, columns=ColumnChoice(0, 1, 2 if weights else None)))
 
     def _id_columns(self, are_names: bool) -> tuple[TextColumn, TextColumn]:
         if are_names:

@@ -137,15 +137,26 @@ class Head:
     doubt: DoubtfulHeader | None = None
     """Doubt whether the first edge is a header; None if there is none."""
 
+    def describe(self) -> str:
+        """Describe the form of the file, for messages."""
+        header = "no header" if self.names is None else f"a header, {', '.join(self.names)}"
+        edges = "undirected" if self.preamble.is_undirected else "directed"
+        return f"{header}, the delimiter {self.delimiter!r} and {edges} edges"
+
 
 @dataclass(frozen=True)
 class Form:
     """Format of the edges of all files, as found in the first file."""
 
     table: TableFormat
-    columns: ColumnChoice
     head: Head
     """Beginning of the first file that has an edge."""
+
+    @property
+    def columns(self) -> ColumnChoice:
+        """Columns that are read."""
+        assert self.head.columns is not None
+        return self.head.columns
 
     @property
     def id_column(self) -> TextColumn:
@@ -195,7 +206,6 @@ class DoubtfulHeader:
 def read_head(
     text: TextStream,
     reading: StatedForm,
-    known: list[str] | None = None,
     is_vertex: Callable[[str], bool] | None = None,
     *,
     is_first: bool = True,
@@ -204,7 +214,6 @@ def read_head(
 
     Parameters
     ----------
-    known : names of the columns in an earlier file, by which a header without edges below it is recognized
     is_vertex : as in `EdgeListSource`
     is_first : whether the lines of this file determine how other files are read
 
@@ -229,7 +238,7 @@ def read_head(
             choose_columns(None, 1)
         doubt, is_header = None, False
         try:
-            is_header = _is_header(first, below, reading, preamble, known, is_vertex)
+            is_header = _is_header(first, below, reading, preamble, is_vertex)
         except UndecidedHeader as error:
             doubt = str(error)
         names, n_header = preamble.names, 0
@@ -268,45 +277,28 @@ def read_head(
     return Head(preamble, n_header, text.peek_line(), names, header_by, delimiter, columns, n_columns, about)
 
 
-def read_next_head(text: TextStream, reading: StatedForm, form: Form) -> Head:
-    """Read the beginning of a file that must have the form of the first file.
+def check_alike(name: str, head: Head, first: Head) -> None:
+    """Raise SourceError if a file has another form than the first file that has edges or names of columns.
 
-    Raises
-    ------
-    SourceError : as for `read_head`; the file differs from the first one
+    Parameters
+    ----------
+    name : path or URL of the file
     """
-    first = form.head
-    head = read_head(text, reading, first.names, is_first=False)
-    if head.first is None or head.columns is None:
-        if head.names is not None and first.names is None:
-            raise unlike_error(text, ONE_HEADER)
-        return head
-    form_columns = len(form.table.columns)
-    is_split_alike = head.delimiter == form.table.delimiter or split_line(head.first, head.delimiter) == split_line(
-        head.first, form.table.delimiter
-    )
-    if not is_split_alike:
-        found = f"columns are separated by {head.delimiter!r}, but by {form.table.delimiter!r} in the first file"
-    elif (head.names is None) != (first.names is None):
-        found = ONE_HEADER
-    elif head.names == first.names and head.n_columns == form_columns and head.columns != form.columns:
-        found = "its columns differ from those of the first file"
-    elif head.preamble.is_undirected != first.preamble.is_undirected:
-        found = "one of the files states that its edges are undirected, the other does not"
-    else:
-        return head
-    raise unlike_error(text, found)
-
-
-ONE_HEADER = "one of the files has a header, the other does not"
-
-
-def unlike_error(text: TextStream, found: str) -> SourceError:
-    return SourceError(
-        f"{found}; files that are ingested together must have one form: pass delimiter=, header=, columns= or "
-        "comment= for all, or ingest them separately",
-        source=text.name,
-    )
+    if head.first is None and head.names is None:
+        return
+    is_alike = head.names == first.names
+    if is_alike and head.first is not None and first.first is not None:
+        is_split_alike = split_line(head.first, head.delimiter) == split_line(head.first, first.delimiter)
+        # another number of columns is an error of the line
+        has_other_columns = head.n_columns == first.n_columns and head.columns != first.columns
+        is_directed_alike = head.preamble.is_undirected == first.preamble.is_undirected
+        is_alike = is_split_alike and is_directed_alike and not has_other_columns
+    if not is_alike:
+        raise SourceError(
+            f"it has {head.describe()}, but files before it have {first.describe()}; files that are ingested together "
+            "must have one form: pass delimiter=, header=, columns= or comment= for all, or ingest them separately",
+            source=name,
+        )
 
 
 def _read_preamble(text: TextStream, reading: StatedForm, preamble: Preamble | None = None) -> Preamble:
@@ -352,13 +344,10 @@ def _is_header(
     below: list[list[str]],
     reading: StatedForm,
     preamble: Preamble,
-    known: list[str] | None,
     is_vertex: Callable[[str], bool] | None,
 ) -> bool:
     if reading.header is not None:
         return reading.header
-    if first == known and not below:
-        return True
     if preamble.names is not None and len(preamble.names) == len(first):
         return first == preamble.names
     return has_header(first, below, reading.columns, is_vertex)

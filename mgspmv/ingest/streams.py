@@ -164,6 +164,11 @@ class TextStream:
             self._next_number += 1
         return line
 
+    def skip_to(self, number: int) -> None:
+        """Consume the lines before the one of this number."""
+        while self._next_number < number and self.read_line() is not None:
+            pass
+
     def read_comments(self, comments: bytes) -> Iterator[TextLine]:
         """Consume blank lines and those that start with one of the characters `comments`; yield the latter one by one.
 
