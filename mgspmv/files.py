@@ -233,12 +233,13 @@ def strip_file_scheme(path: str | os.PathLike[str]) -> str:
     return os.fspath(path).removeprefix("file://")
 
 
-def find_system(url: str, *, is_shared: bool = True) -> tuple[Any, str]:
-    """Return the file system of a URL, with empty listing caches, and the name in it.
+def find_system(url: str, *, is_shared: bool = True, is_fresh: bool = True) -> tuple[Any, str]:
+    """Return the file system of a URL, and the name in it.
 
     Parameters
     ----------
     is_shared : whether others may have transactions on it
+    is_fresh : whether listings that it has cached are dropped, as files may be newer
 
     Raises
     ------
@@ -253,7 +254,8 @@ def find_system(url: str, *, is_shared: bool = True) -> tuple[Any, str]:
         raise MissingDependencyError(f"{url}: {error}{name_extra(url)}") from error
     except ValueError as error:
         raise OptionError(f"{url}: {error}; pass a local path or a URL of a protocol that fsspec knows") from error
-    system.invalidate_cache()
+    if is_fresh:
+        system.invalidate_cache()
     return system, name
 
 

@@ -16,9 +16,9 @@ from functools import partial
 from itertools import chain, pairwise
 from typing import Any
 
-from mgspmv.errors import MgspmvError, OptionError, SourceError, SourceNotFoundError
-from mgspmv.files import find_web_options, reach
-from mgspmv.ingest.remote import protocol_error, translate_error
+from mgspmv.errors import OptionError, SourceError, SourceNotFoundError
+from mgspmv.files import find_system, reach
+from mgspmv.ingest.remote import translating
 
 Path = str | os.PathLike[str]
 
@@ -86,14 +86,11 @@ def _find_local(path: str) -> list[str]:
 
 
 def _find_remote(url: str) -> list[str]:
-    import fsspec
-
     if "::" in url:
         return [url]
     is_web = url.startswith("http")
-    try:
-        system, path = fsspec.core.url_to_fs(url, **find_web_options(url))
-        system.invalidate_cache()  # files may be newer than the cached listing
+    system, path = find_system(url)
+    with translating(url):
         if re.search(r"[*[]" if is_web else r"[*?[]", path):
             if reach(partial(system.isfile, path)):
                 return [url]
@@ -105,12 +102,6 @@ def _find_remote(url: str) -> list[str]:
         return _list_folder(
             url, ((name.rpartition("/")[2], is_folder) for name, is_folder in entries if name != path.rstrip("/"))
         )
-    except MgspmvError:
-        raise
-    except ValueError as error:
-        raise protocol_error(url, error) from error
-    except Exception as error:
-        raise translate_error(url, error) from error
 
 
 def _match(pattern: str, names: Iterable[str]) -> list[str]:

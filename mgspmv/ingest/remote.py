@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import IO, Any, cast
 
@@ -15,7 +16,7 @@ from mgspmv.errors import (
     SourceNotFoundError,
     hide_secrets,
 )
-from mgspmv.files import describe_error, describe_silence, find_inside, find_web_options, name_extra, reach
+from mgspmv.files import describe_error, describe_silence, find_inside, find_system, name_extra, reach
 
 PIECE_BYTES = 4 * 2**20
 """Bytes of a file per request."""
@@ -29,6 +30,17 @@ MARKS = ("ETag", "etag", "Last-Modified", "LastModified", "last_modified", "mtim
 _DENIED, _MISSING = (401, 403), (404, 410)
 
 
+@contextmanager
+def translating(url: str) -> Iterator[None]:
+    """Translate the errors of fsspec, and of libraries behind it, by `translate_error`."""
+    try:
+        yield
+    except MgspmvError:
+        raise
+    except Exception as error:  # libraries behind fsspec raise their own classes
+        raise translate_error(url, error) from error
+
+
 def open_url(url: str, cache_type: str = "readahead", **cache_options: Any) -> IO[bytes]:
     """Open a file at a URL for reading from any position.
 
@@ -38,10 +50,14 @@ def open_url(url: str, cache_type: str = "readahead", **cache_options: Any) -> I
 
     Raises
     ------
-    SourceNotFoundError, SourceError, MissingDependencyError : see `translate_error`; also raised while it is read
-    OptionError : fsspec does not support the protocol
+    SourceNotFoundError, SourceError : see `translate_error`; also raised while it is read
+    OptionError, MissingDependencyError : see `find_system`
     """
-    file = _open(url, cache_type, cache_options)
+    system, path = find_system(url, is_fresh=False)
+    options = {"block_size": PIECE_BYTES, "cache_type": cache_type, "cache_options": cache_options}
+    ask = partial(system.open, path, "rb", **(options if system.async_impl else {}))
+    with translating(url):
+        file = ask() if url.startswith("http") else reach(ask)
     if (cache := getattr(file, "cache", None)) is not None and file.size:
         cache.fetcher = partial(_fetch, url, cache.fetcher, file.size)
     return cast(IO[bytes], file)
@@ -58,13 +74,12 @@ def open_streamed(url: str) -> IO[bytes]:
     file: Any = open_url(url)
     if getattr(file, "cache", None) is None or (file.size or 0) <= PIECE_BYTES:
         return cast(IO[bytes], file)
-    try:
-        found, fetch = _describe(file), file.cache.fetcher
-        file._fetch_range(1, 2)
-    except ValueError:  # the web server ignores ranges and sends the whole file
-        return cast(IO[bytes], file.fs.open(file.path, "rb", block_size=0))
-    except Exception as error:
-        raise translate_error(url, error) from error
+    with translating(url):
+        try:
+            found, fetch = _describe(file), file.cache.fetcher
+            file._fetch_range(1, 2)
+        except ValueError:  # the web server ignores ranges and sends the whole file
+            return cast(IO[bytes], file.fs.open(file.path, "rb", block_size=0))
 
     def fetch_unchanged(start: int, stop: int) -> bytes:
         piece: bytes = fetch(start, stop)
@@ -90,29 +105,13 @@ def open_sought(url: str) -> IO[bytes]:
     return file
 
 
-def _open(url: str, cache_type: str, cache_options: dict[str, Any]) -> Any:
-    import fsspec
-
-    options = {"block_size": PIECE_BYTES, "cache_type": cache_type, "cache_options": cache_options}
-    try:
-        system, path = fsspec.core.url_to_fs(url, **find_web_options(url))
-        ask = partial(system.open, path, "rb", **(options if system.async_impl else {}))
-        return ask() if url.startswith("http") else reach(ask)
-    except ValueError as error:
-        raise protocol_error(url, error) from error
-    except Exception as error:
-        raise translate_error(url, error) from error
-
-
 def _fetch(url: str, fetch: Callable[[int, int], bytes], size: int, start: int, stop: int) -> bytes:
     """Fetch bytes start .. stop - 1 of a file, up to its end; for errors see `translate_error`."""
     stop = min(stop, size)
-    try:
+    with translating(url):
         piece = _persist(fetch, start, stop)
         if len(piece) != stop - start:
             raise OSError(f"received {len(piece)} of {stop - start} bytes from byte {start} on")
-    except Exception as error:  # libraries behind fsspec raise their own classes
-        raise translate_error(url, error) from error
     return piece
 
 
@@ -132,11 +131,6 @@ def _describe(file: Any) -> dict[str, Any]:
     """Return the metadata that identify the content of a file, as far as the server reports them."""
     info = file.fs.info(file.path)
     return {name: info.get(name) for name in ("size", "ETag", "Last-Modified", "LastModified")}
-
-
-def protocol_error(url: str, error: ValueError) -> OptionError:
-    """Return the error for a protocol that fsspec does not support."""
-    return OptionError(f"{url}: {error}; pass a local path or a URL of a protocol that fsspec supports")
 
 
 def translate_error(name: str, error: Exception) -> MgspmvError:
@@ -179,17 +173,10 @@ def describe_url(url: str) -> dict[str, Any]:
     OptionError : fsspec does not support the protocol; the server reports neither an ETag nor a date
     SourceNotFoundError, SourceError, MissingDependencyError : see `translate_error`
     """
-    import fsspec
-
-    try:
-        system, path = fsspec.core.url_to_fs(url, **find_web_options(url))
-        system.invalidate_cache()
+    system, path = find_system(url)
+    with translating(url):
         info = system.info(path)
         inside = find_inside(system, path) if info.get("type") == "directory" else {}
-    except ValueError as error:
-        raise protocol_error(url, error) from error
-    except Exception as error:
-        raise translate_error(url, error) from error
     if inside:
         marks = {name.removeprefix(path): _find_marks(url, own) for name, own in sorted(inside.items())}
         return {
