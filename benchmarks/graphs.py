@@ -147,6 +147,6 @@ def read_graph(xp: Arrays, name: str) -> CsrBlock:
     path = find_real(name)
     if path is None:
         raise FileNotFoundError(f"there is no {REAL[name]} in the folder that {DATA_VARIABLE} names")
-    info = mg.ingest(path, store := MemoryStore(), kind="graph", ignore_weights=True).info
+    info = mg.ingest(path, store := MemoryStore(), kind="graph", weights=False).info
     block = open_store(store).read_block(0, info.shape[0], None)
     return CsrBlock(0, block.n_cols, xp.asarray(block.indptr), xp.asarray(block.indices), None)

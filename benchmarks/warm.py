@@ -187,7 +187,7 @@ def change_arcs(arcs: scipy.sparse.coo_array, share: float, changes: Changes, se
 def store_arcs(arcs: scipy.sparse.coo_array, is_pattern: bool) -> Matrix:
     """A graph of these arcs, in memory."""
     store = MemoryStore()
-    api.ingest(arcs, store, kind="graph", ignore_weights=is_pattern)
+    api.ingest(arcs, store, kind="graph", weights=False if is_pattern else None)
     return api.open_matrix(store)
 
 

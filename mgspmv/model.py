@@ -60,8 +60,8 @@ class IngestOptions:
     """Rule for entries on the diagonal."""
     symmetrize: bool = False
     """Whether to add (j, i) for each entry (i, j) off the diagonal, before duplicates are treated."""
-    ignore_weights: bool = False
-    """Whether to store the pattern only."""
+    weights: bool | str | None = None
+    """Whether to store the weights, or their name in the source; False for the pattern only."""
     transpose: bool = False
     """Whether to store the transpose too."""
     dtype: Literal["int64", "float32", "float64"] | None = None

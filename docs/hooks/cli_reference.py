@@ -11,7 +11,7 @@ import typer
 from markdown_tables import escape, make_table, show_code, split_default
 
 from mgspmv.cli import app
-from mgspmv.cli.help import name_argument, write_usage
+from mgspmv.cli.help import list_parameters, name_argument, write_usage
 from mgspmv.cli.settings import list_settings
 
 OPTION = re.compile(r"((?:-[\w-]+(?:, | / )?)+)(?: (.*))?$")
@@ -46,7 +46,7 @@ def _write_command(command: Any, context: Any) -> str:
 
 
 def _write_tables(command: Any, context: Any) -> str:
-    given = [p for p in command.get_params(context) if p.get_help_record(context) is not None]
+    given = [p for p in list_parameters(command, context) if p.get_help_record(context) is not None]
     arguments = [_describe_argument(p, context) for p in given if p.param_type_name == "argument"]
     options = [_describe_option(p, context) for p in given if p.param_type_name == "option"]
     tables = [make_table(("argument", "default", "meaning"), arguments)] if arguments else []
@@ -59,7 +59,7 @@ def _write_tables(command: Any, context: Any) -> str:
 
 def _describe_setting(name: str, value: str, meaning: str, default: Any) -> tuple[str, ...]:
     text, found = split_default(meaning)
-    shown = escape(found) if default in (None, False) else show_code(f"{default}")
+    shown = escape(found) if default is None else show_code(f"{default}")
     return show_code(name), _show_value(value), shown, escape(text)
 
 

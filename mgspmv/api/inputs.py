@@ -106,7 +106,7 @@ def _read(source: Any, kind: Kind, weight: bool | str | None, options: dict[str,
     if isinstance(weight, str):
         options = {"weights": weight, **options}
     elif not weight:
-        options = {"ignore_weights": True, **options}
+        options = {"weights": False, **options}
     if is_matrix and kind != "matrix":
         _check_square(source)
     matrix = ingest(source, kind=None if kind == "matrix" and not is_matrix else kind, **options)

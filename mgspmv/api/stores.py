@@ -47,7 +47,7 @@ def ingest(
     duplicates: Duplicates | None = None,
     self_loops: SelfLoops = "keep",
     symmetrize: bool = False,
-    ignore_weights: bool = False,
+    weights: bool | str | None = None,
     transpose: bool = False,
     dtype: Literal["int64", "float32", "float64"] | None = None,
     order: OrderMethod = "none",
@@ -81,7 +81,8 @@ def ingest(
     duplicates : `sum`, `first`, `keep` or `error`; default `sum` with values, `first` without
     self_loops : `keep`, `drop` or `error`
     symmetrize : add (j, i) for each (i, j), before duplicates are treated
-    ignore_weights : store the pattern only
+    weights : False stores the pattern only; True requires weights in an edge list or table, and a name chooses their
+        column, or attribute in a graph; default: weights where the source has them
     transpose : also store the transpose, which `A.T` needs
     dtype : of the stored values; default as in the source, and float64 for text. Only `float64` takes integers beyond
         int64, which it rounds; `int64` takes whole numbers
@@ -103,7 +104,7 @@ def ingest(
         workers must reach, as the store. `memory`, `threads` and `scratch` are of each worker; default half of what it
         may still take, its threads, and Dask's own folder. The store is the same for any number of workers, and without
     timeout : with `client`, as for `Matrix.distribute`
-    edge_list_options : `columns`, `n_vertices`, `vertices`, `weights`, `extra_columns` of an edge list or a table;
+    edge_list_options : `columns`, `n_vertices`, `vertices`, `extra_columns` of an edge list or a table;
         `delimiter`, `header`, `skip_rows`, `comment`, `ids` of an edge list; see the page "CSV and edge lists";
         `n_vertices` of a tuple of arrays; `n_cols` of plain CSR arrays in a Zarr group
 
@@ -120,12 +121,17 @@ def ingest(
     OptionError : an option that is invalid or does not suit the source; a source that a cluster does not ingest
     ClusterError : a worker is lost, or silent for too long; nothing is left in the store
     """
-    options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order)
-    asked = {"format": format, **edge_list_options}
+    options = IngestOptions(kind, duplicates, self_loops, symmetrize, weights, transpose, dtype, order)
+    asked = _name_reading(format, weights, edge_list_options)
     source = source.stored if isinstance(source, Matrix) else source
-    opening = partial(open_source, source, kind=kind, ignore_weights=ignore_weights, **asked)
+    opening = partial(open_source, source, kind=kind, **asked)
     working = (progress, client, memory, threads, scratch, timeout)
     return _store(opening, store, overwrite, options, asked, *working, allow_hypersparse=allow_hypersparse)
+
+
+def _name_reading(format: str | None, weights: bool | str | None, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options for reading a source by name."""
+    return {"format": format, **({} if weights is None else {"weights": weights}), **options}
 
 
 @watched
@@ -137,7 +143,6 @@ def generate(
     duplicates: Duplicates | None = None,
     self_loops: SelfLoops = "keep",
     symmetrize: bool = False,
-    ignore_weights: bool = False,
     transpose: bool = False,
     dtype: Literal["int64", "float32", "float64"] | None = None,
     order: OrderMethod = "none",
@@ -158,7 +163,7 @@ def generate(
         (nx, ny, points), `stencil3d` (nx, ny, nz, points) or `banded` (n, bandwidth, seed)
     store : as for `ingest`
     parameters : of the model
-    kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order, overwrite : as for `ingest`
+    kind, duplicates, self_loops, symmetrize, transpose, dtype, order, overwrite : as for `ingest`
     client, memory, threads, scratch, timeout : as for `ingest`; with `client` each worker makes a range of the entries
     progress : called with each `Phase`; True and False show and hide the progress, as does `show_progress`
 
@@ -173,7 +178,7 @@ def generate(
     StoreExistsError : `store` exists
     ClusterError : a worker is lost, or silent for too long; nothing is left in the store
     """
-    options = IngestOptions(kind, duplicates, self_loops, symmetrize, ignore_weights, transpose, dtype, order)
+    options = IngestOptions(kind, duplicates, self_loops, symmetrize, transpose=transpose, dtype=dtype, order=order)
     working = (progress, client, memory, threads, scratch, timeout)
     return _store(lambda **_: make_generator(model, **parameters), store, overwrite, options, {}, *working)
 
@@ -362,7 +367,7 @@ def update(
     missing: Missing = "ignore",
     self_loops: SelfLoops = "keep",
     symmetrize: bool = False,
-    ignore_weights: bool = False,
+    weights: bool | str | None = None,
     keep: int | None = None,
     allow_hypersparse: bool = False,
     format: Literal["matrix-market", "edge-list", "parquet", "npz", "anndata", "binsparse", "csr"] | None = None,
@@ -389,7 +394,7 @@ def update(
         number) or `error`
     self_loops : of `insert`: `keep`, `drop` or `error`
     symmetrize : of both: also (j, i) for each (i, j)
-    ignore_weights : of `insert`, into a store that has none
+    weights : of `insert`, as for `ingest`; False inserts entries into a store without weights
     keep : number of versions to keep in the store, including the new one; default all
     allow_hypersparse : of `insert`, as for `ingest`
     format, memory, threads, scratch, edge_list_options : as for `ingest`, and for both sources
@@ -412,8 +417,8 @@ def update(
     check_keep(keep)
     if insert is None and delete is None:
         raise OptionError("nothing to insert or delete; pass insert=, delete= or both")
-    options = IngestOptions(self_loops=self_loops, symmetrize=symmetrize, ignore_weights=ignore_weights)
-    stored, asked = open_given(store), {"format": format, **edge_list_options}
+    options = IngestOptions(self_loops=self_loops, symmetrize=symmetrize, weights=weights)
+    stored, asked = open_given(store), _name_reading(format, weights, edge_list_options)
     store = stored.place
     room = find_budget(store, parse_size(memory), threads, scratch)
     reading = {"kind": stored.info.kind, "threads": room.threads, "id_room": room.for_ids, **asked}

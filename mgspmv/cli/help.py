@@ -6,22 +6,24 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+from mgspmv.cli.mode import COMMON
 from mgspmv.cli.settings import list_settings
 
 PANELS = {
-    "Graph": "kind duplicates symmetrize ignore_weights transpose n_vertices vertices insert delete method min_weight "
-    "max_weight edges without_edges alpha personalization dangling nstart reverse normalized beta lazy y "
-    "scale edge_factor n_edges generate.weights nx ny nz points n bandwidth seed",
-    "Source": "format delimiter header skip_rows comment columns weights ids",
+    "Graph": "kind duplicates symmetrize transpose n_vertices vertices insert delete method min_weight "
+    "max_weight edges without_edges alpha personalization dangling nstart normalized beta lazy y "
+    "scale edge_factor n_edges generate.weights nx ny nz seed",
+    "Source": "format delimiter header comment columns weights ids",
     "Stopping": "tol max_iter stop",
     "Output": "output top keep_top hubs keep bins export.format export.vertices checkpoint resume dry_run overwrite",
-    "Where": "backend precision device_memory threads memory executor cluster workers cluster_option scheduler tls "
+    "Where": "backend precision device_memory threads memory cluster workers cluster_option scheduler tls "
     "name protocol host port dashboard_port dashboard_origin foreground",
     "Advanced": "set wait json quiet log debug version help install_completion show_completion",
 }
 """Names of options by the panel of help that shows them; `COMMAND.NAME` takes precedence over `NAME`."""
 
 _PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names.split()}
+_OF_ALL = "All commands also take --json, --quiet, --log FILE and --debug: `mgspmv -h`."
 _INDENT = "  "
 _NAMES_WIDTH = 24
 
@@ -41,13 +43,25 @@ class PanelledHelp:
         blocks = [_wrap(text, width) for text in (usage, *own.help.split("\n\n"))]
         for panel, rows in _list_panels(own, ctx).items():
             blocks.append([f"{panel}:", *(line for row in rows for line in _lay_out(*row, width))])
-        formatter.write("\n\n".join("\n".join(lines) for lines in [*blocks, _wrap(own.epilog, width)]) + "\n")
+        blocks += [_wrap(text, width) for text in ([] if is_group(own) else [_OF_ALL]) + [own.epilog]]
+        formatter.write("\n\n".join(map("\n".join, blocks)) + "\n")
+
+
+def is_group(command: Any) -> bool:
+    """Return whether a command of click has commands."""
+    return hasattr(command, "commands")
+
+
+def list_parameters(command: Any, ctx: Any) -> list[Any]:
+    """List the arguments and options that the help of a command describes: of all commands only that of the program."""
+    own = command.get_params(ctx)
+    return own if is_group(command) else [parameter for parameter in own if parameter.name not in COMMON]
 
 
 def write_usage(command: Any, ctx: Any) -> str:
     """Return the synopsis of a command, such as `mgspmv info [OPTIONS] STORE`."""
     arguments = [name_argument(own) for own in command.params if own.param_type_name == "argument"]
-    return " ".join([ctx.command_path, "[OPTIONS]", *(["COMMAND"] if hasattr(command, "commands") else arguments)])
+    return " ".join([ctx.command_path, "[OPTIONS]", *(["COMMAND"] if is_group(command) else arguments)])
 
 
 def name_argument(argument: Any) -> str:
@@ -63,7 +77,7 @@ def _list_panels(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
     for name, inner in getattr(command, "commands", {}).items():
         panels.setdefault(inner.rich_help_panel or "Commands", []).append((name, inner.help.partition("\n\n")[0]))
     panels |= {panel: [] for panel in PANELS}
-    for parameter in command.get_params(ctx):
+    for parameter in list_parameters(command, ctx):
         record = parameter.get_help_record(ctx)
         if record is not None and parameter.param_type_name == "argument":
             panels["Arguments"].append((name_argument(parameter), record[1]))
@@ -77,8 +91,7 @@ def _list_panels(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
 def _list_settings(command: Any) -> Iterator[tuple[str, str]]:
     """Yield the rows of the settings of a command."""
     for name, value, meaning, default in list_settings(getattr(command.callback, "settings", {})):
-        is_shown = default not in (None, False)
-        yield f"{_INDENT}{name}={value}", f"{meaning} [default: {default}]" if is_shown else meaning
+        yield f"{_INDENT}{name}={value}", meaning if default is None else f"{meaning} [default: {default}]"
 
 
 def _wrap(text: str, width: int) -> list[str]:

@@ -74,7 +74,7 @@ class Iteration:
     tol: float | None = None
     norm: str = "l1"
     max_iter: int = 100
-    ignore_weights: bool = False
+    weight: bool = True
     place: ComputingOptions
     overwrite: bool = False
 
@@ -93,8 +93,7 @@ class Iteration:
         from mgspmv.cli.vectors import read_vectors
         from mgspmv.ingest.vector_files import read_seeds
 
-        options: dict[str, Any] = {name: getattr(self, name) for name in ("tol", "norm", "max_iter")}
-        options |= {"weight": not self.ignore_weights} | own
+        options: dict[str, Any] = {name: getattr(self, name) for name in ("tol", "norm", "max_iter", "weight")} | own
         placing = {name: options.pop(name) for name in ("executor", "kernel", "transport", "recover") if name in own}
         reading: dict[str, Any] = {"kind": "stochastic" if call == "stationary" else "graph"}
         reading["transpose"] = reverse or call == "hits"
@@ -121,7 +120,7 @@ class VectorIteration(Iteration):
 
     def __post_init__(self) -> None:
         if self.executor == "embedded" and not self.place.is_embedded:
-            raise OptionError("--executor embedded computes in this process; leave out --cluster and --scheduler")
+            raise OptionError("--set executor=embedded computes in this process; leave out --cluster and --scheduler")
 
     def compute(self, call: str, vectors: Sequence[str] = (), **own: Any) -> tuple[Any, ConvergenceError | None]:
         """Call a function of the API for one vector, as `Iteration.compute`."""

@@ -40,7 +40,6 @@ def update(
     missing: Annotated[str, option("Action for missing entries to delete.", "ignore|error")] = "ignore",
     self_loops: str = "keep",
     symmetrize: bool = False,
-    ignore_weights: Annotated[bool, option("Store the pattern only.")] = False,
     keep: int | None = None,
     reading: ReadingOptions,
     work: SortingOptions,
@@ -50,7 +49,7 @@ def update(
     from mgspmv.store.read import open_store
 
     options: dict[str, Any] = {"missing": missing, "self_loops": self_loops, "symmetrize": symmetrize}
-    options |= {"ignore_weights": ignore_weights, "keep": keep, **vars(work), **reading.options}
+    options |= {"keep": keep, **vars(work), **reading.options}
     before = open_store(store).info
     info, elapsed_s = make_store(store, api.update, store, insert=insert, delete=delete, **options)
     answer = answer_changed(info, before, elapsed_s, "nothing to change")
@@ -80,14 +79,14 @@ class Parameters:
     scramble: Annotated[bool | None, option("rmat: spread vertices of high degree over all ids.")] = None
     n_vertices: Annotated[int | None, option("uniform: number of vertices.", "N")] = None
     n_edges: Annotated[int | None, option("uniform: number of edges.", "N")] = None
-    weights: Annotated[bool | None, option("rmat, uniform: add values in (0, 1].")] = None
+    weights: Annotated[bool | None, option("Store values; of rmat and uniform in (0, 1], default none.")] = None
     nx: Annotated[int | None, option("stencil2d, stencil3d: cells along x.")] = None
     ny: Annotated[int | None, option("stencil2d, stencil3d: cells along y.")] = None
     nz: Annotated[int | None, option("stencil3d: cells along z.")] = None
     points: Annotated[int | None, option("Points of the stencil: 5 or 9 in 2D, 7 or 27 in 3D.")] = None
     n: Annotated[int | None, option("banded: number of rows.")] = None
     bandwidth: Annotated[int | None, option("banded: entries on each side of the diagonal.")] = None
-    pattern: Annotated[bool | None, option("stencil2d, stencil3d, banded: store no values.")] = None
+    pattern: Annotated[bool | None, option("stencil2d, stencil3d: no values and no diagonal.")] = None
     seed: Annotated[int | None, option("rmat, uniform, banded: random seed; default 1.")] = None
 
 

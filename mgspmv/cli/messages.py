@@ -79,9 +79,6 @@ def find_options(command: Any) -> dict[str, Option]:
     if "scheduler" in found and "cluster" in found:
         for name in ("client", "where"):
             found.setdefault(name, Option("--cluster or --scheduler"))
-    if "ignore_weights" in found:
-        for name in ("weight", "weights"):
-            found.setdefault(name, Option("", found["ignore_weights"].name, is_flag=True))
     return found
 
 
@@ -118,7 +115,7 @@ def _write_command(found: re.Match[str], commands: Mapping[str, CommandOptions])
 
 def _rename(name: str, options: CommandOptions) -> str | None:
     option = options.get(name)
-    return None if option is None or option.is_positional else option.name or option.negation
+    return None if option is None or option.is_positional else option.name
 
 
 @dataclass(frozen=True)
@@ -177,9 +174,9 @@ class _Translator:
     def _write(self, done: str, option: Option, found: re.Match[str]) -> str:
         value, more = found["value"] or "", found["more"] or ""
         if value in ("", "...", "(...)", "[...]"):
-            return done + (option.name or option.negation or "")
+            return done + (option.name)
         if option.is_flag and value not in ("True", "False", "None"):  # such as "auto", which neither option means
-            return f"{_drop_verb(done)}leave {option.name or option.negation} out"
+            return f"{_drop_verb(done)}leave {option.name} out"
         if value == "None" and option.takes_auto:
             return f"{done}{option.name} auto"
         if option.is_setting and value in ("True", "False"):

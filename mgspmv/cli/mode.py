@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,9 @@ class Mode:
 
         return write_log(self.log, "debug" if self.debug else "info")
 
+
+COMMON = tuple(own.name for own in fields(Mode))
+"""Names of the options that all commands have."""
 
 MODE: ContextVar[Mode] = ContextVar("MODE", default=Mode())  # noqa: B039 (it is frozen)
 

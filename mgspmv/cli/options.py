@@ -155,7 +155,7 @@ OPTIONS: dict[str, Any] = {
     "nstart": option(
         "Start vector: `alice`, `alice=2,bob=1`, or a file (saved ranks, .csv, .parquet, text, .npy).", "FILE|IDS"
     ),
-    "ignore_weights": option("Count each stored entry as 1."),
+    "weight": option("Use the stored values; false counts each entry as 1."),
     "normalized": option("Divide the result by its norm.", None, "--normalized/--not-normalized"),
     "hubs": option("Output for hubs, as --output; repeatable.", "HUBS"),
     "katz.alpha": option("Attenuation, below 1 / (the largest eigenvalue); auto chooses it.", "NUMBER|auto"),
@@ -198,7 +198,6 @@ class StoringOptions:
     duplicates: str | None = None
     self_loops: str = "keep"
     symmetrize: bool = False
-    ignore_weights: Annotated[bool, option("Store the pattern only.")] = False
     transpose: Annotated[bool, option("Store the transpose too.")] = False
     dtype: Annotated[str | None, option("Type of stored values; default by source.", "int64|float32|float64")] = None
     order: str = "none"
@@ -215,7 +214,7 @@ class TextOptions:
     skip_rows: Annotated[int | None, option("Text: number of lines to skip in each file.", "N", min=0)] = None
     comment: str | None = None
     columns: str | None = None
-    weights: Annotated[bool | None, option("Edges: require or ignore weights; default detected.")] = None
+    weights: Annotated[bool | None, option("Require weights, or store no values; default detected.")] = None
     ids: Annotated[str | None, option("Text: type of ids; default by the first edge.", "auto|int|string")] = None
     extra_columns: str | None = None
 

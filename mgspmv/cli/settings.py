@@ -12,8 +12,9 @@ from mgspmv.cli.options import list_choices, make_completion, option
 from mgspmv.errors import OptionError
 
 _NAMES = (
-    "n_cols allow_hypersparse extra_columns dtype order self_loops scratch missing a b c scramble pattern "
-    "norm out_weight scaler checkpoint_every kernel width host_memory transport timeout recover"
+    "n_cols allow_hypersparse extra_columns skip_rows dtype order self_loops scratch missing "
+    "a b c scramble pattern points n bandwidth norm weight out_weight reverse scaler checkpoint_every "
+    "kernel width host_memory executor transport timeout recover"
 )
 SETTINGS = frozenset(_NAMES.split())
 """Parameters of commands that are settings: no argument of a command has such a name."""
@@ -30,10 +31,11 @@ def make_option(settings: Mapping[str, Parameter]) -> Parameter:
 
 
 def list_settings(settings: Mapping[str, Parameter]) -> Iterator[tuple[str, str, str, Any]]:
-    """Yield name, value, meaning and default of each setting, None without a default."""
+    """Yield name, value, meaning and default of each setting, None without a default or for false."""
     for name, parameter in settings.items():
-        described = get_args(parameter.annotation)[1]
-        yield name, described.metavar or "true|false", described.help, parameter.default
+        described, default = get_args(parameter.annotation)[1], parameter.default
+        shown = "true" if default is True else default or None
+        yield name, described.metavar or "true|false", described.help, shown
 
 
 def read_settings(texts: Sequence[str], settings: Mapping[str, Parameter]) -> dict[str, Any]:

@@ -256,7 +256,7 @@ class ColumnSums:
         if self._n_infinite:
             raise SourceError(
                 f"a {self._kind} needs finite weights, {self._n_infinite} are NaN or infinite; clean the source, or "
-                "pass ignore_weights=True",
+                "pass weights=False",
                 source=self._name,
             )
         weight = None if self._sums is None else self._sums[0] + self._sums[1]

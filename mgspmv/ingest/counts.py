@@ -101,7 +101,7 @@ def make_report(
     taken = source.pop("taken", {})
     columns = {name: SourceColumn(*column) for name, column in taken.get("columns", {}).items() if column is not None}
     not_read = [SourceColumn(*column) for column in taken.get("not_read", ())]
-    if options.get("ignore_weights") and "weight" in columns:
+    if options.get("weights") is False and "weight" in columns:
         not_read.append(columns.pop("weight"))
     n_rows = taken.get("n_rows", counts.n_given)
     n_mirrored = counts.n_given + counts.n_mirrored - n_rows
@@ -140,5 +140,4 @@ def _list_warnings(
     times = find_times(counts.least, counts.greatest)
     if times is None:
         return []
-    how = "ignore_weights=True" if weight.number is None else "weights=False"
-    return [f"{weight} looks like times ({times[0]} .. {times[1]}); pass {how} if it is not a weight"]
+    return [f"{weight} looks like times ({times[0]} .. {times[1]}); pass weights=False if it is not a weight"]

@@ -212,7 +212,7 @@ class EntryFeed:
         self._wanted = replace(options, self_loops="keep") if options.self_loops == "drop" else options
         """Options for each batch; `SortedSource` drops self loops later."""
         if isinstance(source, FileSource):
-            source.as_float64 = options.dtype == "float64" or options.ignore_weights
+            source.as_float64 = options.dtype == "float64" or options.weights is False
         self.dtype: np.dtype[Any] | None = None
         """Dtype of the values; None for a pattern."""
         self.counts = NO_ENTRIES
@@ -276,7 +276,7 @@ def prepare_batch(source: Source, batch: CooBatch, options: IngestOptions) -> Co
     SourceError : a value does not fit in the dtype
     """
     rows, cols = shrink(batch.rows), shrink(batch.cols)
-    values = None if options.ignore_weights or batch.values is None else batch.values
+    values = None if options.weights is False or batch.values is None else batch.values
     if values is None and _counts_parallel(source, options):
         values = np.ones(len(rows))
     if values is not None:
@@ -294,7 +294,7 @@ def prepare_batch(source: Source, batch: CooBatch, options: IngestOptions) -> Co
 
 def _counts_parallel(source: Source, options: IngestOptions) -> bool:
     """Return whether entries without a value count 1, so that entries at one position are summed."""
-    is_wanted = not options.ignore_weights and options.duplicates in (None, "sum")
+    is_wanted = options.weights is not False and options.duplicates in (None, "sum")
     return is_wanted and getattr(source, "counts_parallel", False)
 
 

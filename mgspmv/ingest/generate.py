@@ -332,7 +332,7 @@ class StencilSource(GeneratedSource):
         return CooBatch(rows[inside], cols[inside], values)
 
 
-def stencil2d(nx: int, ny: int, points: int = 5, pattern: bool = False) -> StencilSource:
+def stencil2d(nx: int, ny: int, points: int = 5, pattern: bool = False, weights: bool = True) -> StencilSource:
     """Make the Laplacian of a grid of nx by ny cells, or the grid as a graph.
 
     A[i, i] = points - 1 and A[i, j] = -1 for each neighbor j: the 4 next to the cell with 5 points, the corners too
@@ -344,16 +344,17 @@ def stencil2d(nx: int, ny: int, points: int = 5, pattern: bool = False) -> Stenc
     nx, ny : cells along each side, at least 1
     points : 5 or 9
     pattern : generate only the arcs between neighbors, in both directions, without the diagonal and without values
+    weights : generate values; False for a pattern, with the diagonal
 
     Raises
     ------
     OptionError : a parameter out of its range
     """
     check_choice("points", points, (5, 9))
-    return _make_stencil("stencil2d", {"nx": nx, "ny": ny}, points, points == 5, pattern)
+    return _make_stencil("stencil2d", {"nx": nx, "ny": ny}, points, points == 5, pattern, weights)
 
 
-def stencil3d(nx: int, ny: int, nz: int, points: int = 7, pattern: bool = False) -> StencilSource:
+def stencil3d(nx: int, ny: int, nz: int, points: int = 7, pattern: bool = False, weights: bool = True) -> StencilSource:
     """Make the Laplacian of a grid of nx by ny by nz cells, or the grid as a graph.
 
     Like `stencil2d`, with 7 points (6 neighbors, one through each face) or 27 (all 26 around a cell). Cell (x, y, z)
@@ -363,17 +364,17 @@ def stencil3d(nx: int, ny: int, nz: int, points: int = 7, pattern: bool = False)
     ----------
     nx, ny, nz : cells along each side, at least 1
     points : 7 or 27
-    pattern : generate only the arcs between neighbors, without the diagonal and without values
+    pattern, weights : as for `stencil2d`
 
     Raises
     ------
     OptionError : a parameter out of its range
     """
     check_choice("points", points, (7, 27))
-    return _make_stencil("stencil3d", {"nx": nx, "ny": ny, "nz": nz}, points, points == 7, pattern)
+    return _make_stencil("stencil3d", {"nx": nx, "ny": ny, "nz": nz}, points, points == 7, pattern, weights)
 
 
-def banded(n: int, bandwidth: int, seed: int = 1, pattern: bool = False) -> StencilSource:
+def banded(n: int, bandwidth: int, seed: int = 1, weights: bool = True) -> StencilSource:
     """Make a matrix of n rows that has all entries (i, j), |i - j| <= bandwidth, values uniform in (0, 1].
 
     The value of (i, j) is made from word(key[1], i (2 b + 1) + j - i + b), where b = min(bandwidth, n - 1); float64.
@@ -383,7 +384,7 @@ def banded(n: int, bandwidth: int, seed: int = 1, pattern: bool = False) -> Sten
     n : rows and columns, 1 to 2^40
     bandwidth : entries on each side of the diagonal, 0 to 2^20; 0 is a diagonal matrix
     seed : 0 to 2^64 - 1
-    pattern : generate no values; the diagonal is kept
+    weights : generate values; False for a pattern
 
     Raises
     ------
@@ -395,8 +396,8 @@ def banded(n: int, bandwidth: int, seed: int = 1, pattern: bool = False) -> Sten
     key = derive_keys(seed)[1]
     reach = min(bandwidth, n - 1)
     offsets = np.arange(-reach, reach + 1, dtype=np.int64)[:, np.newaxis]
-    make_values = None if _check_flag("pattern", pattern) else lambda slots: random_values(key, slots.view(np.uint64))
-    return StencilSource("banded", (n,), offsets, make_values, n=n, bandwidth=bandwidth, seed=seed, pattern=pattern)
+    make_values = (lambda slots: random_values(key, slots.view(np.uint64))) if _check_flag("weights", weights) else None
+    return StencilSource("banded", (n,), offsets, make_values, n=n, bandwidth=bandwidth, seed=seed, weights=weights)
 
 
 GENERATORS: dict[str, Callable[..., GeneratedSource]] = {
@@ -457,17 +458,20 @@ def _check_flag(name: str, value: Any) -> bool:
     return value
 
 
-def _make_stencil(model: str, sides: dict[str, int], points: int, star: bool, pattern: bool) -> StencilSource:
+def _make_stencil(
+    model: str, sides: dict[str, int], points: int, star: bool, pattern: bool, weights: bool
+) -> StencilSource:
     extents = tuple(_check_int(name, side, 1, 2**MAX_SCALE) for name, side in sides.items())
-    _check_flag("pattern", pattern)
+    has_values = _check_flag("weights", weights) and not _check_flag("pattern", pattern)
     offsets = np.array(list(itertools.product((-1, 0, 1), repeat=len(extents))), np.int64)[:, ::-1]  # x is the fastest
     if star:
         offsets = offsets[np.abs(offsets).sum(axis=1) <= 1]
     if pattern:
         offsets = offsets[offsets.any(axis=1)]
-    weights = np.where(offsets.any(axis=1), -1.0, points - 1.0)
-    make_values = None if pattern else lambda slots: weights[slots % len(weights)]
-    parameters = {**dict(zip(sides, extents, strict=True)), "points": int(points), "pattern": pattern}
+    values = np.where(offsets.any(axis=1), -1.0, points - 1.0)
+    make_values = (lambda slots: values[slots % len(values)]) if has_values else None
+    sizes = dict(zip(sides, extents, strict=True))
+    parameters = {**sizes, "points": int(points), "pattern": pattern, "weights": weights}
     return StencilSource(model, extents, offsets, make_values, **parameters)
 
 

@@ -42,7 +42,6 @@ def open_source(
     source: Any,
     *,
     kind: Kind | None = None,
-    ignore_weights: bool = False,
     format: str | None = None,
     threads: int | None = None,
     id_room: MemoryBudget = ANY_ROOM,
@@ -56,14 +55,13 @@ def open_source(
     source : paths or fsspec URLs of files, see `find_files`, or of a Zarr group or a matrix store; or an object: a Zarr
         store or group, a DataFrame (see `FrameSource`), or another (see `source_from_object`)
     kind : requested kind, which decides what an array is, see `convert_arrays`
-    ignore_weights : whether tables and edge lists are read without weights, unless `weights` is given
     format : one of `FORMATS`; default: by the file's name and first line, or by the arrays of a Zarr group
     threads : number of threads that parse a text, decode Parquet or compute a partition; default one per processor
     id_room : memory for the ids of vertices
     is_name : returns whether a string is a known id; if given, all ids of an edge list are strings, even integers
     edge_list_options : `EDGE_LIST_OPTIONS` for `EdgeListSource`, `PARQUET_OPTIONS` for `TableSource`, `GROUP_OPTIONS`
         for `GroupSource`; other formats accept none, except that a tuple of arrays accepts `n_vertices`, and a graph
-        of NetworkX or igraph `weights`
+        of NetworkX or igraph `weights`, and that all accept `weights=False`
 
     Raises
     ------
@@ -86,28 +84,27 @@ def open_source(
     if is_group:
         if format is None and (place := find_matrix_store(source)) is not None:
             return _open_stored(open_store(place), threads, edge_list_options)
-        _check_suitable(edge_list_options, GROUP_OPTIONS, format or "zarr")
-        return GroupSource(source, format=format, **edge_list_options)
-    weights: dict[str, Any] = {"weights": False} if ignore_weights else {}
+        own = _take_suitable(edge_list_options, GROUP_OPTIONS, format or "zarr")
+        return GroupSource(source, format=format, **own)
     if are_paths:
         files = [take_name(name) for name in find_files(source)]
         chosen = format or detect_format(files)
-        _check_suitable(edge_list_options, _SUITABLE.get(chosen, ()), chosen)
+        own = _take_suitable(edge_list_options, _SUITABLE.get(chosen, ()), chosen)
         if chosen == "parquet":
-            return ParquetSource(files, threads=threads, id_room=id_room, **weights | edge_list_options)
+            return ParquetSource(files, threads=threads, id_room=id_room, **own)
         if chosen == "edge-list":
             names: dict[str, Any] = {} if is_name is None else {"ids": "string", "is_vertex": is_name}
-            return EdgeListSource(files, threads=threads, id_room=id_room, **weights | names | edge_list_options)
+            return EdgeListSource(files, threads=threads, id_room=id_room, **names | own)
         return _open_matrix(files, chosen, threads)
     if isinstance(source, tuple) and len(source) in (2, 3):
-        _check_suitable(edge_list_options, ("n_vertices",), form)
-        return source_from_arrays(*source, form=form, id_room=id_room, **edge_list_options)
+        own = _take_suitable(edge_list_options, ("n_vertices",), form)
+        return source_from_arrays(*source, form=form, id_room=id_room, **own)
     if find_library(source):
-        _check_suitable(edge_list_options, PARQUET_OPTIONS, type(source).__name__)
-        return FrameSource(source, threads=threads, id_room=id_room, **weights | edge_list_options)
+        own = _take_suitable(edge_list_options, PARQUET_OPTIONS, type(source).__name__)
+        return FrameSource(source, threads=threads, id_room=id_room, **own)
     is_graph = is_networkx(source) or is_igraph(source)
-    _check_suitable(edge_list_options, ("weights",) if is_graph else (), type(source).__name__)
-    return source_from_object(source, **edge_list_options)
+    own = _take_suitable(edge_list_options, ("weights",) if is_graph else (), type(source).__name__)
+    return source_from_object(source, **own)
 
 
 def _open_matrix(files: list[str], format: str, threads: int | None) -> Source:
@@ -121,19 +118,28 @@ def _open_matrix(files: list[str], format: str, threads: int | None) -> Source:
 
 
 def _open_stored(stored: StoredMatrix, threads: int | None, options: dict[str, Any]) -> StoreSource:
-    _check_suitable(options, (), "a matrix store")
+    _take_suitable(options, (), "a matrix store")
     if stored.original is not None:
         raise OptionError("a transpose cannot be ingested; ingest the matrix that it belongs to, with transpose=True")
     return StoreSource(stored, threads)
 
 
-def _check_suitable(options: dict[str, Any], suitable: tuple[str, ...], chosen: str) -> None:
+def _take_suitable(options: dict[str, Any], suitable: tuple[str, ...], chosen: str) -> dict[str, Any]:
+    """Return the options without `weights=False` where the reader does not take it: entries are stored without them.
+
+    Raises
+    ------
+    OptionError : another option that does not suit the source
+    """
+    if "weights" not in suitable and options.get("weights") is False:
+        options = {name: value for name, value in options.items() if name != "weights"}
     if wrong := tuple(name for name in options if name not in suitable):
         what = "plain CSR arrays in Zarr" if wrong == GROUP_OPTIONS else "an edge list"
         raise OptionError(
             f"{', '.join(f'{name}=' for name in wrong)} applies to {what}, but this source is read as {chosen}; leave "
             "it out"
         )
+    return options
 
 
 def open_update(
@@ -164,10 +170,10 @@ def open_update(
             opened.may_be_empty = True
         return opened
 
-    of_deletions = {name: value for name, value in options.items() if name != "weights"}
+    of_deletions = {**options, "weights": False}
     if columns := options.get("columns"):
         of_deletions["columns"] = columns[:2]
-    return open_one(insert, **options), open_one(delete, **of_deletions, ignore_weights=True)
+    return open_one(insert, **options), open_one(delete, **of_deletions)
 
 
 def _is_group(path: Path, format: str | None) -> bool:

@@ -85,7 +85,7 @@ def update_store(
     Parameters
     ----------
     stored : current version of the store
-    options : `self_loops` of the insertions, `symmetrize` of both, `ignore_weights`; the others are those of the store
+    options : `self_loops` of the insertions, `symmetrize` of both, `weights`; the others are those of the store
     describe : function from the provenance of `insert` and `delete`, by these names, and the changes to the version's
     missing : whether to ignore deletions without an entry, or to raise an error
     keep : see `begin_version`
@@ -117,7 +117,7 @@ def update_store(
 
         dtype = None if info.dtype == "int64" else info.dtype
         added = sort(insert, replace(options, kind=info.kind, duplicates="keep", dtype=dtype))
-        plain = IngestOptions(info.kind, duplicates="first", symmetrize=options.symmetrize, ignore_weights=True)
+        plain = IngestOptions(info.kind, duplicates="first", symmetrize=options.symmetrize, weights=False)
         removed = sort(delete, plain)
         if added is not None:
             check_values(added, info)

@@ -21,7 +21,7 @@ def check_values(added: SortedSource, info: MatrixInfo) -> None:
     if given == info.dtype or not added.sorter.n_entries:
         return
     if info.is_pattern:
-        message = "have weights, but the store has none; pass ignore_weights=True to ignore them"
+        message = "have weights, but the store has none; pass weights=False to ignore them"
     elif given is None:
         message = f"have no weights, but the store has weights of {info.dtype}; add a weight to each entry"
     else:

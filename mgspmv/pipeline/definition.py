@@ -161,7 +161,7 @@ class ReadingSection(Section):
     comment: str | None = None
     """Edge lists: characters that begin comments, or none; default # and %."""
     weights: bool | None = None
-    """Edge lists and tables: whether to read a column of weights; default by the columns found."""
+    """False stores the pattern only; true requires a column of weights; default by the columns found."""
     ids: Literal["auto", "int", "string"] | None = None
     """Edge lists: type of the ids; default auto."""
     extra_columns: Literal["error", "ignore"] | None = None
@@ -193,8 +193,6 @@ class UpdateSection(ReadingSection):
     """Handling of inserted entries on the diagonal."""
     symmetrize: bool = False
     """Also insert or delete (j, i) for each (i, j)."""
-    ignore_weights: bool = False
-    """Insert entries without weights."""
     keep: Positive | None = None
     """Number of versions to keep in the store; default all."""
 
@@ -207,7 +205,7 @@ class UpdateSection(ReadingSection):
     @property
     def options(self) -> dict[str, Any]:
         """Options that affect the new version, in addition to its files."""
-        names = ("missing", "self_loops", "symmetrize", "ignore_weights")
+        names = ("missing", "self_loops", "symmetrize")
         return self.given(*names) | self.reading
 
 
@@ -234,8 +232,6 @@ class MatrixSection(ReadingSection):
     """Handling of entries on the diagonal."""
     symmetrize: bool = False
     """Also add (j, i) for each entry (i, j)."""
-    ignore_weights: bool = False
-    """Store the pattern only."""
     transpose: bool = False
     """Also store the transpose, which runs with `reverse` and products with `transpose` need."""
     dtype: Literal["int64", "float32", "float64"] | None = None
@@ -267,7 +263,7 @@ class MatrixSection(ReadingSection):
     @property
     def options(self) -> dict[str, Any]:
         """Options that affect the store, in addition to its source, as arguments of `mgspmv.ingest`."""
-        names = ("kind", "duplicates", "self_loops", "symmetrize", "ignore_weights", "transpose", "dtype", "order")
+        names = ("kind", "duplicates", "self_loops", "symmetrize", "transpose", "dtype", "order")
         return self.given(*names) | self.reading
 
 

@@ -38,6 +38,8 @@ _NOT_IN_KEY = {"matrix", "backend", "checkpoint", "recover"}
 
 _FORMER = {"norm": "tol_mode", "weight": "weights"}
 """Names of options in keys, where they differ, so that results of earlier versions are kept."""
+_GONE = {"ignore_weights": False}
+"""Former options of matrices, with their default, which is part of keys."""
 
 
 @dataclass(frozen=True)
@@ -160,12 +162,16 @@ def identify_matrix(step: PipelineStep, checksums: Checksums) -> Identity:
     inputs = {name: checksums.identify(files) for name, files in list_sources(step.section).items()}
     changes = _leave_out(inputs, "source", "vertices")
     made = {"generate": section.generate, "parameters": section.parameters, "open": section.open}
-    own = {"options": _leave_out(section.options, "vertices"), "made": made, "inputs": _leave_out(inputs, *changes)}
+    own = {
+        "options": _GONE | _leave_out(section.options, "vertices"),
+        "made": made,
+        "inputs": _leave_out(inputs, *changes),
+    }
     base = digest_json(own)
     options = section.options | {name: value for name, value in made.items() if value}
     update = None
     if section.update is not None:
-        update = digest_json({"options": _leave_out(section.update.options, "vertices"), "inputs": changes})
+        update = digest_json({"options": _GONE | _leave_out(section.update.options, "vertices"), "inputs": changes})
         options |= {"update": section.update.options}
     elif section.open is not None:
         inputs["store"] = open_store(step.target).info.digest

@@ -8,7 +8,7 @@ import pytest
 import typer
 
 from mgspmv.cli import app
-from mgspmv.cli.help import PANELS, find_panel
+from mgspmv.cli.help import PANELS, find_panel, list_parameters
 from tests.support.commands import invoke
 
 
@@ -28,6 +28,10 @@ def show_help(path, flag="--help"):
     return invoke(*path, flag)[0]
 
 
+def list_shown(command):
+    return list_parameters(command, command.make_context(command.name, [], resilient_parsing=True))
+
+
 def squeeze(text):
     """Leave out blanks, where lines may end."""
     return "".join(text.split())
@@ -38,7 +42,11 @@ def test_help_shows_each_text_as_it_is_written(path, command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     shown = show_help(path)
     assert show_help(path, "-h") == shown
-    sources = [command.help, command.epilog, *(text for p in command.params for text in (p.help, p.metavar) if text)]
+    sources = [
+        command.help,
+        command.epilog,
+        *(text for p in list_shown(command) for text in (p.help, p.metavar) if text),
+    ]
     assert [text for text in sources if squeeze(text.strip("[].")) not in squeeze(shown)] == []
     assert re.findall(r"<\w+>", shown) == []
     assert max(map(len, shown.splitlines())) <= 80
@@ -50,7 +58,7 @@ def test_options_are_in_named_panels(path, command):
     titles = re.findall(r"^(\w[\w ]*):$", shown, re.MULTILINE)
     own = [title for title in titles if title in PANELS]
     assert own == [panel for panel in PANELS if panel in own]
-    for option in (p for p in command.params if p.param_type_name == "option"):
+    for option in (p for p in list_shown(command) if p.param_type_name == "option"):
         _, _, section = shown.partition(f"\n{find_panel(command.name, option.name)}:\n")
         assert re.search(rf"^ .*{re.escape(option.opts[0])}\b", section.partition("\n\n")[0], re.MULTILINE), option.name
 
@@ -62,6 +70,19 @@ def test_help_fits_narrow_terminals_and_stays_readable_in_wide_ones(columns, mon
     assert max(len(line) for line in lines if "|" not in line) <= min(int(columns), 80)
 
 
+@ALL_COMMANDS
+def test_options_are_few(path, command):
+    assert len([p for p in list_shown(command) if p.param_type_name == "option"]) <= 23
+
+
+def test_options_of_all_commands_are_listed_once():
+    named = re.search(r"^All commands also take (.*): `mgspmv -h`", show_help(("info",)), re.MULTILINE)[1]
+    listed = show_help(())
+    for name in re.findall(r"--\w+", named):
+        assert f"{name} " in listed
+        assert f"\n  {name}" not in show_help(("pagerank",))
+
+
 def test_brackets_are_shown():
     assert "HOST[:PORT]" in show_help(("cluster", "start"))
-    assert "values in (0, 1]." in show_help(("generate",))
+    assert "in (0, 1], default" in show_help(("generate",))

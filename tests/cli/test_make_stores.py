@@ -90,14 +90,14 @@ def test_options_of_update_are_given_on(folder, monkeypatch):
         raise CapacityError("enough")
 
     monkeypatch.setattr(mgspmv.api, "update", record)
-    words = "--insert i --delete d --set missing=error --set self_loops=drop --symmetrize --ignore-weights --keep 2 "
+    words = "--insert i --delete d --set missing=error --set self_loops=drop --symmetrize --keep 2 "
     words += "--memory 2GiB --format parquet --n-vertices 9 --vertices v --delimiter ; --no-weights --ids int "
     words += "--set extra_columns=ignore --columns a,b --set n_cols=5 --set allow_hypersparse=true "
     words += "--threads 3 --set scratch=."
     invoke("update", "g.zarr", *words.split(), code=6)
     assert given == {
         "insert": "i", "delete": "d", "missing": "error", "self_loops": "drop", "symmetrize": True,
-        "ignore_weights": True, "keep": 2, "memory": "2GiB", "format": "parquet", "n_vertices": 9, "vertices": "v",
+        "keep": 2, "memory": "2GiB", "format": "parquet", "n_vertices": 9, "vertices": "v",
         "delimiter": ";", "weights": False, "ids": "int", "extra_columns": "ignore", "columns": ["a", "b"], "n_cols": 5,
         "allow_hypersparse": True, "threads": 3, "scratch": ".",
     }  # fmt: skip
@@ -152,7 +152,7 @@ def test_options_of_ingest_are_given_on():
     Path("v.txt").write_text("1\n2\n3\n4\n5\n")
     answer = invoke_json("ingest", "edges.txt", "v.zarr", "--vertices", "v.txt", "--format", "edge-list")
     assert answer["store"]["shape"] == [5, 5]
-    answer = invoke_json("ingest", "a.mtx", "p.zarr", "--ignore-weights")
+    answer = invoke_json("ingest", "a.mtx", "p.zarr", "--no-weights")
     assert answer["store"]["dtype"] is None
     group = zarr.open_group("plain", mode="w")
     group.create_array("indptr", data=np.array([0, 1, 2]))
@@ -168,9 +168,9 @@ def test_options_of_ingest_are_given_on():
         (["rmat", "--scale", "5", "--edge-factor", "3", "--duplicates", "keep", "--set", "a=0.25", "--set", "b=0.25",
           "--set", "c=0.25", "--set", "scramble=false", "--weights"], [32, 32], 96),
         (["uniform", "--n-vertices", "10", "--n-edges", "20", "--duplicates", "keep"], [10, 10], 20),
-        (["stencil2d", "--nx", "3", "--ny", "4", "--points", "9"], [12, 12], 70),
+        (["stencil2d", "--nx", "3", "--ny", "4", "--set", "points=9"], [12, 12], 70),
         (["stencil3d", "--nx", "2", "--ny", "2", "--nz", "2", "--set", "pattern=true"], [8, 8], 24),
-        (["banded", "--n", "5", "--bandwidth", "1"], [5, 5], 13),
+        (["banded", "--set", "n=5", "--set", "bandwidth=1"], [5, 5], 13),
     ],
 )  # fmt: skip
 def test_generate(args, shape, nnz):

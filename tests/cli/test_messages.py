@@ -25,7 +25,6 @@ OPTIONS = {
     "client": Option("--cluster or --scheduler"),
     "store": Option("STORE", is_positional=True),
 }
-RANKING = {"weights": Option("", "--ignore-weights", is_flag=True)}
 STORE = Option("STORE", is_positional=True)
 COMMANDS = {
     "ingest": {"transpose": Option("--transpose", is_flag=True), "kind": Option("--kind"), "store": STORE},
@@ -101,15 +100,3 @@ TABLE = {
 @pytest.mark.parametrize("message", TABLE)
 def test_messages_name_options(message):
     assert translate(message, OPTIONS, COMMANDS) == TABLE[message]
-
-
-@pytest.mark.parametrize(
-    ("message", "translated"),
-    [
-        ("negative weights; pass weights=False to count", "negative weights; pass --ignore-weights to count"),
-        ("a chain is its weights; leave weights=True", "a chain is its weights; leave out --ignore-weights"),
-        ("a chain is its weights; pass weights=True", "a chain is its weights; leave out --ignore-weights"),
-    ],
-)
-def test_an_option_that_is_the_opposite(message, translated):
-    assert translate(message, RANKING) == translated

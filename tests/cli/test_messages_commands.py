@@ -69,7 +69,7 @@ ROWS = {
     "memory": ("ingest g.txt h.zarr --memory 1", "--memory", "memory"),
     "no change": ("update g.zarr", "--insert --delete", "insert delete"),
     "missing": ("update g.zarr --delete path.txt --set missing=error", "--set missing", "missing"),
-    "weights of a pattern": ("update g.zarr --insert negative.txt", "--ignore-weights", "ignore_weights"),
+    "weights of a pattern": ("update g.zarr --insert negative.txt", "--no-weights", "weights"),
     "a far vertex": ("update path.zarr --insert far.txt", "--n-vertices", "n_vertices"),
     "no part": (
         "subgraph g.zarr h.zarr",
@@ -90,7 +90,7 @@ ROWS = {
     "few iterations": ("pagerank path.zarr --max-iter 1", "--max-iter --tol", "max_iter tol"),
     "stop": ("pagerank g.zarr --stop topk:5", "--stop", "stop"),
     "no cluster": ("pagerank g.zarr --set transport=peer", "--set transport --cluster --scheduler", "transport where"),
-    "negative weights": ("pagerank negative.zarr", "--ignore-weights", "weight"),
+    "negative weights": ("pagerank negative.zarr", "--set weight=false", "weight"),
     "dangling": ("pagerank path.zarr --dangling error", "--dangling", "dangling"),
     "memory of devices": (
         "pagerank g.zarr --device-memory 1GB --backend cpu",

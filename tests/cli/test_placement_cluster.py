@@ -81,7 +81,7 @@ def test_pagerank_on_local_workers(folder):
 @pytest.mark.parametrize("executor", ["auto", "tasks", "supersteps"])
 def test_pagerank_on_a_running_cluster(cluster, client, executor):
     embedded = invoke_json("pagerank", "g.zarr")
-    on_cluster = ("--scheduler", cluster.scheduler_address, "--executor", executor)
+    on_cluster = ("--scheduler", cluster.scheduler_address, "--set", f"executor={executor}")
     answer = invoke_json("pagerank", "g.zarr", *on_cluster)
     assert answer["digest"] == embedded["digest"]
     assert answer["changes"] == embedded["changes"]
@@ -199,14 +199,14 @@ RANK, BATCH, MULTIPLY = ["pagerank", "g.zarr"], ["pagerank-batch", "g.zarr"], ["
          "--tls temporary needs --cluster; name"),
         (BATCH, ["--cluster", "local", "--tls", "nowhere"],
          "nowhere has no ca.pem; a folder for --tls has ca.pem, cert.pem"),
-        (RANK, ["--executor", "supersteps"],
-         "--executor supersteps needs a cluster; pass one as --cluster or --scheduler"),
+        (RANK, ["--set", "executor=supersteps"],
+         "--set executor=supersteps needs a cluster; pass one as --cluster or --scheduler"),
         (RANK, ["--cluster", "slurm", "--workers", "2", "--set", "transport=x"],
          "--set transport must be one of 'auto', 'nccl', 'peer', not 'x'"),
-        (RANK, ["--cluster", "slurm", "--workers", "2", "--executor", "embedded"],
-         "--executor embedded computes in this process; leave out --cluster and --scheduler"),
-        (RANK, ["--executor", "peer"],
-         "--executor must be one of 'auto', 'embedded', 'tasks', 'supersteps', not 'peer'"),
+        (RANK, ["--cluster", "slurm", "--workers", "2", "--set", "executor=embedded"],
+         "--set executor=embedded computes in this process; leave out --cluster and --scheduler"),
+        (RANK, ["--set", "executor=peer"],
+         "--set executor must be one of 'auto', 'embedded', 'tasks', 'supersteps', not 'peer'"),
     ],
 )  # fmt: skip
 def test_usage(command, args, message):

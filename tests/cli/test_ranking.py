@@ -28,12 +28,12 @@ def test_pagerank_is_that_of_networkx():
 
 def test_ranks_of_the_reversed_graph():
     invoke("ingest", "edges.txt", "g.zarr", "--transpose")
-    answer = invoke_json("pagerank", "g.zarr", "--reverse", "--tol", "1e-14", "--top", "4")
+    answer = invoke_json("pagerank", "g.zarr", "--set", "reverse=true", "--tol", "1e-14", "--top", "4")
     expected = nx.pagerank(nx.DiGraph(EDGES).reverse(), tol=1e-15, max_iter=200)
     assert {entry["id"]: entry["rank"] for entry in answer["top"]} == pytest.approx(expected, abs=1e-13)
     assert answer["matrix"]["reversed"] is True
     invoke("ingest", "edges.txt", "h.zarr")
-    _, stderr = invoke("pagerank", "h.zarr", "--reverse", code=2)
+    _, stderr = invoke("pagerank", "h.zarr", "--set", "reverse=true", code=2)
     assert "h.zarr does not hold the transpose; add it by `mgspmv transpose STORE`" in stderr
 
 

@@ -39,7 +39,7 @@ def test_ranks_are_those_of_networkx():
 
 def test_only_the_highest_are_written():
     pq.write_table(pa.table({"vector": [4, 4, 6], "vertex": [1, 2, 9]}), "seeds.parquet")
-    words = "--personalization seeds.parquet --keep-top 2 --dangling uniform --ignore-weights --precision float32 "
+    words = "--personalization seeds.parquet --keep-top 2 --dangling uniform --set weight=false --precision float32 "
     words += "--set width=2 --threads 1 -o r.parquet"
     answer = invoke_json("pagerank-batch", "g.zarr", *words.split())
     table = pq.read_table("r.parquet").to_pydict()
@@ -77,7 +77,7 @@ def test_options_are_given_on():
         alone = mg.pagerank(A, personalization={9: 1}, **asked)
     assert answer["vectors"][1]["iterations"] == alone.iterations
     assert [(entry["id"], entry["rank"]) for entry in answer["vectors"][1]["top"]] == alone.top()
-    _, stderr = invoke("pagerank-batch", "g.zarr", "--reverse", code=2)
+    _, stderr = invoke("pagerank-batch", "g.zarr", "--set", "reverse=true", code=2)
     assert "does not hold the transpose" in stderr
 
 

@@ -76,7 +76,7 @@ def await_running(address: str, least: int = 1) -> str:
 @pytest.mark.parametrize("executor", ["supersteps", "tasks"])
 def test_a_command_ends_as_by_an_interrupt(graph, cluster, client, executor):
     address, left = cluster.scheduler_address, find_left(client)
-    asked = ("pagerank", graph, "--scheduler", address, "--executor", executor, *ENDLESS)
+    asked = ("pagerank", graph, "--scheduler", address, "--set", f"executor={executor}", *ENDLESS)
     with start(*asked, stderr=subprocess.PIPE) as process:
         run = await_running(address)
         stdout, _ = invoke("cancel", run[:6], "--scheduler", address)

@@ -58,7 +58,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     mg.ingest((src, dst), folder / "pattern", kind="graph", n_vertices=n)
     mg.ingest((src, dst, weights), folder / "weighted", kind="graph", n_vertices=n)
     mg.ingest((src, dst), folder / "dealt", kind="graph", n_vertices=n, order="dealt")
-    mg.generate("stencil2d", folder / "grid", nx=90, ny=80, points=5, kind="graph", ignore_weights=True)
+    mg.generate("stencil2d", folder / "grid", nx=90, ny=80, points=5, kind="graph", weights=False)
     mg.generate("rmat", folder / "rmat", scale=13, edge_factor=16, duplicates="keep")
     mg.generate("uniform", folder / "uniform", n_vertices=5000, n_edges=200_000)
     import scipy.sparse

@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     mg.ingest((src, dst), folder / "pattern", kind="graph", n_vertices=n)
     mg.ingest((src, dst, weights), folder / "weighted", kind="graph", n_vertices=n)
     mg.ingest((src, dst), folder / "dealt", kind="graph", n_vertices=n, order="dealt")
-    mg.generate("stencil2d", folder / "grid", nx=90, ny=80, points=5, kind="graph", ignore_weights=True)
+    mg.generate("stencil2d", folder / "grid", nx=90, ny=80, points=5, kind="graph", weights=False)
     mg.generate("rmat", folder / "rmat", scale=13, edge_factor=16, duplicates="keep")
     mg.ingest(scipy.sparse.random(3500, 500, 0.05, random_state=1, format="csr"), folder / "matrix")
     return folder

@@ -137,10 +137,10 @@ def test_hard_graphs_on_any_number_of_workers(n_workers, in_process, tmp_path):
                 check_same(mg.pagerank(D.on(executor=executor), **SHORT), mg.pagerank(A, **SHORT), name)
 
 
-@pytest.mark.parametrize(("rule", "ignore_weights"), [("keep", True), ("keep", False), ("first", True)])
-def test_patterns_and_multigraphs_have_one_digest(rule, ignore_weights, in_process, tmp_path):
+@pytest.mark.parametrize(("rule", "weights"), [("keep", False), ("keep", None), ("first", False)])
+def test_patterns_and_multigraphs_have_one_digest(rule, weights, in_process, tmp_path):
     for name in ("duplicates apart", "weights of 0", "self loops"):
-        A = store_hard(name, tmp_path / "graph.zarr", duplicates=rule, ignore_weights=ignore_weights)
+        A = store_hard(name, tmp_path / "graph.zarr", duplicates=rule, weights=weights)
         with A.distribute(in_process(3)) as D:
             for executor in EXECUTORS:
                 check_same(mg.pagerank(D.on(executor=executor), **SHORT), mg.pagerank(A, **SHORT), name)

@@ -90,7 +90,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "first weights": ("weighted", {"duplicates": "first"}),
     "all weights, with the transpose": ("weighted", {"duplicates": "keep", "transpose": True}),
     "summed weights": ("weighted", {"dtype": "float32", "transpose": True}),
-    "without weights": ("weighted", {"ignore_weights": True}),
+    "without weights": ("weighted", {"weights": False}),
     "a number of vertices": ("near", {"n_vertices": 1000}),
     "a claim": ("claimed", {}),
     "a list of vertices": ("near", {"vertices": "vertices"}),

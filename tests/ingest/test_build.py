@@ -247,9 +247,9 @@ def test_weights_that_are_not_finite(wrong, kind):
     with pytest.raises(SourceError) as caught:
         build(source, kind=kind)
     assert str(caught.value) == (
-        f"the list: a {kind} needs finite weights, 2 are NaN or infinite; clean the source, or pass ignore_weights=True"
+        f"the list: a {kind} needs finite weights, 2 are NaN or infinite; clean the source, or pass weights=False"
     )
-    assert build(source, kind="graph", ignore_weights=True).data is None
+    assert build(source, kind="graph", weights=False).data is None
     assert len(build(source, kind="matrix").data) == 3
 
 

@@ -54,7 +54,7 @@ OPTIONS = {
     "loops dropped": ({"self_loops": "drop"}, (0, 2, 1, 4, "sum")),
     "symmetric": ({"symmetrize": True}, (5, 0, 5, 7, "sum")),
     "symmetric without loops": ({"symmetrize": True, "self_loops": "drop"}, (5, 2, 4, 6, "sum")),
-    "pattern": ({"ignore_weights": True}, (0, 0, 2, 5, "first")),
+    "pattern": ({"weights": False}, (0, 0, 2, 5, "first")),
 }
 """And (mirrored, loops dropped, merged, stored, rule), counted by hand."""
 
@@ -65,7 +65,7 @@ def test_counts_are_those_of_each_form(options, counts, tmp_path):
         report = report_on(source, **options | {"kind": "graph"})
         found = report.n_mirrored, report.n_loops_dropped, report.n_merged, report.n_entries, report.duplicates
         assert (name, report.n_rows, found) == (name, 7, counts)
-        assert report.weight_range == (None if "ignore_weights" in options else (0.5, 8.0)), name
+        assert report.weight_range == (None if "weights" in options else (0.5, 8.0)), name
         assert report.warnings == ()
 
 
@@ -99,7 +99,7 @@ def test_columns_of_tables(tmp_path):
         assert report.header is None
         without = report_on(source, columns=("from", "to"))
         assert (without.weight, without.weight_range, without.not_read) == (None, None, ((1, "time"), (4, "cost")))
-        ignored = report_on(source, columns=("from", "to", "cost"), ignore_weights=True)
+        ignored = report_on(source, columns=("from", "to", "cost"), weights=False)
         assert (ignored.weight, ignored.weight_range, ignored.not_read) == (None, None, ((1, "time"), (4, "cost")))
 
 
@@ -172,16 +172,14 @@ def test_weights_that_look_like_times(weights, shown):
     )
     assert report_on(frame, weights=True).warnings == ()
     assert report_on(frame, weights=False).warnings == ()
-    assert report_on(frame, ignore_weights=True).warnings == ()
+    assert report_on(frame, weights=False).warnings == ()
 
 
 def test_attributes_that_look_like_times():
     graph = nx.DiGraph()
     graph.add_weighted_edges_from([(1, 2, 1254192988), (2, 3, 1254203000)])
     (said,) = report_on(graph).warnings
-    assert said == (
-        "'weight' looks like times (2009-09-29 .. 2009-09-29); pass ignore_weights=True if it is not a weight"
-    )
+    assert said == ("'weight' looks like times (2009-09-29 .. 2009-09-29); pass weights=False if it is not a weight")
 
 
 def test_columns_of_times_are_no_weights():

@@ -138,7 +138,7 @@ def test_uniform_follows_its_recipe():
 
 @pytest.mark.parametrize("model", SMALL)
 def test_entries_do_not_depend_on_batches(model):
-    for options in ({}, {"weights": True} if model in ("rmat", "uniform") else {"pattern": True}):
+    for options in ({}, {"pattern": True} if model.startswith("stencil") else {"weights": model != "banded"}):
         source = make_generator(model, **SMALL[model], **options)
         whole = read_all(source)
         for size in (1, 7, 64):
@@ -231,7 +231,7 @@ def test_banded_has_all_entries_of_the_band(n, bandwidth):
     key, reach = word(1, 1), min(bandwidth, n - 1)
     for i, j, value in zip(rows.tolist(), cols.tolist(), values.tolist(), strict=True):
         assert value == (word(key, i * (2 * reach + 1) + j - i + reach) // 2**11 + 1) / 2**53
-    assert_same(read_all(banded(n, bandwidth, pattern=True))[:2], (rows, cols))
+    assert_same(read_all(banded(n, bandwidth, weights=False))[:2], (rows, cols))
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_banded_has_all_entries_of_the_band(n, bandwidth):
         ("banded", {"n": 0, "bandwidth": 1}, "n must be an integer from 1 to"),
         ("banded", {"n": 9, "bandwidth": 2**20 + 1}, "bandwidth must be an integer from 0 to 1048576, not 1048577"),
         ("banded", {"n": 9, "bandwidth": 1, "seed": -1}, "seed must be an integer from 0 to"),
-        ("banded", {"n": 9, "bandwidth": 1, "pattern": "x"}, "pattern must be True or False, not 'x'"),
+        ("banded", {"n": 9, "bandwidth": 1, "weights": "x"}, "weights must be True or False, not 'x'"),
     ],
 )
 def test_refusals(model, options, message):

@@ -63,7 +63,7 @@ RULES = {
     "float32": ({"dtype": "float32"}, [3.0, 1.0], "sum"),
     "first": ({"duplicates": "first"}, None, "first"),
     "keep": ({"duplicates": "keep"}, None, "keep"),
-    "pattern": ({"ignore_weights": True}, None, "first"),
+    "pattern": ({"weights": False}, None, "first"),
 }
 
 

@@ -60,7 +60,7 @@ OPTIONS = {
     "kept": {"kind": "graph", "duplicates": "keep", "transpose": True},
     "first": {"kind": "graph", "duplicates": "first"},
     "symmetric": {"kind": "graph", "symmetrize": True, "self_loops": "drop"},
-    "pattern": {"kind": "graph", "ignore_weights": True, "transpose": True},
+    "pattern": {"kind": "graph", "weights": False, "transpose": True},
     "float32": {"dtype": "float32"},
 }
 

@@ -29,7 +29,7 @@ SOURCES: dict[str, tuple[Any, dict[str, Any]]] = {
     "degree": (EDGES, {"order": "degree"}),
     "matrix that is not square": (make_scipy(30, 17), {}),
     "matrix that is not square, float32": (make_scipy(17, 30), {"dtype": "float32"}),
-    "pattern that is not square": (make_scipy(17, 30), {"ignore_weights": True}),
+    "pattern that is not square": (make_scipy(17, 30), {"weights": False}),
     "stochastic": (make_stochastic(20), {"kind": "stochastic"}),
     "no entries": (sp.coo_array((3, 5)), {}),
 }

@@ -37,7 +37,7 @@ def make_graph(ids="numbers", n=20, m=60, seed=0):
     ids=list(IDS),
     options={
         "plain": {},
-        "pattern": {"ignore_weights": True},
+        "pattern": {"weights": False},
         "float32": {"dtype": "float32"},
         "matrix": {"kind": "matrix"},
     },
@@ -64,9 +64,9 @@ def test_rectangles_and_what_has_no_entries():
 @pytest.mark.parametrize("ids", IDS)
 def test_a_graph_made_undirected(ids):
     """As `to_undirected` of NetworkX, which merges an edge and the one that goes back."""
-    undirected = mg.ingest(mg.ingest(make_graph(ids), ignore_weights=True), symmetrize=True)
+    undirected = mg.ingest(mg.ingest(make_graph(ids), weights=False), symmetrize=True)
     wanted = nx.DiGraph(make_graph(ids)).to_undirected()
-    check_same(undirected.info, mg.ingest(wanted, ignore_weights=True).info)
+    check_same(undirected.info, mg.ingest(wanted, weights=False).info)
     ranks = nx.pagerank(wanted, weight=None, tol=1e-14, max_iter=1000)
     found = mg.pagerank(undirected.on("cpu"), tol=1e-13, max_iter=1000)
     assert dict(found.top(len(ranks))) == pytest.approx(ranks, abs=1e-12)
@@ -109,9 +109,9 @@ def test_one_store_is_inserted_into_another():
             "n_cols= applies to plain CSR arrays in Zarr, but this source is read as a matrix store",
         ),
         (
-            {"weights": False},
+            {"ids": "int"},
             OptionError,
-            "weights= applies to an edge list, but this source is read as a matrix store",
+            "ids= applies to an edge list, but this source is read as a matrix store",
         ),
         ({"format": "csr"}, SourceError, "this is a matrix store of mgspmv"),
         ({"self_loops": "error"}, SourceError, "vertex v[0-9]+ has a self loop"),

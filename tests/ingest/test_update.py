@@ -446,15 +446,15 @@ def test_weights_become_those_of_the_store(dtype):
 
 def test_weights_where_there_are_none():
     mg.ingest(arrays([(0, 1)]), place := MemoryStore())
-    with pytest.raises(SourceError, match=r"have weights, but the store has none; pass ignore_weights=True to"):
+    with pytest.raises(SourceError, match=r"have weights, but the store has none; pass weights=False to"):
         mg.update(place, insert=arrays([(1, 0, 2.0)]))
-    assert mg.update(place, insert=arrays([(1, 0, 2.0)]), ignore_weights=True).info.nnz == 2
+    assert mg.update(place, insert=arrays([(1, 0, 2.0)]), weights=False).info.nnz == 2
     assert mg.update(place, delete=arrays([(1, 0, np.nan)])).info.nnz == 1
 
 
 def test_no_weights_where_there_are_some():
     mg.ingest(arrays([(0, 1, 2.0)]), place := MemoryStore())
-    for insert, options in ((arrays([(1, 0)]), {}), (arrays([(1, 0, 3.0)]), {"ignore_weights": True})):
+    for insert, options in ((arrays([(1, 0)]), {}), (arrays([(1, 0, 3.0)]), {"weights": False})):
         with pytest.raises(SourceError, match="have no weights, but the store has weights of float64; add a weight"):
             mg.update(place, insert=insert, **options)
     assert mg.update(place, insert=((), ())).info.nnz == 1

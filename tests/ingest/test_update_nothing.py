@@ -27,7 +27,7 @@ STORES = {
     "names": (nx.DiGraph([("a", "b"), ("b", "c")]), {}),
     "weights": (WEIGHTED, {}),
     "weights that are integers": ((*WEIGHTED[:2], np.array([3, 4])), {}),
-    "numbers": (sp.coo_array(([1.0, 1.0], ([0, 1], [1, 2])), shape=(3, 3)), {"kind": "graph", "ignore_weights": True}),
+    "numbers": (sp.coo_array(([1.0, 1.0], ([0, 1], [1, 2])), shape=(3, 3)), {"kind": "graph", "weights": False}),
     "matrix": (RECTANGLE, {}),
     "order and transpose": (nx.DiGraph(INTEGERS), {"order": "rcm", "transpose": True}),
     "kept duplicates": (WEIGHTED, {"duplicates": "keep"}),

@@ -189,7 +189,7 @@ def test_unsigned_weights(tmp_path, name):
     info, found = ingest(INPUTS[name](tmp_path, BEYOND), dtype="float64")
     assert info.dtype == "float64"
     np.testing.assert_array_equal(found, make_dense(BEYOND.astype(np.float64)))
-    info, _ = ingest(INPUTS[name](tmp_path, BEYOND), ignore_weights=True)
+    info, _ = ingest(INPUTS[name](tmp_path, BEYOND), weights=False)
     assert (info.dtype, info.nnz) == (None, 5)
 
 

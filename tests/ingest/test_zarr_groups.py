@@ -314,9 +314,9 @@ def test_binsparse_by_the_specification(tmp_path):
         assert found.dtype == np.int64
 
 
-@cover_pairs(format=["anndata", "binsparse"], kind=["graph", "matrix"], ignore_weights=[False, True])
-def test_what_was_exported(tmp_path, format, kind, ignore_weights):
-    info = mg.ingest(SQUARE, tmp_path / "s.zarr", kind=kind, ignore_weights=ignore_weights).info
+@cover_pairs(format=["anndata", "binsparse"], kind=["graph", "matrix"], weights=[None, False])
+def test_what_was_exported(tmp_path, format, kind, weights):
+    info = mg.ingest(SQUARE, tmp_path / "s.zarr", kind=kind, weights=weights).info
     mg.export(tmp_path / "s.zarr", tmp_path / "e.zarr", format=format)
     assert mg.ingest(tmp_path / "e.zarr", kind=kind).info.digest == info.digest
 

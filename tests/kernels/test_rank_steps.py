@@ -490,4 +490,4 @@ def test_preparing_holds_one_piece_of_the_matrix_at_a_time(tmp_path, monkeypatch
 
 def make_small(folder, *, weights):
     arcs = (np.arange(9), (np.arange(9) + 1) % 9, np.ones(9))
-    return mg.ingest(arcs, folder / "small.zarr", ignore_weights=not weights)
+    return mg.ingest(arcs, folder / "small.zarr", weights=None if weights else False)

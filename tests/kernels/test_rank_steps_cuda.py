@@ -48,7 +48,7 @@ def skewed():
     arcs = make_arcs()
     made = {
         "weights": make_graph(arcs, n_vertices=N),
-        "pattern": make_graph(arcs, n_vertices=N, ignore_weights=True),
+        "pattern": make_graph(arcs, n_vertices=N, weights=False),
         "multigraph": make_graph(arcs, n_vertices=N, duplicates="keep"),
     }
     for order in ("rcm", "degree", "dealt"):

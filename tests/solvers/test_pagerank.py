@@ -53,10 +53,10 @@ def distance(solution, wanted):
 
 
 STORED = {
-    "sums": {"duplicates": "sum", "ignore_weights": False},
-    "multigraph": {"duplicates": "keep", "ignore_weights": False},
-    "pattern": {"duplicates": "first", "ignore_weights": True},
-    "multigraph pattern": {"duplicates": "keep", "ignore_weights": True},
+    "sums": {"duplicates": "sum", "weights": None},
+    "multigraph": {"duplicates": "keep", "weights": None},
+    "pattern": {"duplicates": "first", "weights": False},
+    "multigraph pattern": {"duplicates": "keep", "weights": False},
 }
 """Options of an ingest: the rule for entries at one place, without and with values."""
 
@@ -67,18 +67,18 @@ def hard_graphs():
     return {kind: {name: make_hard(name, **options) for name in GRAPHS} for kind, options in STORED.items()}
 
 
-def arcs_of(hard, rule, ignore_weights):
-    values = np.ones(len(hard.entries)) if ignore_weights else hard.values
+def arcs_of(hard, rule, weights):
+    values = np.ones(len(hard.entries)) if weights is False else hard.values
     arcs = sum_arcs(hard.rows, hard.cols, values, hard.shape).toarray()
     return np.minimum(arcs, 1) if rule == "first" else arcs
 
 
 @cover_pairs(kind=list(STORED), precision=PRECISIONS, kernel=["csr-rows", "csr-serial"])
 def test_ranks_of_hard_graphs(hard_graphs, kind, precision, kernel):
-    rule, ignore_weights = STORED[kind].values()
+    rule, weights = STORED[kind].values()
     for name, A in hard_graphs[kind].items():
-        assert (A.is_pattern, A.info.duplicates) == (ignore_weights, rule), name
-        wanted = rank_by_solving(arcs_of(GRAPHS[name], rule, ignore_weights))
+        assert (A.is_pattern, A.info.duplicates) == (weights is False, rule), name
+        wanted = rank_by_solving(arcs_of(GRAPHS[name], rule, weights))
         solution = mg.pagerank(A.on(kernel=kernel), precision=precision, **FIXED)
         assert solution.status is Status.COMPLETED, name
         assert distance(solution, wanted) <= min(CLOSE[precision], solution.error_bound_l1 + 1e-14), name
@@ -286,7 +286,7 @@ def test_the_tolerance_named_for_one_out_of_reach_is_reached(alpha, precision, m
     n = 2000
     leaves, hub = np.arange(1, n), np.zeros(n - 1, int)
     ends = np.concatenate([leaves, hub]), np.concatenate([hub, leaves])
-    A = make_graph(sp.coo_array((np.ones(2 * n - 2), ends), shape=(n, n)), ignore_weights=True)
+    A = make_graph(sp.coo_array((np.ones(2 * n - 2), ends), shape=(n, n)), weights=False)
     asked = {"alpha": alpha, "norm": mode, "precision": precision, "max_iter": 3000}
     with pytest.raises(OptionError) as caught:
         mg.pagerank(A, tol=1e-25, **asked)
@@ -398,7 +398,7 @@ def test_weights_can_be_left_out(weighted, precision):
     solution = mg.pagerank(A, weight=False, precision=precision, **FIXED)
     assert distance(solution, rank_by_solving((arcs > 0).astype(float))) <= CLOSE[precision]
     assert solution.options["weight"] is False
-    pattern = mg.pagerank(make_graph(arcs, ignore_weights=True), precision=precision, **FIXED)
+    pattern = mg.pagerank(make_graph(arcs, weights=False), precision=precision, **FIXED)
     assert solution.digest() == pattern.digest()
 
 
@@ -439,7 +439,7 @@ def large(request, large_arcs):
     new, order = rng.permutation(n), rng.permutation(len(source))
     made = sp.coo_array((weights, (source, target)), shape=(n, n))
     moved = sp.coo_array((weights[order], (new[source][order], new[target][order])), shape=(n, n))
-    return make_graph(made, ignore_weights=request.param), make_graph(moved, ignore_weights=request.param), new
+    return make_graph(made, weights=request.param), make_graph(moved, weights=request.param), new
 
 
 VERTEX_WEIGHTS = {

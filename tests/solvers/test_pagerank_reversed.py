@@ -42,7 +42,7 @@ def check_same(A, B, **options):
     return found
 
 
-@pytest.mark.parametrize("options", [{}, {"duplicates": "keep"}, {"ignore_weights": True}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"duplicates": "keep"}, {"weights": False}], ids=str)
 def test_hard_graphs(options):
     for name in GRAPHS:
         A, B = make_hard(name, **options)
@@ -103,11 +103,11 @@ def test_it_runs_on_a_cluster(tmp_path, in_process):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("ignore_weights", [False, True])
-def test_it_runs_on_a_device(precision, ignore_weights):
+@pytest.mark.parametrize("is_pattern", [False, True])
+def test_it_runs_on_a_device(precision, is_pattern):
     rng = np.random.default_rng(3)
     source, target, weights = *rng.integers(0, 3000, (2, 40_000)), rng.random(40_000)
-    A, B = ingest_both((source, target, weights), (target, source, weights), ignore_weights=ignore_weights)
+    A, B = ingest_both((source, target, weights), (target, source, weights), weights=False if is_pattern else None)
     options = {"norm": "fixed", "max_iter": 12, "precision": precision}
     for kernel in ("auto", "csr-split"):
         found, wanted = (mg.pagerank(matrix.on("cuda", kernel=kernel), **options) for matrix in (A.T, B))

@@ -131,7 +131,7 @@ def make_stores(folder: Path, apart: Apart) -> dict[str, Sample]:
     wide = sp.csr_array([[1.5, 0, 2, 0, 0], [0, 0, -3, 0, 4], [0, 0.5, 0, 0, 1]])
     sources = {
         "weighted": (folder / "edges.txt", {"weights": True, "order": "degree", "transpose": True}),
-        "pattern": (folder / "edges.txt", {"ignore_weights": True}),
+        "pattern": (folder / "edges.txt", {"weights": False}),
         "chain": (chain, {"kind": "stochastic"}),
         "matrix": (wide, {"kind": "matrix", "transpose": True}),
     }

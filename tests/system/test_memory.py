@@ -211,7 +211,7 @@ def test_finding_an_order_takes_no_more_than_is_asked_for(
     tmp_path: Path, n: int, bandwidth: int, was_reordered: bool, method: str
 ) -> None:
     order: Any = "degree" if was_reordered else "none"
-    mg.generate("banded", tmp_path / "a", n=n, bandwidth=bandwidth, pattern=True, order=order)
+    mg.generate("banded", tmp_path / "a", n=n, bandwidth=bandwidth, weights=False, order=order)
     rows = StoredRows(open_store(tmp_path / "a"), 1)
 
     def find() -> np.ndarray:

@@ -179,7 +179,7 @@ def test_symmetrize(has_both):
     one = make_coo(type(HARD["ring"])((4, 4), tuple(arcs))).toarray()
     A = mg.ingest(sp.coo_array(one), symmetrize=True, self_loops="keep")
     assert (A.to_scipy().toarray() == one + one.T - np.diag(np.diag(one))).all()
-    B = mg.ingest(sp.coo_array(one), symmetrize=True, self_loops="drop", ignore_weights=True)
+    B = mg.ingest(sp.coo_array(one), symmetrize=True, self_loops="drop", weights=False)
     assert (B.to_scipy().toarray() == ((one + one.T != 0) & ~np.eye(4, dtype=bool))).all()
     assert B.is_pattern
     assert B.dtype is None
@@ -274,7 +274,7 @@ def test_dtype_of_the_product():
         (None, np.float32, np.float32),
         (None, np.int32, np.float64),
     ):
-        A = mg.ingest(make_coo(HARD["ring"]), dtype=stored, ignore_weights=stored is None)
+        A = mg.ingest(make_coo(HARD["ring"]), dtype=stored, weights=False if stored is None else None)
         assert (A @ np.ones(7, of_x)).dtype == wanted, (stored, of_x)
         assert mg.spmv(A, np.ones(7, of_x), precision="float32").dtype == np.float32, (stored, of_x)
         assert mg.spmv(A, np.ones(7, of_x), precision="float64").dtype == np.float64, (stored, of_x)

@@ -194,8 +194,8 @@ class Stage(AbstractContextManager["Stage"]):
         given |= {"--checkpoint": self._checkpoint, "--output": self._ranks}
         settings = {"norm": "fixed", "checkpoint_every": CHECKPOINT_EVERY_S}
         if name != "here":
-            given |= {"--scheduler": fleet.address, "--executor": executor}
-            settings["timeout"] = TIMEOUT_S
+            given["--scheduler"] = fleet.address
+            settings |= {"executor": executor, "timeout": TIMEOUT_S}
         options = [f"{word}" for pair in given.items() for word in pair]
         options += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
         return fleet.start_mgspmv(name, "pagerank", str(self._undisturbed.store), "--json", *options, *more)
