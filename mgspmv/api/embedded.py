@@ -25,7 +25,7 @@ from mgspmv.store.metadata import MatrixProperties
 from mgspmv.store.read import StoredMatrix
 
 if TYPE_CHECKING:
-    from mgspmv.kernels.streamed_csr import StreamedCsr
+    from mgspmv.kernels.cuda import StreamedCsr
 
 
 @dataclass
@@ -159,7 +159,7 @@ class EmbeddedMatrix(MatrixProperties):
         **limits: int | None,
     ) -> StreamedCsr | None:
         """Return the kernel that streams rows through the current device; None where all rows fit."""
-        from mgspmv.kernels.streamed_csr import StreamedCsr
+        from mgspmv.kernels.cuda import StreamedCsr
 
         is_there = any(held == "cuda" for _, held in self._loaded.blocks)
         if is_there and all(limit is None for limit in limits.values()):

@@ -15,6 +15,7 @@ from mgspmv.exchange.nccl import NcclGroup, greet, join_group
 from mgspmv.exchange.nccl_slices import NcclExchange, SharedColumns, share_columns
 from mgspmv.exchange.peer_comm import PeerComm, RunSpec
 from mgspmv.heartbeat import find_heartbeat
+from mgspmv.kernels.cuda import StreamedCsr
 from mgspmv.kernels.device import (
     describe_device,
     get,
@@ -34,7 +35,6 @@ from mgspmv.kernels.select import (
     bind_product,
     choose_for_vectors,
 )
-from mgspmv.kernels.streamed_csr import StreamedCsr
 from mgspmv.model import CsrBlock, Precision
 from mgspmv.partition import choose_piece
 

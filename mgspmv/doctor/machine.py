@@ -136,7 +136,7 @@ def check_folders() -> Iterator[Finding]:
     """Check that the folders for scratch files and compiled kernels are writable, and have free space."""
     from numba import config
 
-    from mgspmv.kernels.cache import CACHE_VARIABLE, find_folder
+    from mgspmv.kernels.modules import CACHE_VARIABLE, find_folder
 
     scratch = Path(tempfile.gettempdir())
     folders = {

@@ -23,13 +23,12 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from mgspmv.errors import FormatError
 from mgspmv.kernels.device import (
     LITTLE,
     address,
     load_kernel,
     pack,
-    put_all,
+    put,
     reclaim_memory,
     release_device_memory,
     shared_block_bytes,
@@ -59,6 +58,10 @@ SHARE_OF_SHARED_MEMORY = 0.5
 """Maximum share for the sums of a block; the rest is cache, whose lines limit the number of reads in flight."""
 KEPT_COLUMNS = 1 << 28
 """Maximum entries for which the places of their columns are kept on the device, if the matrix is read in one piece."""
+LEAST_ITEM = 64
+"""Minimum chunks for which a separate work item is worthwhile."""
+ITEMS = 4
+"""Approximate work items per multiprocessor if all entries are in one block."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +113,6 @@ def survey_rows(indptr: Any, piece: CsrBlock, first_row: int, row_offset: int) -
     """
     import cupy
 
-    check_shape(piece)
     found, n_samples = cupy.zeros(3, np.int64), min(piece.nnz, SAMPLES)
     first_entry = int(indptr[first_row]) if first_row else 0
     kernel = load_kernel("column_sorted_blocks.cu", "survey", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(None))
@@ -147,19 +149,6 @@ class Windows:
 
     def _room(self, per_thread: int) -> int:
         return 4 * (JOB_THREADS * per_thread + int(np.diff(self.cell_starts).max(initial=0)))
-
-
-def check_shape(block: CsrBlock, layout: str = "column-sorted-blocks") -> None:
-    """Check that the layout can hold a matrix.
-
-    Raises
-    ------
-    FormatError : the layout cannot hold such a matrix
-    """
-    if block.indices.dtype != np.int32:
-        raise FormatError(
-            f"kernel {layout!r} counts columns in 32 bits, but the matrix has {block.n_cols:,}; use kernel='csr-split'"
-        )
 
 
 def choose_height(n_filled: int, n_multiprocessors: int, shared_bytes: int) -> int:
@@ -217,7 +206,6 @@ def build_column_sorted_blocks(
 
     Raises
     ------
-    FormatError : the layout cannot hold such a matrix
     CapacityError : the layout does not fit on the device
     """
     import cupy
@@ -282,13 +270,14 @@ class _Cells:
     Parameters
     ----------
     places : (n_cols,) of the columns; None where they are the columns
-    others : small arrays that are copied along
+    others : arrays that are copied along
     """
 
     def __init__(self, windows: Windows, places: Any | None, height: int, others: tuple[np.ndarray, ...] = ()) -> None:
         self.n, self.n_blocks = int(windows.cell_starts[-1]), len(windows.shifts)
         blocks = np.repeat(np.arange(len(windows.shifts), dtype=np.int32), np.diff(windows.cell_starts))
-        shifts, self.starts, self.blocks, *self.others = put_all(windows.shifts, windows.cell_starts, blocks, *others)
+        arrays = (windows.shifts, windows.cell_starts, blocks, *others)
+        shifts, self.starts, self.blocks, *self.others = map(put, arrays)
         self._held = (places, shifts)
         self.there = pack(places, height, shifts, self.starts)
 
@@ -347,7 +336,6 @@ class _Piece:
     ) -> None:
         import cupy
 
-        check_shape(block)
         self.block, self._windows = block, windows
         jumps = None if by_place is None else block.indptr[by_place] - starts[:-1]
         self._n_jobs, begins = len(jobs[0]), jobs[1]
@@ -371,7 +359,7 @@ class _Piece:
         by_place = cupy.argsort(places)
         starts = accumulate(cupy.diff(block.indptr)[by_place])
         own_bounds = cupy.searchsorted(places[by_place], cupy.asarray(bounds))
-        jobs = put_all(*_cut_jobs(cupy.asnumpy(starts[own_bounds]), windows.job_entries))
+        jobs = [put(own) for own in _cut_jobs(cupy.asnumpy(starts[own_bounds]), windows.job_entries)]
         return cls(block, places[by_place], by_place, starts, jobs, windows)
 
     @property
@@ -394,3 +382,57 @@ def _cut_jobs(block_starts: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarr
     number = np.arange(len(blocks)) - np.repeat(np.cumsum(n_jobs) - n_jobs, n_jobs)
     begins = block_starts[blocks] + number * size
     return blocks, begins, np.minimum(begins + size, block_starts[blocks + 1])
+
+
+@dataclass(frozen=True, eq=False)
+class Items:
+    """Work items of the thread blocks: chunks of one block each, the longest first."""
+
+    blocks: np.ndarray
+    """(n_items,) int32: block of each item."""
+    bounds: np.ndarray
+    """(n_items, 2) int64: first chunk of each item, and the one after its last."""
+    parts: np.ndarray
+    """(n_blocks,) int32: number of items of each block, including blocks without entries."""
+
+
+def cut_items(block_chunks: np.ndarray, n_blocks: int, n_multiprocessors: int) -> Items:
+    """Cut the blocks into items of about equal size.
+
+    Parameters
+    ----------
+    block_chunks : of `ColumnSortedBlocks`
+    n_blocks : including those that have no entries
+    """
+    n_chunks, first = np.zeros(n_blocks, np.int64), np.zeros(n_blocks, np.int64)
+    n_chunks[: len(block_chunks) - 1], first[: len(block_chunks) - 1] = np.diff(block_chunks), block_chunks[:-1]
+    size = max(LEAST_ITEM, int(n_chunks.sum()) // (n_multiprocessors * ITEMS))
+    parts = np.maximum(1, np.rint(n_chunks / size).astype(np.int64))
+    blocks = np.repeat(np.arange(n_blocks), parts)
+    number = np.arange(len(blocks)) - np.repeat(np.cumsum(parts) - parts, parts)
+    bounds = first[blocks, None] + n_chunks[blocks, None] * np.stack([number, number + 1], 1) // parts[blocks, None]
+    by_length = np.argsort(bounds[:, 0] - bounds[:, 1], kind="stable")
+    return Items(blocks[by_length].astype(np.int32), bounds[by_length], parts.astype(np.int32))
+
+
+class BlockProduct:
+    """Launch parameters of the kernels of column-sorted-blocks: grid, threads, bytes of shared memory, other arrays."""
+
+    source, threads = "rank_blocks.cu", 1024
+
+    def __init__(self, blocks: ColumnSortedBlocks) -> None:
+        import cupy
+
+        self.grid, _ = shared_memory()
+        n_blocks = -(-blocks.shape[0] // blocks.height)
+        items = cut_items(blocks.block_chunks, n_blocks, self.grid)
+        n_shared = int(np.flatnonzero(items.parts > 1).max(initial=-1) + 1) * blocks.height
+        tables = [put(own) for own in (items.blocks, items.bounds, items.parts)]
+        self.held = (*tables, cupy.zeros(n_blocks, np.int32), cupy.zeros(n_shared, np.uint64))
+        self._n_items = len(items.blocks)
+        self.room = 8 * (blocks.height + 1)  # one more row for padding
+
+    def pack(self, layout: Any) -> np.ndarray:
+        """Pack the structure that describes the matrix, whose address may differ between steps."""
+        arrays = (layout.entries, layout.columns, layout.values, *self.held)
+        return pack(self._n_items, *arrays, layout.height)

@@ -15,7 +15,7 @@ from typing import Any
 
 from numba import config, njit
 
-from mgspmv.kernels.cache import find_folder
+from mgspmv.kernels.modules import find_folder
 
 _HERE = Path(__file__).parent
 _NAMES = ("cpu", "csr_cuts", "formats", "lanes", "column_sorted_tiles", "reference")

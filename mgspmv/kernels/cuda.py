@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from mgspmv.errors import OptionError
+from mgspmv.errors import FormatError, OptionError
 from mgspmv.kernels.catalogue import KERNELS
 from mgspmv.kernels.cpu import FLOAT32_LEAST_ROUNDING, FLOAT32_ROUNDING, multiply_columns
 from mgspmv.kernels.cuda_products import THREADS, Product
@@ -18,11 +18,16 @@ from mgspmv.kernels.device import (
     load_kernel,
     put,
     put_block,
+    read_block,
     report_full_device,
     zeros,
 )
+from mgspmv.kernels.formats import cut_pieces
 from mgspmv.kernels.specialize import product_types, step_types
+from mgspmv.kernels.streaming import hold_pieces
 from mgspmv.model import FIXED_POINT, CsrBlock, Precision, RowCheck, StepSums
+from mgspmv.plan import Streaming
+from mgspmv.store.read import StoredMatrix
 
 
 class OnDevice:
@@ -208,6 +213,61 @@ class CudaBlock(OnDevice):
         if n_rows:
             kernel = self._load_step(name, rank, is_relative=is_relative)
             kernel((count_blocks(n_rows, THREADS),), (THREADS,), (np.int64(n_rows), *arguments))
+
+
+class StreamedCsr(OnDevice):
+    """Rows of a stored matrix for products on the current device, streamed as far as they do not fit.
+
+    Parameters
+    ----------
+    start, stop : first row, and row after the last
+    dtype : of the values and of x; `is_pattern` leaves the values out
+    kernel : `auto` or `csr-split`
+
+    Raises
+    ------
+    FormatError : another kernel, which needs all rows on the device at once
+    CapacityError : the pieces do not fit on host or device
+    """
+
+    def __init__(
+        self,
+        stored: StoredMatrix,
+        start: int,
+        stop: int,
+        dtype: Literal["float32", "float64"],
+        streaming: Streaming,
+        *,
+        is_pattern: bool,
+        threads: int | None = None,
+        kernel: str = "auto",
+    ) -> None:
+        if kernel not in ("auto", "csr-split"):
+            raise FormatError(
+                f"kernel {kernel!r} needs all rows on the device, where they do not fit; pass kernel='auto' or "
+                "'csr-split'"
+            )
+        self._dtype: Literal["float32", "float64"] = dtype
+        indptr = stored.read_array("indptr", start, stop + 1, threads)
+        self._cuts = cut_pieces(indptr - indptr[0], streaming.piece_entries)
+        values = None if is_pattern else dtype
+
+        def make(k: int) -> CsrBlock:
+            return read_block(stored, start + self._cuts[k], start + self._cuts[k + 1], values, threads)
+
+        with report_full_device("the part of the matrix that stays on the device"):
+            self.feed = hold_pieces(make, len(self._cuts) - 1, streaming)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device."""
+        return self.feed.nbytes
+
+    def multiply(self, x: Any, y: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
+        """Compute y = alpha A x + beta y in place, as `CudaBlock.multiply` does."""
+        for k, piece in self.feed.stream(goes_on=False):
+            rows = y[self._cuts[k] : self._cuts[k + 1]]
+            CudaBlock(piece, self._dtype).multiply(x, rows, alpha, beta)
 
 
 def _stride(vector: Any) -> tuple[Any, np.int32]:

@@ -30,8 +30,6 @@ _ROOM = Lock()
 NO_CUPY = "CuPy is not installed"
 LITTLE = 1 << 28
 """Bytes of unused device memory that may be kept in addition to the memory that was planned."""
-TOGETHER_BYTES = 1 << 20
-"""Maximum bytes of an array that is copied to the device together with others: separate copies take longer to start."""
 
 
 def has_device() -> bool:
@@ -71,10 +69,10 @@ def check_device() -> None:
     if problem == NO_CUPY:
         raise MissingDependencyError(
             "backend='cuda' needs CuPy, which is not installed; install mgspmv[cuda12] or mgspmv[cuda13], or use "
-            "backend='cpu'"
+            "backend='cpu', or call on('cpu')"
         )
     if problem is not None:
-        raise BackendError(f"backend='cuda' needs a CUDA GPU, but {problem}; use backend='cpu'")
+        raise BackendError(f"backend='cuda' needs a CUDA GPU, but {problem}; use backend='cpu', or call on('cpu')")
 
 
 def describe_device() -> str:
@@ -257,24 +255,6 @@ def put(array: Any) -> Any:
 
     with report_full_device(f"an array of {array.nbytes:,} bytes"):
         return cupy.asarray(array)
-
-
-def put_all(*arrays: Any) -> list[Any]:
-    """Return the arrays on the device, small host arrays by one copy; those already there are not copied."""
-    import cupy
-
-    is_small = [isinstance(a, np.ndarray) and a.nbytes <= TOGETHER_BYTES for a in arrays]
-    packed = [a for a, small in zip(arrays, is_small, strict=True) if small]
-    # Kernels load words of up to 16 bytes, so each array begins at a multiple of 16.
-    starts = np.cumsum([0, *(-(-a.nbytes // 16) * 16 for a in packed)]).tolist()
-    buffer = np.empty(max(1, starts[-1]), np.uint8)
-    for start, array in zip(starts[:-1], packed, strict=True):
-        buffer[start : start + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    memory, place = cupy.asarray(buffer).data, iter(starts)
-    return [
-        cupy.ndarray(a.shape, a.dtype, memory + next(place)) if small else put(a)
-        for a, small in zip(arrays, is_small, strict=True)
-    ]
 
 
 def get(array: Any) -> np.ndarray:

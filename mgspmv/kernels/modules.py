@@ -1,4 +1,7 @@
-"""Compiled CUDA modules in the user's cache, keyed by source, options, architecture and compiler.
+"""The user's cache, and compiled CUDA modules in it, keyed by source, options, architecture and compiler.
+
+The cache is the folder `$MGSPMV_CACHE`, by default the system's cache folder (`~/.cache/mgspmv` on Linux). Its files
+may be deleted at any time.
 
 CuPy would compile and cache them too, but with -ftz=true, which flushes float32 numbers below 2^-126 to zero.
 """
@@ -7,18 +10,29 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import tempfile
 import warnings
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
+import platformdirs
+
 from mgspmv.errors import StoreError
 from mgspmv.files import write_beside
-from mgspmv.kernels.cache import CACHE_VARIABLE, find_folder
 from mgspmv.kernels.specialize import Specialization, read_source
 
+CACHE_VARIABLE = "MGSPMV_CACHE"
+"""Environment variable that names the folder."""
 _LOADING = Lock()
+
+
+def find_folder() -> Path:
+    """Return the folder of cached files."""
+    if folder := os.environ.get(CACHE_VARIABLE):
+        return Path(folder)
+    return platformdirs.user_cache_path("mgspmv", appauthor=False)
 
 
 def load_module(specialization: Specialization) -> Any:

@@ -5,27 +5,28 @@ A matrix that does not fit on the device is streamed in pieces: one kernel per p
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from mgspmv.errors import OptionError
+from mgspmv.kernels.column_sorted_blocks import BlockProduct, ColumnSortedBlocks
 from mgspmv.kernels.cpu import FLOAT32_ROUNDING
 from mgspmv.kernels.dense import sum_vector
 from mgspmv.kernels.device import (
     describe_device,
     load_kernel,
     pack,
-    put_all,
+    put,
     reclaim_memory,
     report_full_device,
 )
 from mgspmv.kernels.layout import MatrixLayout
-from mgspmv.kernels.rank_products import PRODUCTS, RankProduct, find_bits
+from mgspmv.kernels.sell_slices import SellSlices, SliceProduct
 from mgspmv.kernels.specialize import rank_types
 from mgspmv.model import FIXED_POINT, Precision, RowCheck, StepSums
 
@@ -37,8 +38,14 @@ CAPTURED_STEPS = 5
 """Steps per captured graph."""
 KEPT_SUMS = 256
 """Number of last steps whose sums are kept on the device."""
+FLOAT32_BITS = 27
+"""Bits of float32 products of column-sorted blocks below a mean contribution or rank, 1 / max(nnz, n_rows)."""
 FLAGS_BYTES = 256
 """Bytes at the beginning of memory that devices share, for their int64 flags."""
+
+RankProduct: TypeAlias = BlockProduct | SliceProduct
+PRODUCTS: dict[str, Any] = {ColumnSortedBlocks.name: BlockProduct, SellSlices.name: SliceProduct}
+"""Launch parameters by layout name."""
 
 
 @dataclass(eq=False)
@@ -117,14 +124,10 @@ class RankSteps:
     def __init__(self, layout: MatrixLayout, precision: Precision, exchange: NcclExchange | None = None) -> None:
         import cupy
 
-        if precision == "float64":
-            raise OptionError(
-                f"kernel {layout.name!r} supports precision='exact' and 'float32'; pass kernel='csr-split'"
-            )
         self.layout, self.precision, self._exchange = layout, precision, exchange
         n_rows, self._n_columns = layout.shape
         n_terms = max(layout.nnz, n_rows) if exchange is None else exchange.n_terms
-        self._bind, self._bits = PRODUCTS[layout.name], find_bits(layout.name, n_terms)
+        self._bind, self._bits = PRODUCTS[layout.name], _find_bits(layout.name, n_terms)
         self.seconds: list[tuple[float, float]] = []
         """Seconds of the product, and of the exchange, in each step of the last `advance`."""
         self._cupy, self._stream = cupy, cupy.cuda.Stream(non_blocking=True)
@@ -200,7 +203,7 @@ class RankSteps:
             first = 0 if self._exchange is None else -1  # the first `join` completes step 0
             sums = (np.array([0, 0, first, 0]), np.zeros((KEPT_SUMS, 4), np.int64))
             rest = (vectors.dangling, vectors.personalization) if n_rows else (np.zeros(1), np.zeros(1))  # read anyway
-            *others, state, history = put_all(*rest, *sums)
+            *others, state, history = (put(own) for own in (*rest, *sums))
             others = [self._permute(v) for v in (vectors.weight.astype(count), *others)]
             z = self._make_z(is_exact)
         self._arrays, self._rules, self._made = _Arrays([x, *others], state, history, z), rules, 0
@@ -296,10 +299,10 @@ class RankSteps:
             each.fill(0)
         slices, rank, addresses = self._exchange.slices, self._exchange.rank, np.array(self._shared.addresses)
         tail = (slices.starts[rank] + slices.tails[rank]) * dtype.itemsize
-        self._meeting = put_all(addresses + 8 * rank, *(addresses + place + tail for place in places))
+        self._meeting = [put(addresses + place) for place in (8 * rank, *(place + tail for place in places))]
         first = slices.starts[rank] + np.array(self.layout.sent[:-1], np.int64)[:, None]
         others = np.delete(addresses, rank) + first * dtype.itemsize
-        self._there = put_all(*(others + place for place in reversed(places)))  # even steps write the odd z
+        self._there = [put(others + place) for place in reversed(places)]  # even steps write the odd z
         return z
 
     def _rest(self, stages: Sequence[Any] = ()) -> None:
@@ -459,3 +462,13 @@ class RankSteps:
         for _ in range(CAPTURED_STEPS):
             self._step()
         return self._stream.end_capture()
+
+
+def _find_bits(layout: str, n_terms: int) -> int:
+    """Return the bits after the point of products in float32; 0 if they are added in floating point.
+
+    Parameters
+    ----------
+    n_terms : entries of the whole matrix, or rows, if those are more
+    """
+    return min(62, FLOAT32_BITS + math.ceil(math.log2(max(1, n_terms)))) if layout == ColumnSortedBlocks.name else 0

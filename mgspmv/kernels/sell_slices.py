@@ -16,8 +16,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from mgspmv.kernels.column_sorted_blocks import check_shape
-from mgspmv.kernels.device import address, load_kernel
+from mgspmv.kernels.device import address, load_kernel, pack, shared_memory
 from mgspmv.kernels.formats import MatrixFormat, array_module, cut_pieces
 from mgspmv.kernels.specialize import value_types
 from mgspmv.model import CsrBlock
@@ -25,6 +24,8 @@ from mgspmv.model import CsrBlock
 SLICE = 32
 """Rows per slice."""
 _THREADS = 1024
+GRIDS = {True: 4, False: 2}
+"""Resident thread blocks per multiprocessor that multiply: for a pattern (True), and with values (False)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +72,6 @@ def build_sell_slices(
     placed, values = cupy.empty(SLICE * int(starts[-1]), np.int32), None
     for first, last in pairwise(cut_pieces(indptr, piece_entries, SLICE)):
         piece = read(first, last)
-        check_shape(piece, "sell-slices")
         value = None if piece.data is None else piece.data.dtype
         indices = piece.indices if columns is None else columns[piece.indices]
         if value is not None and values is None:
@@ -83,3 +83,19 @@ def build_sell_slices(
             kernel((-(-(last - first) // _THREADS),), (_THREADS,), (*sizes, *arrays))
         del piece, indices, arrays  # frees them before the next one is read
     return SellSlices((n_rows, n_cols), nnz, starts, placed, values)
+
+
+class SliceProduct:
+    """Launch parameters of the kernels of sell-slices, as in `BlockProduct`."""
+
+    source, threads, room = "rank_slices.cu", 256, 0
+    held: tuple[Any, ...] = ()
+
+    def __init__(self, slices: SellSlices) -> None:
+        n_slices = len(slices.starts) - 1
+        n_multiprocessors, _ = shared_memory()
+        self.grid = max(1, min(n_multiprocessors * GRIDS[slices.values is None], -(-n_slices * SLICE // self.threads)))
+
+    def pack(self, layout: Any) -> np.ndarray:
+        arrays = (layout.starts, layout.columns, layout.values)
+        return pack(len(layout.starts) - 1, *arrays, layout.shape[1])

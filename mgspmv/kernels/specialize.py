@@ -1,15 +1,16 @@
-"""Types and options that CUDA sources are compiled with."""
+"""CUDA sources, and the types and options that they are compiled with."""
 
 from __future__ import annotations
 
 import functools
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mgspmv.kernels.sources import find_cuda_sources
+from mgspmv.errors import MgspmvError
 from mgspmv.model import Precision
 
 LEAST_ARCH = 70
@@ -17,6 +18,8 @@ LEAST_ARCH = 70
 ARCHS = (70, 75, 80, 86, 89, 90, 100, 120)
 """Architectures for which the tests compile every specialization."""
 
+_PACKAGE = Path(__file__).parents[1]
+_SUFFIXES = (".cu", ".cuh")
 _NAMES = {
     "float32": "float",
     "float64": "double",
@@ -52,6 +55,38 @@ def specialize(source: str, **types: Any) -> Specialization:
     """
     named = {macro: _NAMES[value.name] if isinstance(value, np.dtype) else str(value) for macro, value in types.items()}
     return Specialization(source, tuple(sorted(named.items())))
+
+
+def find_cuda_sources(package: Path = _PACKAGE) -> dict[str, Path]:
+    """Find the CUDA C++ sources that belong to this installation.
+
+    Parameters
+    ----------
+    package : folder of the package `mgspmv`; another one only to inspect another installation
+
+    Returns
+    -------
+    File name to path of every `.cu` and `.cuh` file, in order of names: those of `mgspmv/_cuda`, where a wheel has
+    them, else those of the checkout's `kernels`.
+
+    Raises
+    ------
+    MgspmvError : neither folder holds a source
+    """
+    for folder in _source_folders(package):
+        found = {path.name: path for path in sorted(folder.glob("*")) if path.suffix in _SUFFIXES}
+        if found:
+            return found
+    raise MgspmvError(
+        f"this installation has no CUDA sources: expected .cu files in {package / '_cuda'}, or in the folder "
+        "kernels of a checkout; use backend='cpu', or install a build of mgspmv with CUDA kernels"
+    )
+
+
+def _source_folders(package: Path) -> list[Path]:
+    packed, checkout = package / "_cuda", package.parent
+    # In site-packages, a folder `kernels` would belong to another project, so only that of a checkout is used.
+    return [packed, checkout / "kernels"] if (checkout / "pyproject.toml").is_file() else [packed]
 
 
 def read_source(name: str) -> str:

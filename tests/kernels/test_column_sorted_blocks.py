@@ -8,8 +8,9 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mgspmv.errors import FormatError
 from mgspmv.kernels import column_sorted_blocks
 from mgspmv.kernels.column_sorted_blocks import (
     CHUNK,
@@ -19,7 +20,7 @@ from mgspmv.kernels.column_sorted_blocks import (
     TILE,
     Survey,
     build_column_sorted_blocks,
-    check_shape,
+    cut_items,
     cut_windows,
     survey_rows,
 )
@@ -123,16 +124,6 @@ def check_cells(made, read) -> None:
     np.testing.assert_array_equal(n_chunks, -(-counts[starts] // CHUNK))
     k = np.arange(len(read.rows)) - read.cells * CHUNK
     np.testing.assert_array_equal(read.is_padding, k >= counts[read.cells])
-
-
-def test_columns_of_64_bits_are_refused():
-    block = replace(make_random([2, 1], 2, indices=np.int64), n_cols=2**31)
-    for layout in ("column-sorted-blocks", "sell-slices"):
-        with pytest.raises(FormatError) as caught:
-            check_shape(block, layout)
-        assert str(caught.value) == (
-            f"kernel {layout!r} counts columns in 32 bits, but the matrix has 2,147,483,648; use kernel='csr-split'"
-        )
 
 
 def fetch(made):
@@ -285,15 +276,6 @@ def test_row_pointers_may_be_on_the_device():
         check_built(block, made, "none")
 
 
-@pytest.mark.gpu
-def test_building_refuses_columns_of_64_bits():
-    block = make_random([2, 1], 2, indices=np.int64)
-    with pytest.raises(
-        FormatError, match=r"^kernel 'column-sorted-blocks' counts columns in 32 bits, but the matrix has 2; use ker"
-    ):
-        build_column_sorted_blocks(block.indptr, 2, read_to_device(block))
-
-
 def survey_in_numpy(block, first_row, last_row) -> Survey:
     """Of all rows, and of the entries of some of them."""
     lengths = np.diff(block.indptr)
@@ -329,3 +311,36 @@ def test_survey(name):
         got = survey_rows(indptr, read_to_device(block)(first, last), first, 0)
         wanted = survey_in_numpy(block, first, last)
         assert got == replace(wanted, near=pytest.approx(wanted.near, abs=1e-12))
+
+
+@given(
+    st.lists(st.integers(0, 3) | st.integers(0, 2000), max_size=30),
+    st.integers(0, 5),
+    st.integers(1, 20),
+    st.integers(1, 64),
+)
+def test_items(n_chunks, n_empty, n_multiprocessors, least):
+    block_chunks, n_blocks = np.concatenate([[0], np.cumsum(n_chunks)]).astype(np.int64), len(n_chunks) + n_empty
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(column_sorted_blocks, "LEAST_ITEM", least)
+        made = cut_items(block_chunks, n_blocks, n_multiprocessors)
+    assert (made.blocks.dtype, made.bounds.dtype, made.parts.dtype) == (np.int32, np.int64, np.int32)
+    assert made.bounds.shape == (len(made.blocks), 2)
+    sizes = made.bounds[:, 1] - made.bounds[:, 0]
+    assert (np.diff(sizes) <= 0).all()
+    assert made.parts.tolist() == np.bincount(made.blocks, minlength=n_blocks).tolist()
+    size = max(least, sum(n_chunks) // (4 * n_multiprocessors))
+    for block, n in enumerate([*n_chunks, *[0] * n_empty]):
+        own = made.bounds[made.blocks == block]
+        if n == 0:
+            assert len(own) == 1
+            assert own[0, 0] == own[0, 1]
+            continue
+        own = own[np.argsort(own[:, 0])]
+        assert (own[0, 0], own[-1, 1]) == (block_chunks[block], block_chunks[block + 1])
+        assert (own[1:, 0] == own[:-1, 1]).all()
+        lengths = own[:, 1] - own[:, 0]
+        assert lengths.min() > 0
+        assert lengths.max() - lengths.min() <= 1
+        assert len(own) == 1 or size / 2 < lengths.max() <= 1.5 * size + 1
+        assert len(own) > 1 or n <= 1.5 * size

@@ -18,7 +18,8 @@ from mgspmv.kernels import device
 from mgspmv.kernels.select import choose_backend
 
 NO_CUPY = (
-    "backend='cuda' needs CuPy, which is not installed; install mgspmv[cuda12] or mgspmv[cuda13], or use backend='cpu'"
+    "backend='cuda' needs CuPy, which is not installed; install mgspmv[cuda12] or mgspmv[cuda13], or use "
+    "backend='cpu', or call on('cpu')"
 )
 
 
@@ -50,7 +51,8 @@ def test_device_is_missing(without_device, stencil):
     with pytest.raises(BackendError) as caught:
         mg.spmv(stencil.on("cuda"), np.ones(20))
     assert str(caught.value) == (
-        "backend='cuda' needs a CUDA GPU, but CUDA found no device (cudaErrorNoDevice); use backend='cpu'"
+        "backend='cuda' needs a CUDA GPU, but CUDA found no device (cudaErrorNoDevice); use backend='cpu', or call "
+        "on('cpu')"
     )
 
 

@@ -82,3 +82,14 @@ def test_a_cache_that_cannot_be_written(played, tmp_path):
     [said] = [str(w.message) for w in warned]
     assert said.startswith(f"compiled kernels cannot be cached in {tmp_path / 'cache' / 'kernels'} (")
     assert said.endswith("so every process will compile them; set $MGSPMV_CACHE to a writable folder")
+
+
+def test_where_the_folder_is(monkeypatch, tmp_path):
+    monkeypatch.setenv("MGSPMV_CACHE", str(tmp_path / "own"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert modules.find_folder() == tmp_path / "own"
+    monkeypatch.delenv("MGSPMV_CACHE")
+    assert modules.find_folder() == tmp_path / "xdg" / "mgspmv"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert modules.find_folder() == tmp_path / ".cache" / "mgspmv"

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
 import mgspmv as mg
-from mgspmv.errors import OptionError
-from mgspmv.kernels.column_sorted_blocks import ColumnSortedBlocks, build_column_sorted_blocks
+from mgspmv.kernels.column_sorted_blocks import ColumnSortedBlocks, build_column_sorted_blocks, cut_items
 from mgspmv.kernels.device import shared_memory
 from mgspmv.kernels.layout import LayoutBuilder, MatrixLayout, hold_whole
-from mgspmv.kernels.rank_products import cut_items
 from mgspmv.kernels.rank_steps import KEPT_SUMS, RankRules, RankSteps, RankVectors
 from mgspmv.kernels.sell_slices import SellSlices, build_sell_slices
 from mgspmv.model import CsrBlock
@@ -30,18 +25,6 @@ from tests.support.played import PlayedDevice
 
 ALPHA = 0.85
 UNSTOPPED = RankRules(ALPHA, threshold=-1.0, by_largest=False)
-
-
-def test_float64_is_refused(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
-    for kind in (ColumnSortedBlocks, SellSlices):
-        laid: Any = SimpleNamespace(name=kind.name)
-        with pytest.raises(OptionError) as caught:
-            RankSteps(laid, "float64")
-        assert (
-            str(caught.value)
-            == f"kernel {kind.name!r} supports precision='exact' and 'float32'; pass kernel='csr-split'"
-        )
 
 
 def make_weights(block, seed=3):
