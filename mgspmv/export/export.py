@@ -4,30 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import zarr
 
-from mgspmv.errors import MissingDependencyError, OptionError, StoreExistsError
-from mgspmv.export.arrays import open_arrays, write_npz
+from mgspmv.errors import OptionError, StoreExistsError
+from mgspmv.export.arrays import open_arrays, write_anndata, write_binsparse, write_npz
 from mgspmv.export.edges import write_csv, write_matrix_market, write_parquet
 from mgspmv.export.entries import find_repeated, write_vertices
-from mgspmv.export.groups import write_anndata, write_binsparse
-from mgspmv.files import (
-    create_file,
-    exists,
-    is_url,
-    name_extra,
-    strip_file_scheme,
-    translating_errors,
-    write_beside,
-)
+from mgspmv.files import create_file, exists, is_url
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.model import Progress, check_choice
-from mgspmv.store.locations import check_links, finishing_tasks, locate_store
-from mgspmv.store.loop import wait_for
+from mgspmv.store.locations import check_links, create_group, locate_store
 from mgspmv.store.read import StoredMatrix
 
 Format = Literal["matrix-market", "csv", "parquet", "npz", "anndata", "binsparse"]
@@ -117,29 +106,31 @@ def export_matrix(
     OptionError : duplicate entries, for binsparse; an id that cannot be written to CSV or a list of vertices
     CapacityError : as in `open_arrays`
     """
+    info, name, threads = stored.info, os.fspath(target), room.threads
     with contextlib.ExitStack() as stack:
         if vertices is not None:
             write_vertices(stored, stack.enter_context(create_file(vertices)))
-        name = os.fspath(target)
-        if format in ("matrix-market", "csv", "parquet"):
-            file = stack.enter_context(create_file(name))
-            if format == "parquet":
-                write_parquet(stored, file, room.threads, report)
-            else:
-                write = write_csv if format == "csv" else write_matrix_market
-                write(stored, file, name, room.threads, report)
-            return
         if format == "binsparse":
             _check_places(stored)
-        arrays = stack.enter_context(open_arrays(stored, room, report))
-        if format == "npz":
-            write_npz(arrays, stack.enter_context(create_file(name)), report)
-            return
-        group = stack.enter_context(_create_group(name, format))
-        if format == "anndata":
-            write_anndata(group, stored, arrays, room.threads, report)
+        if format in ("npz", *GROUPS):
+            arrays = stack.enter_context(open_arrays(stored, room, report, has_ones=format != "binsparse"))
+        if format in GROUPS:
+            group = stack.enter_context(create_group(name, {_MARK: format}))
         else:
-            write_binsparse(group, arrays, room.threads, report)
+            file = stack.enter_context(create_file(name))
+        match format:
+            case "matrix-market":
+                write_matrix_market(stored, file, name, threads, report)
+            case "csv":
+                write_csv(stored, file, name, threads, report)
+            case "parquet":
+                write_parquet(stored, file, threads, report)
+            case "npz":
+                write_npz(info, arrays, file)
+            case "anndata":
+                write_anndata(group, stored, arrays, threads)
+            case "binsparse":
+                write_binsparse(group, info, arrays, threads)
 
 
 def _check_places(stored: StoredMatrix) -> None:
@@ -156,29 +147,3 @@ def _is_export(url: str) -> bool:
         return _MARK in zarr.open_group(url, mode="r", use_consolidated=False).attrs
     except (OSError, ValueError, KeyError, TypeError):
         return False
-
-
-@contextlib.contextmanager
-def _create_group(url: str, format: Format) -> Iterator[zarr.Group]:
-    """Yield a group that gets its name once it is complete; at a URL, where nothing can be moved, the attributes of the
-    format are written last, and after an error the group is removed."""
-    if not is_url(url := strip_file_scheme(url)):
-        with write_beside(url) as part, finishing_tasks():
-            yield _open_group(str(part), format)
-        return
-    group = _open_group(url, format)
-    try:
-        yield group
-    except BaseException:
-        with contextlib.suppress(Exception):  # may fail as well; the error of writing is reported
-            wait_for(group.store.delete_dir(""))
-        raise
-
-
-def _open_group(url: str, format: Format) -> Any:
-    with translating_errors("write", url):
-        try:
-            return zarr.open_group(url, mode="w", zarr_format=3, attributes={_MARK: format})
-        except ImportError as error:
-            message = f"{url} needs a package that is not installed ({error}){name_extra(url)}"
-            raise MissingDependencyError(message) from error

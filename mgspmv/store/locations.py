@@ -8,13 +8,24 @@ import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import zarr
 from zarr.abc.store import Store
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, WrapperStore
 
 from mgspmv.errors import MgspmvError, MissingDependencyError, OptionError, StoreError
-from mgspmv.files import check_file, describe_error, find_web_options, name_extra, reach
+from mgspmv.files import (
+    check_file,
+    describe_error,
+    find_web_options,
+    is_url,
+    name_extra,
+    reach,
+    strip_file_scheme,
+    translating_errors,
+    write_beside,
+)
 from mgspmv.store.loop import wait_for
 
 ZARR_ERRORS = (ArithmeticError, AttributeError, LookupError, NotImplementedError, RecursionError, TypeError, ValueError)
@@ -154,6 +165,35 @@ async def _finish_others() -> None:
         await asyncio.wait(others, timeout=FINISH_S)
 
 
+@contextlib.contextmanager
+def create_group(url: str, attributes: dict[str, Any]) -> Iterator[zarr.Group]:
+    """Yield a new group, which gets its name once it is complete and replaces what is there; at a URL, where nothing can
+    be moved, it is removed after an error.
+
+    Raises
+    ------
+    MissingDependencyError : the library that can open the URL is not installed
+    StoreError : it cannot be written
+    """
+    if not is_url(url := strip_file_scheme(url)):
+        with write_beside(url) as part, finishing_tasks():
+            yield _create_group(str(part), attributes)
+        return
+    group = _create_group(url, attributes)
+    try:
+        with finishing_tasks():
+            yield group
+    except BaseException:
+        with contextlib.suppress(Exception):  # may fail as well; the error of writing is reported
+            wait_for(group.store.delete_dir(""))
+        raise
+
+
+def _create_group(url: str, attributes: dict[str, Any]) -> zarr.Group:
+    with translating_errors("write", url):
+        return zarr.open_group(locate_store(url), mode="w", zarr_format=3, attributes=attributes)
+
+
 def check_links(store: Store, *paths: str, below: bool = False) -> None:
     """Check that no symbolic link leads out of a local store, and that it holds only files and folders; the store
     itself may be reached by a link. Opening a pipe without a writer would block forever.
@@ -200,12 +240,12 @@ def open_root(store: Store, url: str) -> zarr.Group:
     """
     check_links(store, "zarr.json")
     ask = partial(zarr.open_group, store, mode="r", zarr_format=3, use_consolidated=False)
-    with translating_errors(url):
+    with reaching(url):
         return reach(ask) if "://" in url else ask()
 
 
 @contextlib.contextmanager
-def translating_errors(url: str) -> Iterator[None]:
+def reaching(url: str) -> Iterator[None]:
     """Raise StoreError with a remedy in place of errors that libraries of object stores raise."""
     try:
         yield

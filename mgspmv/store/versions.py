@@ -31,7 +31,7 @@ from mgspmv.store.locations import (
     list_dir,
     locate_store,
     open_root,
-    translating_errors,
+    reaching,
 )
 
 T = TypeVar("T")
@@ -107,7 +107,7 @@ def read_root_attributes(store: StoreLike, url: str) -> dict[str, Any] | None:
     try:
         return dict(open_root(place, url).attrs)
     except FileNotFoundError:
-        with translating_errors(url):
+        with reaching(url):
             names = list_dir(place, "")
         if (path is not None and path.is_file()) or any(map(_is_foreign, names)):
             raise StoreExistsError(f"{url} exists and is not a Zarr group; choose another place") from None

@@ -65,7 +65,7 @@ def set_sizes(patch, *, chunk, pointers, names):
     patch.setattr(sys.modules["mgspmv.ingest.stored"], "PIECE_ENTRIES", chunk)
     for module in ("ingest.stored", "export.arrays"):
         patch.setattr(sys.modules[f"mgspmv.{module}"], "PIECE_ROWS", pointers)
-    patch.setattr(sys.modules["mgspmv.export.groups"], "NAMES", names)
+    patch.setattr(sys.modules["mgspmv.export.arrays"], "NAMES", names)
 
 
 @dataclass(frozen=True)
