@@ -16,7 +16,7 @@ import numpy as np
 from mgspmv.display.frames import Columns, TopRanks
 from mgspmv.errors import OptionError, ShapeError, UnknownIdError
 from mgspmv.model import Event, Stability, Status
-from mgspmv.results import ROWS_AT_ONCE, Ranks, Solution, find_non_finite
+from mgspmv.results import ROWS_AT_ONCE, Ranks, Solution, find_non_finite, take_ids
 from mgspmv.saving import load_result
 from mgspmv.scores import BINS, Summary
 from mgspmv.validation import to_json
@@ -249,7 +249,9 @@ class BatchSolution(Ranks):
         labels, top, ids, ranks = described["labels"], described["top"], columns["id"], columns["rank"]
         if top is None:
             ranks, ids = ranks.reshape(len(labels), -1), ids.reshape(len(labels), -1)
-            return {"values": ranks, "vertex_ids": None if described["vertex_ids"] is None else ids[0]}
+            if (ids != ids[0]).any():
+                raise ValueError("the vectors have different ids")
+            return {"values": ranks, "vertex_ids": take_ids(described, ids[0])}
         n_kept = np.array([np.count_nonzero(columns["vector"] == label) for label in labels])
         is_kept = np.arange(top) < n_kept[:, None]
         top_ids, top_ranks = np.full(is_kept.shape, fill_id(ids), ids.dtype), np.zeros(is_kept.shape, ranks.dtype)

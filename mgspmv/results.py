@@ -413,8 +413,17 @@ class Solution(Ranks):
 
     @classmethod
     def take_columns(cls, described: dict[str, Any], columns: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return the arrays of a solution from the columns of its table."""
-        return {"values": columns["rank"], "vertex_ids": None if described["vertex_ids"] is None else columns["id"]}
+        """Return the arrays of a solution from the columns of its table; raise ValueError if the ids are not as told."""
+        return {"values": columns["rank"], "vertex_ids": take_ids(described, columns["id"])}
+
+
+def take_ids(described: dict[str, Any], ids: np.ndarray) -> np.ndarray | None:
+    """Return a column of ids, None if metadata states that these are 0..n-1; raise ValueError if they are others."""
+    if described["vertex_ids"] is not None:
+        return ids
+    if not np.array_equal(ids, np.arange(len(ids))):
+        raise ValueError("the column id has ids, but the metadata states that they are 0..n-1")
+    return None
 
 
 def load_solution(path: str | os.PathLike[str]) -> Solution:

@@ -33,7 +33,7 @@ from mgspmv.errors import (
     StoreNotFoundError,
     StoreUnfinishedError,
 )
-from mgspmv.files import check_file, is_url, settle, strip_file_scheme, write_beside
+from mgspmv.files import check_file, is_url, settle, write_beside
 from mgspmv.model import ChangeNorm, free_memory
 from mgspmv.os_errors import is_operators, translate_os_error
 from mgspmv.validation import check_fields, check_seal, parse_json, seal, to_json
@@ -116,12 +116,15 @@ def save_result(result: Any, path: str | os.PathLike[str], *, overwrite: bool = 
     StoreError : it cannot be written
     """
     check_target(path, overwrite=overwrite)
-    if is_url(path := strip_file_scheme(path)):
-        _write_zarr(path, result)
+    if Path(path).suffix == ".zarr":
+        _write_zarr(os.fspath(path), result)
         return
-    write = {".zarr": _write_zarr, ".parquet": _write_parquet, ".csv": _write_csv}[Path(path).suffix]
     with write_beside(path) as part:
-        write(str(part), result)
+        if Path(path).suffix == ".parquet":
+            _write_parquet(part, result)
+            return
+        with part.open("wb") as file:
+            file.writelines(generate_csv(result))
 
 
 def load_result(path: str | os.PathLike[str], kind: type[T]) -> T:
@@ -287,12 +290,9 @@ def _rename(options: Any) -> Any:
 
 def _write_zarr(url: str, result: Any) -> None:
     """Write the arrays of results into a Zarr group, and the metadata last."""
-    import zarr
+    from mgspmv.store.locations import create_group
 
-    from mgspmv.store.locations import finishing_tasks
-
-    with finishing_tasks():
-        group = zarr.open_group(url, mode="w", attributes={ZARR_KEY: None})
+    with create_group(url, {ZARR_KEY: None}) as group:
         for name, field in ARRAYS.items():
             if (array := getattr(result, field, None)) is not None:
                 _write_array(group, name, array)
@@ -344,7 +344,10 @@ def _read_zarr(url: str, kind: type[Any]) -> tuple[dict[str, Any], dict[str, Any
         held["top_ranks"] = _read_array(url, group, "top_ranks", RANK_DTYPES, ndim)
     else:
         held["values"] = _read_array(url, group, "values", RANK_DTYPES, ndim)
-        held["vertex_ids"] = None if ids == (None,) else _read_array(url, group, "vertex_ids", ids, 1)
+        if ids != (None,):
+            held["vertex_ids"] = _read_array(url, group, "vertex_ids", ids, 1)
+        elif "vertex_ids" in group:
+            raise StoreDamagedError(f"{url}: the group has ids, but its metadata states that they are 0..n-1; {MEND}")
     return described, held
 
 
@@ -403,12 +406,7 @@ def is_rank_table(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def _write_csv(path: str, result: Any) -> None:
-    with open(path, "wb") as file:
-        file.writelines(generate_csv(result))
-
-
-def _write_parquet(path: str, result: Any) -> None:
+def _write_parquet(path: Path, result: Any) -> None:
     import pyarrow.parquet as pq
 
     # In batches, as all rows could take several times the memory of the ranks.
@@ -439,7 +437,7 @@ def _read_parquet(path: str, kind: type[Any]) -> tuple[dict[str, Any], dict[str,
         raise StoreDamagedError(f"{path}: the metadata of the ranks is not JSON ({error}); {MEND}") from error
     described = _check_description(path, parsed, kind)
     columns = {"rank": _read_column(path, table, "rank", RANK_DTYPES)}
-    columns["id"] = _read_column(path, table, "id", ("int64", "object"))
+    columns["id"] = _read_column(path, table, "id", ("object" if described["vertex_ids"] == "string" else "int64",))
     if "labels" in described:
         columns["vector"] = _read_column(path, table, "vector", ("int64", "object"))
     try:
