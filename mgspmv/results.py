@@ -413,7 +413,7 @@ class Solution(Ranks):
 
     @classmethod
     def take_columns(cls, described: dict[str, Any], columns: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return the arrays of a solution from the columns of its table; raise ValueError if the ids are not as told."""
+        """Return the arrays of a solution from the columns of its table; raise ValueError if the ids are wrong."""
         return {"values": columns["rank"], "vertex_ids": take_ids(described, columns["id"])}
 
 

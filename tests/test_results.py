@@ -337,13 +337,17 @@ class Interrupting(dict):
     __iter__ = keys = values = items
 
 
-def test_interrupted_write_is_unfinished():
+def test_an_interrupted_write_leaves_nothing_and_a_killed_one_is_unfinished():
+    url = "memory://interrupted/r.zarr"
     with pytest.raises(KeyboardInterrupt):
-        make_solution(seconds=Interrupting(load=1.0)).save("memory://interrupted/r.zarr")
+        make_solution(seconds=Interrupting(load=1.0)).save(url)
+    with pytest.raises(StoreNotFoundError):
+        load_solution(url)
+    zarr.open_group(url, mode="w", attributes={mgspmv.saving.ZARR_KEY: None})
     with pytest.raises(StoreUnfinishedError, match="are incomplete: their write was interrupted"):
-        load_solution("memory://interrupted/r.zarr")
-    make_solution().save("memory://interrupted/r.zarr", overwrite=True)
-    assert_same(load_solution("memory://interrupted/r.zarr"), make_solution())
+        load_solution(url)
+    make_solution().save(url, overwrite=True)
+    assert_same(load_solution(url), make_solution())
 
 
 class TestDamagedParquet:

@@ -90,7 +90,9 @@ def open_arrays(
     StoreDamagedError : as in `StoredMatrix.read_pointers` and `StoredMatrix.read_array`
     CapacityError : as in `reorder_rows`, for a renumbered matrix
     """
-    names: list[ArrayName] = ["indptr", "indices", *(["data"] if has_ones or not stored.info.is_pattern else [])]
+    names: tuple[ArrayName, ...] = ("indptr", "indices", "data")
+    if stored.info.is_pattern and not has_ones:
+        names = names[:2]
     if stored.info.order is None:
         yield _list_arrays(stored.info, names, partial(_read_stored, stored, room.threads), report)
         return
@@ -101,7 +103,7 @@ def open_arrays(
 
 
 def _list_arrays(
-    info: MatrixInfo, names: list[ArrayName], read: Callable[[ArrayName], Pieces], report: Progress
+    info: MatrixInfo, names: tuple[ArrayName, ...], read: Callable[[ArrayName], Pieces], report: Progress
 ) -> Iterator[SourceArray]:
     lengths = {name: info.shape[0] + 1 if name == "indptr" else info.nnz for name in names}
     total, done = sum(lengths.values()), 0

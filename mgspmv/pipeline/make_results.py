@@ -93,7 +93,7 @@ def _rank(work: RunContext, step: PipelineStep, opened: OpenedMatrix, folder: Pa
     save_top(highest if is_batch else {None: highest}, folder)
     if is_batch:
         fields = describe_iterations(ranks)
-        fields["top"] = [[name, to_json(rank)] for name, rank in next(iter(highest.values()))]
+        fields["top"] = list(next(iter(highest.values())))
     else:
         fields = describe_solution(ranks, section.top)
         if section.nstart == PREVIOUS:

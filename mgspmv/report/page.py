@@ -19,6 +19,7 @@ from mgspmv.display.numbers import (
     read_number,
     shorten,
 )
+from mgspmv.errors import PipelineError
 from mgspmv.model import Status
 from mgspmv.report import sections
 from mgspmv.report.record import RunRecord, State, StepRecord
@@ -39,11 +40,24 @@ def render_report(run: RunRecord) -> str:
     Raises
     ------
     MissingDependencyError : matplotlib is not installed
+    PipelineError : the record has values that no run writes
     """
+    from jinja2 import TemplateError
+
+    try:
+        return f"{_render(run).strip()}\n"
+    except (ArithmeticError, AttributeError, LookupError, TemplateError, TypeError, ValueError) as error:
+        raise PipelineError(
+            f"{run.file}: the record of the run is damaged ({type(error).__name__}: {shorten(str(error), 80)}); "
+            "restore a copy, or run the pipeline again"
+        ) from error
+
+
+def _render(run: RunRecord) -> str:
     records = sections.list_records(run)
     ranked = list(filter(sections.is_ranks, records))
     states = Counter(step.state for step in run.steps)
-    page = _load_template().render(
+    return _load_template().render(
         run=run,
         records=records,
         ranked=ranked,
@@ -57,13 +71,11 @@ def render_report(run: RunRecord) -> str:
         facts=_list_facts(run),
         peaks=_list_peaks(records),
         problems=_list_problems(run),
-        circumstances=sections.list_circumstances(run),
         convergence=sections.draw_convergence(run),
         times=sections.draw_times(run),
         memory=sections.list_memory(records),
         distributions=sections.draw_distributions(run),
     )
-    return f"{page.strip()}\n"
 
 
 # --- header ----------------------------------------------------------------------------------------------------------
@@ -161,6 +173,7 @@ def _load_template() -> Template:
         "iterations": sections.count_iterations,
         "name_in_group": sections.name_in_group,
         "name_ranks": sections.name_ranks,
+        "provenance": sections.list_provenance,
     }
     environment.globals["successes"] = [str(status) for status in Status if status.is_success]
     return environment.from_string((files("mgspmv.report") / "page.html.jinja").read_text(encoding="utf-8"))

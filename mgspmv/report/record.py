@@ -34,7 +34,7 @@ HIGHEST = 32
 EXACT_DEGREES = 16
 """Degree up to which each degree is listed; above it, eight per octave."""
 
-Pairs = list[list[float]]
+Pairs = list[tuple[float, float]]
 
 StepKind = Literal["matrix", "pagerank", "batch", "product"]
 State = Literal["made", "kept", "failed", "skipped"]
@@ -86,12 +86,12 @@ class StepRecord:
     results, and the changes of the slowest, the median and the fastest."""
     summary: dict[str, Any] = field(default_factory=dict)
     """Summary of ranks, as `Summary.to_dict`: percentiles, Gini coefficient, histogram."""
-    distribution: list[list[float]] = field(default_factory=list)
-    """Pairs [rank, number of vertices with at least that rank], descending, thinned to a few hundred."""
-    degrees: dict[str, list[list[float]]] = field(default_factory=dict)
-    """Degrees of a graph, `in` and `out`: [degree, number of vertices with at least it], ascending, thinned."""
-    top: list[list[Any]] = field(default_factory=list)
-    """Highest ranks, [id, rank], descending."""
+    distribution: Pairs = field(default_factory=list)
+    """Pairs (rank, number of vertices with at least that rank), descending, thinned to a few hundred."""
+    degrees: dict[str, Pairs] = field(default_factory=dict)
+    """Degrees of a graph, `in` and `out`: (degree, number of vertices with at least it), ascending, thinned."""
+    top: list[tuple[str | int, float]] = field(default_factory=list)
+    """Highest ranks, (id, rank), descending."""
     comparison: dict[str, Any] = field(default_factory=dict)
     """Comparison with the previous ranks: `before` (`key`, `ended`), `n_common`, `spearman`, `kendall_top`, `l1`,
     `overlap` of the highest, `moved`: [id, place before, place now, rank before, rank now], largest moves first. For a
@@ -208,7 +208,7 @@ def measure_distribution(values: np.ndarray) -> Pairs:
 
     Returns
     -------
-    [rank, number of ranks at least that high], ranks descending, counts ascending: of the highest `HIGHEST` and of up
+    (rank, number of ranks at least that high), ranks descending, counts ascending: of the highest `HIGHEST` and of up
     to `POINTS` in geometric progression between the least positive and the greatest; each count is exact and occurs
     once. The last pair is of the least rank, and so its count is the number of finite ranks.
     """
@@ -230,7 +230,7 @@ def measure_degrees(matrix: MatrixProperties) -> dict[str, Pairs]:
 
     Returns
     -------
-    For each, [degree, number of vertices with at least it], degrees ascending: each up to `EXACT_DEGREES`, then eight
+    For each, (degree, number of vertices with at least it), degrees ascending: each up to `EXACT_DEGREES`, then eight
     to an octave, and the greatest; a degree with the same count as the next one is left out. Empty without rows.
 
     Raises
@@ -270,7 +270,7 @@ def describe_solution(solution: Solution, k: int = 10) -> dict[str, Any]:
     return describe_iterations(solution) | {
         "summary": to_json(solution.summary().to_dict()),
         "distribution": measure_distribution(solution.values),
-        "top": [[name, to_json(rank)] for name, rank in solution.top(k)],
+        "top": list(solution.top(k)),
     }
 
 
@@ -296,7 +296,7 @@ def _count_degrees(pieces: Iterable[np.ndarray]) -> Pairs:
 def _pair(values: np.ndarray, counts: np.ndarray) -> Pairs:
     """Pair descending values with ascending counts; of values with the same count the first is kept."""
     is_new = np.diff(counts, prepend=0) > 0
-    return [[value, count] for value, count in zip(values[is_new].tolist(), counts[is_new].tolist(), strict=True)]
+    return list(zip(values[is_new].tolist(), counts[is_new].tolist(), strict=True))
 
 
 # --- loading ---------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 from mgspmv.display.numbers import format_count, format_number, read_number
 from mgspmv.model import Status
 from mgspmv.report.charts import N_COLORS, Bar, Chart, Series, draw_bars, draw_lines
-from mgspmv.report.record import RunRecord, StepRecord
+from mgspmv.report.record import Pairs, RunRecord, StepRecord
 
 MOST_VARIED = 3
 """Most options with different values in names of runs, in addition to `_USUAL_OPTIONS`."""
@@ -128,30 +128,12 @@ def list_memory(records: Iterable[StepRecord]) -> list[tuple[str, int, list[int 
     return found
 
 
-def list_circumstances(run: RunRecord) -> list[tuple[str, list[tuple[str, str]]]]:
-    """List options, matrix, versions and hardware of each step, in lines of name and value; shared lines come first."""
-    told = [(record.name, _describe_circumstances(record)) for record in list_records(run)]
-    if len(told) < 2:
-        return told
-    shared = [line for line in told[0][1] if all(line in lines for _, lines in told[1:])]
-    own = [(name, [line for line in lines if line not in shared]) for name, lines in told]
-    return [("All steps", shared), *own] if shared else own
-
-
-def _describe_circumstances(record: StepRecord) -> list[tuple[str, str]]:
-    """List the circumstances of a step; those of its matrix are listed with the step that made the matrix."""
+def list_provenance(record: StepRecord) -> dict[str, Any]:
+    """Return the key, inputs, options, matrix, versions and hardware of a step; the provenance of its matrix is of the
+    step that made the matrix."""
     provenance = {k: v for k, v in record.provenance.items() if k != "matrix" or record.kind == "matrix"}
-    kept = {"key": record.key, "inputs": record.inputs, "began": record.began, "ended": record.ended}
-    about = {"options": record.options, "matrix": record.matrix, "provenance": provenance}
-    return list(_flatten(kept | about))
-
-
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{name}.")
-        elif value not in ("", None):
-            yield f"{prefix}{name}", format_value(value)
+    names = ("key", "inputs", "began", "ended", "options", "matrix")
+    return {name: getattr(record, name) for name in names} | {"provenance": provenance}
 
 
 def enumerate_first(names: Sequence[str], most: int) -> str:
@@ -169,8 +151,9 @@ def draw_convergence(run: RunRecord) -> list[Chart]:
     for group, records in group_records(filter(is_ranks, list_records(run))):
         lines = [line for record in records for line in _draw_changes(record)]
         if lines:
-            y, levels = f"change, {_name_norms(records)}", _list_levels(records)
-            charts.append(draw_lines(f"{group}: convergence", lines, "iteration", y, levels=levels))
+            norms = dict.fromkeys(str(record.options.get("norm", "l1")) for record in records)
+            y = f"change in norm {' or '.join(norms)}"
+            charts.append(draw_lines(f"{group}: convergence", lines, "iteration", y, levels=_list_levels(records)))
     return charts
 
 
@@ -190,21 +173,6 @@ def _name_vector(vector: Mapping[str, Any], vectors: Sequence[Any]) -> str:
     """Return the label of a vector, with its pace, which is the reason for recording its changes."""
     pace = f" ({vector['pace']})" if "pace" in vector and len(vectors) > 1 else ""
     return f"{vector['label']}{pace}"
-
-
-_NORMS = {
-    "l1": "sum over all vertices",
-    "l1_per_node": "sum over all vertices",
-    "linf": "largest of any vertex",
-    "relative": "largest, relative to the rank",
-    "fixed": "sum over all vertices",
-}
-
-
-def _name_norms(records: Iterable[StepRecord]) -> str:
-    modes = [record.options.get("norm", "l1") for record in records]
-    names = dict.fromkeys(_NORMS.get(mode, mode) for mode in modes)
-    return next(iter(names)) if len(names) == 1 else "each in the norm of its run"
 
 
 def _list_levels(records: Iterable[StepRecord]) -> list[tuple[float, str]]:
@@ -286,23 +254,19 @@ def draw_distributions(run: RunRecord) -> list[Chart]:
     """Draw the number of vertices at or above each rank and degree."""
     charts = []
     for group, records in group_records(list_records(run)):
-        lines = [Series(name_in_group(own), _read_points(own.distribution)) for own in records if own.distribution]
+        lines = [Series(name_in_group(own), own.distribution) for own in records if own.distribution]
         if lines:
             charts.append(draw_lines(f"{group}: ranks", lines, "rank", "vertices of at least this rank", is_x_log=True))
         charts += [_draw_degrees(f"{own.name}: degrees", own.degrees) for own in records if any(own.degrees.values())]
     return charts
 
 
-def _read_points(pairs: Iterable[Sequence[Any]]) -> list[tuple[float, float]]:
-    return [(read_number(x), read_number(y)) for x, y in pairs]
-
-
-def _draw_degrees(title: str, degrees: Mapping[str, Sequence[Sequence[float]]]) -> Chart:
+def _draw_degrees(title: str, degrees: Mapping[str, Pairs]) -> Chart:
     names = {"in": "in-degree", "out": "out-degree", "rows": "entries of a row"}
     what = "rows" if "rows" in degrees else "vertices"
     lines, notes = [], []
     for kind, pairs in degrees.items():
-        lines.append(Series(names.get(kind, kind), [(x, y) for x, y in _read_points(pairs) if x > 0]))
+        lines.append(Series(names.get(kind, kind), [(x, y) for x, y in pairs if x > 0]))
         if pairs and pairs[0][0] == 0:
             n_without = pairs[0][1] - (pairs[1][1] if len(pairs) > 1 else 0)
             notes.append(f"{format_count(n_without)} {what} of {names.get(kind, kind)} 0 are not drawn")

@@ -167,8 +167,8 @@ async def _finish_others() -> None:
 
 @contextlib.contextmanager
 def create_group(url: str, attributes: dict[str, Any]) -> Iterator[zarr.Group]:
-    """Yield a new group, which gets its name once it is complete and replaces what is there; at a URL, where nothing can
-    be moved, it is removed after an error.
+    """Yield a new group, which gets its name once it is complete, and replaces an older one; at a URL, where nothing
+    can be moved, it is removed after an error.
 
     Raises
     ------

@@ -74,7 +74,7 @@ class TestWhatIsMade:
         assert find_states(record) == {"web": "made", "web/pagerank": "made"}
         assert record.is_success
         matrix, ranks = (step.record for step in record.steps)
-        assert matrix.degrees == {"in": [[1, 3], [2, 1]], "out": [[1, 3], [2, 1]]}
+        assert matrix.degrees == {"in": [(1, 3), (2, 1)], "out": [(1, 3), (2, 1)]}
         assert [row[0] for row in ranks.top] == [3, 1]
         assert ranks.result["status"] == "converged"
         assert len(ranks.result["events"]) == ranks.result["iterations"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 from mgspmv.display.numbers import shorten
+from mgspmv.errors import PipelineError
 from mgspmv.report import render_report
 from mgspmv.report.record import RunRecord, StepOutcome, StepRecord, read_record
 from tests.support.records import BEGAN, KEY, MARKUP, make_run
@@ -224,12 +227,17 @@ def test_provenance(page, run):
     assert ["web/nightly", "w.csv", "weights", KEY, "–"] in page.tables["Sources"]
     outputs = {row[1]: row[2] for row in page.tables["Outputs"][1:]}
     assert outputs["out/rmat/alone.parquet"] == run.steps[-5].record.outputs[0].digest
-    assert page.texts["summary"][:3] == ["Sources and outputs, with their checksums", "All steps", "web"]
-    facts = list(zip(page.texts["dt"], page.texts["dd"], strict=True))
-    assert facts.count(("provenance.machine.host", "node-7")) == 1
-    assert ("options.alpha", "0.95") in facts
-    assert facts.count(("provenance.matrix.options.order", "none")) == 2  # of the steps that made the matrices
-    assert '"alpha": [' in page.texts["pre"][0]
+    assert page.texts["summary"] == [
+        "Sources and outputs, with their checksums",
+        *(step.name for step in run.steps if step.record),
+        "Definition",
+    ]
+    *steps, definition = map(json.loads, page.texts["pre"])
+    assert steps[0]["provenance"]["machine"]["host"] == "node-7"
+    assert [step["options"].get("alpha") for step in steps[1:4]] == [0.5, 0.85, 0.95]
+    orders = [step["provenance"]["matrix"]["options"]["order"] for step in steps if "matrix" in step["provenance"]]
+    assert orders == ["none", "none"], "of the steps that made the matrices"
+    assert definition == run.definition
 
 
 def test_a_batch_of_many_vectors():
@@ -239,7 +247,7 @@ def test_a_batch_of_many_vectors():
     ]
     vectors[1] |= {"status": "max_iter", "changes": [0.5, 0.1], "pace": "slowest"}
     vectors[7] |= {"changes": [0.4, "NaN"]}
-    fields = {"options": {"tol": 1e-6}, "matrix": {"shape": [4, 4], "nnz": 8}, "top": [["a", 0.5]]}
+    fields = {"options": {"tol": 1e-6}, "matrix": {"shape": [4, 4], "nnz": 8}, "top": [("a", 0.5)]}
     batch = make_step("batch", "g/seeds", result={"vectors": vectors}, **fields)
     page = render(batch)
     rows = page.tables["Vectors of g/seeds"]
@@ -276,7 +284,7 @@ def test_tolerances_of_each_mode():
     ]  # fmt: skip
     page = render(*steps)
     assert sorted(text for text in page.texts["text"] if text.startswith("tol ")) == ["tol 0.2", "tol 0.5"]
-    assert "change, each in the norm of its run" in page.texts["text"]
+    assert "change in norm l1 or l1_per_node or relative or fixed" in page.texts["text"]
 
 
 def test_memory_by_worker():
@@ -287,6 +295,13 @@ def test_memory_by_worker():
     assert page.tables["Memory"][1:] == [
         ["g/run", "0", "100 B", "500 B", "–", "900 B"], ["g/run", "1", "100 B", "90 B", "250 B", "900 B"],
     ]  # fmt: skip
+
+
+def test_values_that_no_run_writes():
+    odd = {"result": {"status": "ended"}, "seconds": {"load": 1e308, "save": 1e308}, "provenance": {"versions": 3}}
+    for name, value in odd.items():
+        with pytest.raises(PipelineError, match=r"^r\.toml: the record of the run is damaged \(.*; restore a copy, or"):
+            render(make_step(**{name: value}))
 
 
 def test_a_run_of_no_steps():
@@ -306,8 +321,8 @@ def test_long_tables_and_long_lists_are_cut():
 def test_numbers_that_are_not_finite_are_read():
     step = make_step(
         result={"status": "non_finite", "iterations": 2, "changes": [0.5, "NaN"], "error_bound_l1": "Infinity"},
-        options={"alpha": 0.85, "tol": 1e-6}, distribution=[["Infinity", 1], [0.5, 2]], summary={"min": "NaN"},
-        top=[["a", "NaN"]],
+        options={"alpha": 0.85, "tol": 1e-6}, distribution=[(math.inf, 1), (0.5, 2)], summary={"min": "NaN"},
+        top=[("a", math.nan)],
     )  # fmt: skip
     page = render(step)
     assert page.tables["Runs"][1][4:7] == ["2", "non finite", "∞"]

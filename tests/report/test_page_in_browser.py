@@ -71,7 +71,7 @@ DIM = """
 """Texts whose contrast is less than 4.5, which the Web Content Accessibility Guidelines ask for."""
 
 FOLDED = """
-[...document.querySelectorAll('details .facts')]
+[...document.querySelectorAll('details pre')]
     .map(e => e.checkVisibility({contentVisibilityAuto: true}) && e.getBoundingClientRect().height > 0)
 """
 

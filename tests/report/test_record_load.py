@@ -59,7 +59,7 @@ def test_saved_ranks_are_a_run_of_one_step(tmp_path, solution, suffix):
     assert run.elapsed_s == pytest.approx(sum(solution.seconds.values()))
     assert run.is_success
     assert step.record is not None
-    assert step.record.top == [list(pair) for pair in solution.top(20)]
+    assert step.record.top == list(solution.top(20))
     assert step.record.result["changes"] == list(solution.changes)
     assert step.record.seconds == solution.seconds
     assert step.record.key == solution.digest()

@@ -17,6 +17,7 @@ from mgspmv.report.record import (
     EXACT_DEGREES,
     HIGHEST,
     POINTS,
+    Pairs,
     describe_solution,
     measure_degrees,
     measure_distribution,
@@ -32,7 +33,7 @@ VALUES = {
 }
 
 
-def check_distribution(pairs: list[list[float]], values: np.ndarray) -> None:
+def check_distribution(pairs: Pairs, values: np.ndarray) -> None:
     """Each count is that of the ranks from there on, and none is left between the first and the last."""
     finite = values[np.isfinite(values)].astype(np.float64)
     ranks, counts = zip(*pairs, strict=True)
@@ -70,8 +71,8 @@ def store(matrix: sp.coo_array, path, **options):
     return mg.ingest(matrix, path, **options)
 
 
-def count_degrees(degrees: np.ndarray) -> list[list[int]]:
-    return [[int(d), int(np.count_nonzero(degrees >= d))] for d in sorted(set(degrees.tolist()))]
+def count_degrees(degrees: np.ndarray) -> Pairs:
+    return [(int(d), int(np.count_nonzero(degrees >= d))) for d in sorted(set(degrees.tolist()))]
 
 
 @pytest.mark.parametrize("piece", [3, 2**20])
@@ -93,7 +94,7 @@ def test_many_edges_are_counted_at_some_degrees_and_at_the_greatest(tmp_path):
     degrees = dense.sum(axis=1)
     assert [count for _, count in found] == [np.count_nonzero(degrees >= degree) for degree, _ in found]
     assert [degree for degree, _ in found[:18]] == [*range(17), 17]
-    assert found[-1] == [299, 1]
+    assert found[-1] == (299, 1)
     assert len(found) < 60
     quotients = np.diff(np.log2([degree for degree, _ in found[30:-1]]))
     assert quotients == pytest.approx(1 / 8, abs=0.02)
@@ -101,7 +102,7 @@ def test_many_edges_are_counted_at_some_degrees_and_at_the_greatest(tmp_path):
 
 def test_a_matrix_has_rows(tmp_path):
     matrix = store(sp.coo_array(([1.0, 2.0, 3.0], ([0, 0, 2], [1, 4, 0])), shape=(3, 5)), tmp_path / "m", kind="matrix")
-    assert measure_degrees(matrix) == {"rows": [[0, 3], [1, 2], [2, 1]]}
+    assert measure_degrees(matrix) == {"rows": [(0, 3), (1, 2), (2, 1)]}
 
 
 def test_a_solution_is_described_in_json(tmp_path):
@@ -112,7 +113,7 @@ def test_a_solution_is_described_in_json(tmp_path):
     assert told["result"]["iterations"] == len(told["result"]["events"]) == len(told["result"]["changes"])
     assert told["result"]["events"][0]["product_s"] == list(solution.events[0].product_s)
     assert told["summary"]["n"] == 4
-    assert told["distribution"] == measure_distribution(solution.values)
+    assert [tuple(pair) for pair in told["distribution"]] == measure_distribution(solution.values)
     assert (told["options"], told["matrix"], told["memory"]) == (
         solution.options,
         solution.matrix | {"shape": [4, 4]},
