@@ -8,7 +8,6 @@ from itertools import product
 import numpy as np
 import pytest
 
-from mgspmv.errors import FormatError
 from mgspmv.kernels.sell_slices import SLICE, build_sell_slices, count_places
 from mgspmv.model import CsrBlock
 from tests.support.blocks import make_block, make_random, read_to_device
@@ -96,10 +95,3 @@ def test_pieces_without_values_at_first():
     indptr = np.concatenate([np.zeros(65, np.int64), 3 * np.arange(1, 65)])
     block = CsrBlock(0, 200, indptr, np.arange(192, dtype=np.int32), np.arange(192.0))
     check_built(block, build_sell_slices(indptr, 200, read_to_device(block), piece_entries=90))
-
-
-@pytest.mark.gpu
-def test_building_refuses_columns_of_64_bits():
-    block = make_random([2, 1], 7, indices=np.int64)
-    with pytest.raises(FormatError, match=r"counts columns in 32 bits, but the matrix has 7; use kernel='csr-split'$"):
-        build_sell_slices(block.indptr, 7, read_to_device(block))
