@@ -84,18 +84,6 @@ class IngestReport:
         lines += [f"note: {note}" for note in self.notes]
         return [*lines, *(f"warning: {warning}" for warning in self.warnings)]
 
-    def describe(self) -> dict[str, str]:
-        """Return the report as a dict of names and texts, without those that do not apply."""
-        facts = {
-            "read": self._describe_source(),
-            "columns": "; ".join(self._list_columns()),
-            "lines": "; ".join(self._describe_lines()),
-            "counts": self._describe_counts(),
-            "notes": "; ".join(self.notes),
-            "warnings": "; ".join(self.warnings),
-        }
-        return {name: fact for name, fact in facts.items() if fact}
-
     def _describe_source(self) -> str:
         rows = _count(self.n_rows, "entry" if self.source is None else "row")
         format = "" if self.format in (None, "generator") else self.format

@@ -461,7 +461,7 @@ def describe_matrix(
         "shape": list(info.shape),
         "nnz": info.nnz,
         "kind": info.kind,
-        **({} if info.ingest_report is None else {"ingest": info.ingest_report.describe()}),
+        **({} if info.ingest_report is None else {"ingest": info.ingest_report.list_lines()}),
         **({"reversed": True} if is_reversed else {}),
         "program": f"mgspmv {__version__}",
         "hardware": hardware,

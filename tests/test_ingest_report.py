@@ -62,10 +62,6 @@ def test_fields_that_a_newer_version_has_are_ignored():
     assert check_fields(IngestReport, to_json(BARE) | {"later": 1}) == BARE
 
 
-def test_described_without_what_does_not_apply():
-    assert BARE.describe() == {"read": "csc_array, 1 entry", "counts": "0 duplicates merged (keep), 0 loops dropped"}
-
-
 @pytest.mark.parametrize(
     ("weight_range", "shown"),
     [((1254192988.0, 1254203000.0), "1254192988 .. 1254203000"), ((-0.5, 1e20), "-0.5 .. 1e+20"), ((0, 7), "0 .. 7")],

@@ -178,9 +178,7 @@ def _tabulate_info(info: MatrixInfo) -> Any:
         "digest": info.digest,
     }
     made_from = {f"source {key}": value for key, value in info.provenance.get("source", {}).items()}
-    report = {} if info.ingest_report is None else info.ingest_report.describe()
-    said = {name: translate_message(fact) if name in ("notes", "warnings") else fact for name, fact in report.items()}
-    return tabulate_fields(fields | made_from | said)
+    return tabulate_fields(fields | made_from | {"ingest": "\n".join(list_report(info.ingest_report))})
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------

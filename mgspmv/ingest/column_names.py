@@ -180,10 +180,8 @@ def choose_columns(
         )
     if isinstance(weights, str) and weights != "auto":
         return _choose_beside(weights, names, n_columns, extra_columns)
-    if names is None:
-        return _choose_by_place(n_columns, weights, extra_columns)
-    columns = _choose_by_names(names, weights, extra_columns)
-    return columns if columns is not None else _choose_unnamed(names, weights, extra_columns)
+    columns = None if names is None else _choose_by_names(names, weights, extra_columns)
+    return columns if columns is not None else _choose_by_place(names, n_columns, weights, extra_columns)
 
 
 def _choose_beside(weights: str, names: Sequence[str] | None, n_columns: int, extra_columns: Extra) -> ColumnChoice:
@@ -196,15 +194,40 @@ def _choose_beside(weights: str, names: Sequence[str] | None, n_columns: int, ex
     return ColumnChoice(kept[ends.source], kept[ends.target], place)
 
 
-def _choose_by_place(n_columns: int, weights: Weights, extra_columns: Extra) -> ColumnChoice:
-    if n_columns == 2 and weights is True:
-        raise Undecided('expected a third column of weights, found 2 columns; pass weights=False or weights="auto"')
-    if n_columns > 3 and extra_columns == "error":
+def _choose_by_place(
+    names: Sequence[str] | None, n_columns: int, weights: Weights, extra_columns: Extra
+) -> ColumnChoice:
+    """Choose columns by place, as no name means a source or a target."""
+    kept = [k for k in range(n_columns) if names is None or not is_saved_index(names[k])]
+    if len(kept) < 2 or (len(kept) > 3 and extra_columns == "error"):
+        found = f"{n_columns} columns" if names is None else list_names(names)
         raise Undecided(
-            f"expected 'source target' or 'source target weight', found {n_columns} columns; choose columns by "
-            f'number, such as columns=(1, 2), or pass extra_columns="ignore" to read the first three'
+            f"expected columns of sources, targets and optionally weights, found {found}; choose them with "
+            f'{_COLUMNS_HINT} or columns=(1, 2), or pass extra_columns="ignore" to read the first three'
         )
-    return ColumnChoice(0, 1, 2 if n_columns > 2 and weights is not False else None)
+    if weights is True and len(kept) == 2:
+        raise Undecided('expected a third column of weights, found 2 columns; pass weights=False or weights="auto"')
+    has_weight = len(kept) > 2 and weights is not False
+    if names is not None:
+        _check_places([names[k] for k in kept])
+        has_weight = has_weight and (weights is True or find_role(names[kept[2]])[0] != "other")
+    return ColumnChoice(kept[0], kept[1], kept[2] if has_weight else None)
+
+
+def _check_places(names: Sequence[str]) -> None:
+    """Raise Undecided if names suggest that columns chosen by their places are others."""
+    roles = [find_role(name)[0] for name in names]
+    has_index = "index" in roles if len(names) > 2 else names[0].strip() == ""
+    if has_index or "weight" in roles[:2] or (len(names) > 2 and "other" in roles[:2]):
+        raise Undecided(
+            f"neither names nor positions identify sources and targets among the columns {list_names(names)}; choose "
+            f"the columns with {_COLUMNS_HINT}"
+        )
+    if _are_reversed(*names[:2]):
+        raise Undecided(
+            f"the names of the columns {list_names(names)} suggest that the target is first; choose the columns with "
+            f"{_COLUMNS_HINT}"
+        )
 
 
 def _choose_by_names(names: Sequence[str], weights: Weights, extra_columns: Extra) -> ColumnChoice | None:
@@ -273,37 +296,6 @@ def _find_weight(
         f"{what} may be weights or not; pass weights=False to leave {'it' if len(unknown) == 1 else 'them'} out, or "
         f"name the weights as the third of columns=({example})"
     )
-
-
-def _choose_unnamed(names: Sequence[str], weights: Weights, extra_columns: Extra) -> ColumnChoice:
-    """Choose columns by place, as no name means a source or a target."""
-    kept = [k for k, name in enumerate(names) if not is_saved_index(name)]
-    roles = [find_role(names[k])[0] for k in kept]
-    if len(kept) < 2 or (len(kept) > 3 and extra_columns == "error"):
-        raise Undecided(
-            f"expected columns of sources, targets and optionally weights, found {len(kept)}: {list_names(names)}; "
-            f"choose the columns with {_COLUMNS_HINT}"
-        )
-    has_index = "index" in roles if len(kept) > 2 else names[kept[0]].strip() == ""
-    if has_index or "weight" in roles[:2] or (len(kept) > 2 and "other" in roles[:2]):
-        raise Undecided(
-            f"neither names nor positions identify sources and targets among the columns {list_names(names)}; choose "
-            f"the columns with {_COLUMNS_HINT}"
-        )
-    if _are_reversed(names[kept[0]], names[kept[1]]):
-        raise Undecided(
-            f"the names of the columns {list_names(names)} suggest that the target is first; choose the columns with "
-            f"{_COLUMNS_HINT}"
-        )
-    if weights is True and len(kept) == 2:
-        raise Undecided(
-            f"expected columns of sources, targets and weights, found 2: {list_names(names)}; pass weights=False or "
-            'weights="auto"'
-        )
-    weight = None
-    if len(kept) > 2 and (weights is True or (weights == "auto" and roles[2] != "other")):
-        weight = kept[2]
-    return ColumnChoice(kept[0], kept[1], weight)
 
 
 _PAIRS = (

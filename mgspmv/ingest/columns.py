@@ -21,8 +21,6 @@ import pyarrow.compute
 import pyarrow.csv
 from numba import njit
 
-from mgspmv.errors import SourceError
-from mgspmv.ingest.headers import looks_like_edge
 from mgspmv.ingest.prefetch import AHEAD, prefetch_map
 from mgspmv.ingest.streams import Chunk, TextLine
 from mgspmv.ingest.tokens import (
@@ -84,8 +82,8 @@ class TableFormat:
     """Character between columns, with or without blanks around it; a space stands for one or more blanks."""
     comments: bytes
     """Characters that begin a comment line; comment lines and blank lines are skipped."""
-    checks_comments: bool = False
-    """Whether comments that have the form of an entry are errors."""
+    check_comment: Callable[[TextLine, TableFormat], None] | None = None
+    """Raises SourceError for a comment that may be an entry; None if comments are not checked."""
 
     @property
     def read(self) -> tuple[TextColumn, ...]:
@@ -152,33 +150,19 @@ def split_line(line: TextLine, delimiter: str) -> list[str]:
 
 
 def count_comments(chunk: Chunk, form: TableFormat, n_entries: int) -> int:
-    """Count the comments of a chunk from which `n_entries` entries were read.
+    """Count the comments of a chunk from which `n_entries` entries were read, and check them.
 
     Raises
     ------
-    SourceError : a comment has the form of an entry, and the comment characters of `form` are the default ones
+    SourceError : as by `form.check_comment`
     """
     if not form.comments or np.count_nonzero(np.frombuffer(chunk.data, np.uint8) == _LINE_FEED) == n_entries:
         return 0
-    n_comments = 0
-    for line in find_comments(chunk, form):
-        n_comments += 1
-        if form.checks_comments and looks_like_edge(line.text, form.delimiter, len(form.columns)):
-            raise comment_error(line)
-    return n_comments
-
-
-def find_comments(chunk: Chunk, form: TableFormat) -> Iterator[TextLine]:
-    """Yield the comments of a chunk."""
-    return (line for line in chunk.lines() if line.data.strip() and line.is_blank_or_comment(form.comments))
-
-
-def comment_error(line: TextLine) -> SourceError:
-    """Return the error for a comment that may be an entry."""
-    return line.make_error(
-        'this line begins like a comment but has the columns of an edge; pass comment="none" if it is an edge, or '
-        f"comment={line.text[:1]!r} if such lines are comments"
-    )
+    comments = [line for line in chunk.lines() if line.data.strip() and line.is_blank_or_comment(form.comments)]
+    if form.check_comment is not None:
+        for line in comments:
+            form.check_comment(line, form)
+    return len(comments)
 
 
 def _parse_integers(data: bytes, form: TableFormat) -> list[Any] | None:

@@ -32,10 +32,11 @@ from mgspmv.ingest.edge_list_head import (
     Head,
     StatedForm,
     check_alike,
+    check_edge_comment,
     read_head,
 )
 from mgspmv.ingest.files import Path, describe_files, list_paths, name_files
-from mgspmv.ingest.headers import Preamble, are_names
+from mgspmv.ingest.headers import are_names
 from mgspmv.ingest.local_files import Pipe, take_name
 from mgspmv.ingest.parts import cut_texts, make_absolute, place_error
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
@@ -215,14 +216,13 @@ class EdgeListSource(FileSource):
             notes.doubts.append(self._form.head.doubt)  # any part may settle it
         try:
             with closing(open_texts(self._segments, self._batch_bytes)) as texts:
-                form, begun = self._form, None
-                if form is None:
-                    begun, head = self._find_first(texts, notes)
-                    form = self._find_form(head)
+                begun = self._begin(texts, notes)
+                text, head = self._find_first(begun)
+                form = self._form or self._find_form(head)
                 self.is_undirected = form.head.preamble.is_undirected
                 known = self._n_vertices, self._vertices, self._reading, self._id_room
                 self._made, notes.listed = choose_vertices(form.id_column, *known)
-                chunks = self._read(begun, texts, form, notes)
+                chunks = self._read(chain([text], (text for text, _ in begun)))
                 yield from _read_batches(chunks, form, self._made, notes, self._threads or default_threads())
         except SourceError as error:
             raise place_error(error, self._segments) from error.__cause__
@@ -238,11 +238,10 @@ class EdgeListSource(FileSource):
         for name in (*self._files, self._vertices):
             if isinstance(name, Pipe):
                 raise OptionError(f"{name} is a pipe, read by one process; save it as a file, or leave client= out")
-        files, notes = [make_absolute(name) for name in self._files], _EdgeListFacts()
+        files = [make_absolute(name) for name in self._files]
         with closing(open_texts([Segment(name) for name in files], self._batch_bytes)) as texts:
-            _, head = self._find_first(texts, notes)
             whole = copy(self)
-            whole._form = self._find_form(head)
+            whole._form = self._find_form(self._find_first(self._begin(texts, _EdgeListFacts()))[1])
         whole.is_undirected = whole._form.head.preamble.is_undirected
         whole._vertices = None if self._vertices is None else make_absolute(os.fspath(self._vertices))
         parts = []
@@ -268,42 +267,42 @@ class EdgeListSource(FileSource):
         used = claim if is_fit else None
         return Combined(used, {**described, **parts[0].listed}, notes.find_stated(used))
 
-    def _find_first(self, texts: Iterator[TextStream], notes: _EdgeListFacts) -> tuple[TextStream | None, Head]:
-        """Find the first file that has an edge, and read its beginning; without edges, one that names columns."""
-        form: Head | None = None
-        for text in texts:
-            head = read_head(text, self._reading, self._is_vertex)
-            if form is not None:
-                check_alike(text.name, head, form)
-            notes.begin(text.name, head)
-            if head.first is not None:
-                return text, head
-            notes.end(text.provenance())
-            form = form if form is not None or head.names is None else head
-        return None, form or Head(Preamble())
+    def _begin(self, texts: Iterator[TextStream], notes: _EdgeListFacts) -> Iterator[tuple[TextStream, Head]]:
+        """Yield texts that were read up to their first edge, with the beginning of the first that has one so far.
 
-    def _read(
-        self, begun: TextStream | None, others: Iterator[TextStream], form: Form, notes: _EdgeListFacts
-    ) -> Iterator[Chunk]:
-        """Yield the edges of a text whose beginning was read, and of all later texts, in at least one chunk."""
-        n_chunks, first = 0, form.head.first
-        for k, text in enumerate(others if begun is None else chain([begun], others)):
-            if text is not begun and not text.segment.begin:
-                if first is not None and text.name == first.source:  # `split` read its beginning
-                    text.skip_to(first.number)
-                    head = form.head
+        Without edges it is that of the first text that names columns.
+        """
+        known = None if self._form is None else self._form.head
+        for text in texts:
+            if not text.segment.begin:
+                if known is not None and known.first is not None and text.name == known.first.source:
+                    text.skip_to(known.first.number)  # `split` read its beginning
+                    head = known
                 else:
-                    head = read_head(text, self._reading, is_first=False)
-                    check_alike(text.name, head, form.head)
+                    is_first = known is None or known.first is None
+                    head = read_head(text, self._reading, self._is_vertex, is_first=is_first)
+                    check_alike(text.name, head, known or head)
                 notes.begin(text.name, head)
-            for chunk in text.chunks():
-                self.fraction = None if text.fraction is None else (k + text.fraction) / len(self._segments)
-                n_chunks += 1
-                yield chunk
+                if known is None or (known.first is None and (head.first is not None or known.names is None)):
+                    known = head
+            assert known is not None
+            yield text, known
             if not text.segment.begin:
                 notes.end(text.provenance() if text.segment.is_whole else describe_cut(text.name))
-        if not n_chunks:
-            yield Chunk(self.name, 1, b"")
+
+    def _find_first(self, begun: Iterator[tuple[TextStream, Head]]) -> tuple[TextStream, Head]:
+        """Return the first text that has an edge, or the last one."""
+        for found in begun:
+            if found[1].first is not None:
+                break
+        return found
+
+    def _read(self, texts: Iterable[TextStream]) -> Iterator[Chunk]:
+        """Yield the edges of texts whose beginnings were read, in at least one chunk."""
+        for k, text in enumerate(texts):
+            for chunk in text.chunks():
+                self.fraction = None if text.fraction is None else (k + text.fraction) / len(self._segments)
+                yield chunk
 
     def _find_form(self, head: Head) -> Form:
         reading = self._reading
@@ -319,7 +318,8 @@ class EdgeListSource(FileSource):
         columns[head.columns.source], columns[head.columns.target] = self._id_columns(named)
         if head.columns.weight is not None:
             columns[head.columns.weight] = TextColumn("weight", "float64", finite=True, hint=_WEIGHTS_HINT)
-        table = TableFormat(tuple(columns), head.delimiter, reading.comments, reading.comment is None)
+        check = check_edge_comment if reading.comment is None else None
+        table = TableFormat(tuple(columns), head.delimiter, reading.comments, check)
         return Form(table, head)
 
     def _find_empty_form(self, head: Head) -> Form:

@@ -14,7 +14,6 @@ from mgspmv.ingest.column_names import ColumnChoice, Weights, choose_columns, re
 from mgspmv.ingest.columns import (
     TableFormat,
     TextColumn,
-    comment_error,
     split_line,
 )
 from mgspmv.ingest.headers import (
@@ -25,6 +24,7 @@ from mgspmv.ingest.headers import (
     check_separators,
     check_sizes,
     has_header,
+    looks_like_edge,
 )
 from mgspmv.ingest.matrix_market import is_banner
 from mgspmv.ingest.streams import (
@@ -284,7 +284,7 @@ def check_alike(name: str, head: Head, first: Head) -> None:
     ----------
     name : path or URL of the file
     """
-    if head.first is None and head.names is None:
+    if any(each.first is None and each.names is None for each in (head, first)):
         return
     is_alike = head.names == first.names
     if is_alike and head.first is not None and first.first is not None:
@@ -336,7 +336,20 @@ def _read_stated_delimiter(text: TextStream, preamble: Preamble) -> str | None:
 def _check_preamble(text: TextStream, preamble: Preamble, delimiter: str, n_columns: int, reading: StatedForm) -> None:
     """Raise SourceError if a comment before the edges has the form of an edge."""
     if reading.comment is None and (suspect := preamble.find_suspect(delimiter, n_columns)) is not None:
-        raise comment_error(TextLine(text.name, suspect[0], suspect[1].encode()))
+        raise _comment_error(TextLine(text.name, suspect[0], suspect[1].encode()))
+
+
+def check_edge_comment(line: TextLine, form: TableFormat) -> None:
+    """Raise SourceError for a comment that has the form of an edge."""
+    if looks_like_edge(line.text, form.delimiter, len(form.columns)):
+        raise _comment_error(line)
+
+
+def _comment_error(line: TextLine) -> SourceError:
+    return line.make_error(
+        'this line begins like a comment but has the columns of an edge; pass comment="none" if it is an edge, or '
+        f"comment={line.text[:1]!r} if such lines are comments"
+    )
 
 
 def _is_header(

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 
 from mgspmv.errors import SourceError
 from mgspmv.ingest.column_names import choose_list_columns, names_numbers, names_vertices
-from mgspmv.ingest.columns import TableFormat, TextColumn, find_comments, split_line
+from mgspmv.ingest.columns import TableFormat, TextColumn, split_line
 from mgspmv.ingest.edge_list_head import DEFAULT_READING, StatedForm
 from mgspmv.ingest.headers import has_list_header
-from mgspmv.ingest.streams import Chunk, TextLine, TextStream
+from mgspmv.ingest.streams import TextLine, TextStream
 from mgspmv.ingest.tokens import (
     DELIMITERS,
     SAMPLE_BYTES,
@@ -44,7 +44,7 @@ def find_list_form(
     are_names, checks = id_column.dtype == "string", reading.comment is None
     for line in text.read_comments(reading.comments):
         if checks and are_names:
-            _check_comment(line)
+            check_list_comment(line)
     sample = _sample(text, reading.comments)
     try:
         found = choose_list_delimiter([line.text for line in sample], are_integers=not are_names)
@@ -62,7 +62,8 @@ def find_list_form(
     if has_header:
         text.read_line()
     columns = _place(len(first), {place: id_column})
-    return TableFormat(columns, delimiter, reading.comments, checks and are_names), has_header
+    check = check_list_comment if checks and are_names else None
+    return TableFormat(columns, delimiter, reading.comments, check), has_header
 
 
 def find_vector_form(
@@ -83,12 +84,12 @@ def find_vector_form(
         delimiter = _choose_delimiter([line.text for line in sample], is_vertex if are_names else None, are_names)
         if delimiter is None:
             for line in suspects:
-                _check_comment(line)
+                check_list_comment(line)
             return find_list_form(text, id_column, StatedForm(WHOLE_LINE), is_vertex)[0]
         first = split_line(sample[0], delimiter)
         for line in suspects:
             if count_fields(line.text, delimiter) == len(first) and _ends_in_number(line.text, delimiter):
-                _check_comment(line)
+                check_list_comment(line)
         has_header = has_list_header(first, [], has_numbers=True)
         own, other = _choose_vector_columns([line.text for line in sample[:2]], first, delimiter, has_header)
     except Undecided as error:
@@ -100,14 +101,7 @@ def find_vector_form(
     return TableFormat(_place(len(first), {own: id_column, other: number_column}), delimiter, comments)
 
 
-def check_list_comments(chunk: Chunk, form: TableFormat, n_ids: int) -> None:
-    """Raise SourceError if a comment in a chunk of a list, from which `n_ids` ids were read, may be a name."""
-    if form.checks_comments and chunk.data.count(b"\n") != n_ids:
-        for line in find_comments(chunk, form):
-            _check_comment(line)
-
-
-def _check_comment(line: TextLine) -> None:
+def check_list_comment(line: TextLine, form: TableFormat | None = None) -> None:
     """Raise SourceError if a comment may be a name, as nothing separates its sign from its text."""
     if _has_mark(line):
         raise line.make_error(

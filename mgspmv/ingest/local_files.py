@@ -6,42 +6,39 @@ import io
 import os
 import stat
 import sys
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any, cast
 
 from mgspmv.errors import SourceError, SourceNotFoundError
 from mgspmv.ingest.remote import open_url
-from mgspmv.ingest.unpack import LentFile
 from mgspmv.os_errors import source_error
 
 HEAD_BYTES = 2**16
 """Bytes at the beginning of a file from which its format is detected."""
+_SECOND_NS = 10**9
 
 
 @dataclass(frozen=True)
 class FileState:
     """State of a local file, which changes when the file is written to or replaced."""
 
-    inode: int | None
-    """Inode; None if the state is compared on another machine, where inodes differ."""
     size: int
     """Size in bytes."""
     mtime_ns: int
+    """Time of the last change; in whole seconds if another machine compares it, which may see only these."""
 
     @classmethod
     def find(cls, found: os.stat_result) -> FileState | None:
         """Return the state of a regular file; None for others."""
-        return cls(found.st_ino, found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
+        return cls(found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
 
     def blur(self) -> FileState:
-        """Return the part of the state that other machines see too: the size, and the time in whole seconds."""
-        return FileState(None, self.size, self.mtime_ns // 10**9 * 10**9)
+        """Return the part of the state that other machines see too."""
+        return FileState(self.size, self.mtime_ns // _SECOND_NS * _SECOND_NS)
 
     def check(self, name: str, now: FileState | None) -> None:
         """Raise SourceError if the file of this name is in another state now."""
-        now = now.blur() if now is not None and self.inode is None else now
-        if now != self:
+        if now is None or (now != self and now.blur() != self):
             raise SourceError(
                 "was changed while it was read; copy it first, or read it when nothing writes to it", source=name
             )
@@ -99,31 +96,20 @@ class Pipe(str):
         return self._reader
 
 
-def is_pipe(name: str) -> bool:
-    """Return whether a name is that of a stream that can be read once."""
-    if name == "-":
-        return True
-    if "://" in name:
-        return False
-    try:
-        mode = os.stat(name).st_mode
-    except (OSError, ValueError):
-        return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISBLK(mode))
-
-
 def take_name(path: str | os.PathLike[str]) -> str:
     """Return the name of a file: a `Pipe` if it can be read only once, a `LocalFile` if it is a regular file."""
     name = os.fspath(path)
-    if isinstance(name, Pipe | LocalFile):
+    if isinstance(name, Pipe | LocalFile) or "://" in name:
         return name
-    if is_pipe(name):
+    if name == "-":
         return Pipe(name)
-    state = None
-    if "://" not in name:
-        with suppress(OSError, ValueError):  # opening the file reports the error
-            state = FileState.find(os.stat(name))
-    return name if state is None else LocalFile(name, state)
+    try:
+        found = os.stat(name)
+    except (OSError, ValueError):  # opening the file reports the error
+        return name
+    if (state := FileState.find(found)) is not None:
+        return LocalFile(name, state)
+    return name if stat.S_ISDIR(found.st_mode) or stat.S_ISBLK(found.st_mode) else Pipe(name)
 
 
 def open_anywhere(name: str, **options: Any) -> IO[bytes]:
@@ -136,6 +122,19 @@ def open_anywhere(name: str, **options: Any) -> IO[bytes]:
     if isinstance(name, Pipe):
         return name.open()
     return open_url(name, **options) if "://" in name else cast(IO[bytes], _open_local(name))
+
+
+class LentFile(io.RawIOBase):
+    """Wrapper that leaves its file open when closed, as by pyarrow when a stream is released."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return int(self._file.readinto(buffer))  # type: ignore[attr-defined]  # all files read here have it
 
 
 class _WatchedFile(io.FileIO):

@@ -8,7 +8,6 @@ Differs from it in being lenient: comments and blank lines may stand anywhere af
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -28,9 +27,14 @@ from mgspmv.model import CooBatch, default_threads, index_dtype
 _COMMENTS = b"%"
 _BANNERS = ("%%matrixmarket", "%matrixmarket")
 _EXAMPLE = "'%%MatrixMarket matrix coordinate real general'"
-_LAYOUTS = ("coordinate", "array")
 _FIELDS = {"real": "real", "double": "real", "integer": "integer", "unsigned-integer": "integer", "pattern": "pattern"}
-_SYMMETRIES = ("general", "symmetric", "skew-symmetric")
+_WORDS = {
+    "object": ("matrix",),
+    "layout": ("coordinate", "array"),
+    "field": tuple(_FIELDS),
+    "symmetry": ("general", "symmetric", "skew-symmetric"),
+}
+"""Words of the banner, in their order."""
 _BEYOND_INT64 = 'to read integers beyond int64 and infinities, ingest with dtype="float64"'
 
 
@@ -137,7 +141,9 @@ class MatrixMarketSource(FileSource):
         """Combine the results of all parts; see `FileSource`."""
         if not isinstance(told[0], _Counted):
             return super().join(told)
-        _Counted(told[0].header, sum(own.n_read for own in told)).check()
+        counted = _Counted(told[0].header)
+        counted.add(sum(own.n_read for own in told))
+        counted.check()
         return Combined(None, _describe(told[0].file, told[0].header), told[0].header.stated)
 
 
@@ -182,18 +188,12 @@ def _parse_banner(line: TextLine) -> tuple[str, str, str]:
     # likely its imaginary parts are lost, so it is an error.
     if symmetry == "hermitian":
         raise line.make_error("hermitian symmetry is not supported; if the values are real, write 'symmetric' instead")
-    _check_word(line, matrix, "object", ("matrix",))
-    _check_word(line, layout, "layout", _LAYOUTS)
-    _check_word(line, field, "field", tuple(_FIELDS))
-    _check_word(line, symmetry, "symmetry", _SYMMETRIES)
+    for word, (what, choices) in zip(words[1:], _WORDS.items(), strict=True):
+        if word not in choices:
+            raise line.make_error(f"the {what} must be {' or '.join(choices)}, not {word!r}")
     if field == "pattern" and (layout == "array" or symmetry == "skew-symmetric"):
         raise line.make_error(f"a pattern has no values, so it cannot be {layout} {symmetry}; use a field with values")
     return layout, _FIELDS[field], symmetry
-
-
-def _check_word(line: TextLine, word: str, what: str, choices: tuple[str, ...]) -> None:
-    if word not in choices:
-        raise line.make_error(f"the {what} must be {' or '.join(choices)}, not {word!r}")
 
 
 def _parse_sizes(line: TextLine, layout: str, symmetry: str) -> tuple[int, int, int]:
@@ -207,7 +207,7 @@ def _parse_sizes(line: TextLine, layout: str, symmetry: str) -> tuple[int, int, 
     n_rows, n_cols = sizes[:2]
     if symmetry != "general" and n_rows != n_cols:
         raise line.make_error(f"a {symmetry} matrix must be square, this one has {n_rows} rows and {n_cols} columns")
-    return n_rows, n_cols, sizes[2] if layout == "coordinate" else _Dense(n_rows, symmetry).offset(n_cols)
+    return n_rows, n_cols, sizes[2] if layout == "coordinate" else count_before(n_cols, n_rows, symmetry)
 
 
 def _parse_size(token: str, name: str, line: TextLine) -> int:
@@ -219,27 +219,22 @@ def _parse_size(token: str, name: str, line: TextLine) -> int:
 class _Counted:
     """Count of the entries read, which must equal the number in the size line."""
 
-    def __init__(self, header: Header, n_read: int = 0) -> None:
-        self.header, self.n_read = header, n_read
+    def __init__(self, header: Header) -> None:
+        self.header, self.n_read = header, 0
         self.file: dict[str, Any] = {}
         """Provenance of the file, once it is read."""
 
-    def add(self, chunk: Chunk, form: TableFormat, n_new: int) -> None:
-        """Count the entries of a chunk; raises SourceError if there are more than the size line states."""
-        header = self.header
-        if self.n_read + n_new > header.n_entries:
-            line = nth_line(chunk, form, header.n_entries - self.n_read)
-            where = f"the size line ({header.size_line.text!r}, line {header.size_line.number})"
-            raise line.make_error(f"expected the file to end after the {header.n_entries} entries that {where} states")
+    def add(self, n_new: int) -> None:
+        """Count more entries; raises SourceError if there are more than the size line states."""
         self.n_read += n_new
-
-    def check(self) -> None:
-        """Raise SourceError unless there are as many entries as the size line states."""
         if self.n_read > self.header.n_entries:
             raise self.header.size_line.make_error(
-                f"expected {self.header.n_entries} entries, found {self.n_read}; the size line is wrong, or two files "
-                "were concatenated"
+                f"expected {self.header.n_entries} entries, found more; the size line is wrong, or two files were "
+                "concatenated"
             )
+
+    def check(self) -> None:
+        """Raise SourceError if there are less entries than the size line states."""
         if self.n_read < self.header.n_entries:
             raise self.header.size_line.make_error(
                 f"expected {self.header.n_entries} entries, the file ends after {self.n_read}; "
@@ -255,7 +250,7 @@ def _read_coordinate(
     col = TextColumn("column", index, 1, header.n_cols)  # type: ignore[arg-type]  # likewise
     form = TableFormat((row, col, *_value_columns(header, as_float64)), " ", _COMMENTS)
     for chunk, (rows, cols, *values) in read_chunks(text.chunks(), form, threads):
-        counted.add(chunk, form, len(rows))
+        counted.add(len(rows))
         batch = CooBatch(rows - 1, cols - 1, values[0] if values else None)
         if header.symmetry == "skew-symmetric":
             _check_diagonal(batch, chunk, form)
@@ -266,13 +261,12 @@ def _read_array(
     text: TextStream, header: Header, counted: _Counted, threads: int, as_float64: bool
 ) -> Iterator[CooBatch]:
     form = TableFormat(_value_columns(header, as_float64), " ", _COMMENTS)
-    dense = _Dense(header.n_rows, header.symmetry)
     index = index_dtype(max(header.shape))
-    for chunk, (values,) in read_chunks(text.chunks(), form, threads):
+    for _, (values,) in read_chunks(text.chunks(), form, threads):
         first = counted.n_read
-        counted.add(chunk, form, len(values))
+        counted.add(len(values))
         nonzero = np.flatnonzero(values)
-        rows, cols = dense.locate(first, nonzero, header.n_cols)
+        rows, cols = locate_values(first + nonzero, header.n_rows, header.symmetry)
         yield CooBatch(rows.astype(index), cols.astype(index), values[nonzero])
 
 
@@ -309,41 +303,28 @@ def _describe(file: dict[str, Any], header: Header) -> dict[str, Any]:
     return {"format": "matrix-market", **file, "header": stated, "taken": taken}
 
 
-@dataclass(frozen=True)
-class _Dense:
-    """Positions of the values of an array, column by column.
+def count_before(col: Any, n_rows: int, symmetry: str) -> Any:
+    """Return the number of values of an array before column `col`, an int or an array.
 
-    A symmetric array is listed from the diagonal down, a skew-symmetric one below it: column j lists h - t j values
-    from row s + t j on, where h is the first column's height, t is 0 for a general matrix and 1 otherwise, s is 1 for a
-    skew-symmetric one and 0 otherwise.
+    Values are listed column by column; those of a symmetric matrix from the diagonal down, of a skew-symmetric one
+    below it, so that column j has h - j of them, where h is the first column's height.
     """
+    if symmetry == "general":
+        return col * n_rows
+    return col * (n_rows - (symmetry == "skew-symmetric")) - col * (col - 1) // 2
 
-    n_rows: int
-    symmetry: str
 
-    def offset(self, col: Any) -> Any:
-        """Return the number of values before column `col` (an int or an array): h j - t j (j - 1) / 2."""
-        above = col * (col - 1) // 2 if self._is_triangle else 0
-        return col * (self.n_rows - self._start) - above
+def locate_values(numbers: np.ndarray, n_rows: int, symmetry: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows and columns of the values of an array that have these numbers.
 
-    def locate(self, first: int, which: np.ndarray, n_cols: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return rows and columns of the values numbered `first + which`, where `which` ascends."""
-        if not len(which):
-            return which, which
-        # Only these columns, as the offsets of all columns of a large matrix do not fit in memory.
-        start, end = (self._find_column(first + int(k), n_cols) for k in (which[0], which[-1]))
-        offsets = self.offset(np.arange(start, end + 1))
-        cols = start + np.searchsorted(offsets, first + which, side="right") - 1
-        rows = first + which - offsets[cols - start] + (cols + self._start if self._is_triangle else 0)
+    Column j of a triangle is the greatest with j (2 h + 1 - j) / 2 <= k, which a square root finds to within one.
+    """
+    if symmetry == "general":
+        cols, rows = np.divmod(numbers, max(n_rows, 1))
         return rows, cols
-
-    def _find_column(self, number: int, n_cols: int) -> int:
-        return bisect_right(range(n_cols), number, key=self.offset) - 1
-
-    @property
-    def _is_triangle(self) -> bool:
-        return self.symmetry != "general"
-
-    @property
-    def _start(self) -> int:
-        return int(self.symmetry == "skew-symmetric")
+    start = int(symmetry == "skew-symmetric")
+    twice = 2.0 * (n_rows - start) + 1
+    cols = (4.0 * numbers / (twice + np.sqrt(np.maximum(twice * twice - 8.0 * numbers, 0)))).astype(np.int64)
+    cols -= count_before(cols, n_rows, symmetry) > numbers
+    cols += count_before(cols + 1, n_rows, symmetry) <= numbers
+    return numbers - count_before(cols, n_rows, symmetry) + cols + start, cols

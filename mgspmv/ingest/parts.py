@@ -15,8 +15,7 @@ import numpy as np
 
 from mgspmv.errors import SourceError, SourceNotFoundError
 from mgspmv.ingest.local_files import LocalFile, find_size, open_anywhere
-from mgspmv.ingest.streams import CHUNK_BYTES, LINE_LIMIT_BYTES, Segment, TextStream
-from mgspmv.ingest.unpack import find_compression
+from mgspmv.ingest.streams import CHUNK_BYTES, LINE_LIMIT_BYTES, Segment, TextStream, find_compression
 
 LEAST_BYTES = 2**24
 """Least bytes of a text per part, below which a separate process does not pay."""

@@ -6,18 +6,18 @@ import codecs
 import hashlib
 import io
 import os
+import re
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest.local_files import HEAD_BYTES, Pipe, find_size, open_anywhere
+from mgspmv.ingest.local_files import HEAD_BYTES, LentFile, Pipe, find_size, open_anywhere
 from mgspmv.ingest.prefetch import AHEAD, Prefetcher
 from mgspmv.ingest.remote import open_streamed, translate_error
-from mgspmv.ingest.unpack import MAGIC_BYTES, decompress, find_compression
 from mgspmv.os_errors import source_error
 
 CHUNK_BYTES = 4 * 2**20
@@ -28,6 +28,16 @@ BATCH_BYTES = 2**20
 
 LINE_LIMIT_BYTES = 2**20
 """Greatest length of a line in bytes; a longer one indicates that the file is not a text file."""
+
+MAGIC_BYTES = 16
+"""Bytes at the beginning of a file from which its compression is detected."""
+
+_MAGIC = {
+    "gzip": re.compile(rb"\x1f\x8b"),
+    "bz2": re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)"),
+    "xz": re.compile(rb"\xfd7zXZ\x00"),
+    "zstd": re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18"),
+}
 
 
 @dataclass(frozen=True)
@@ -281,6 +291,37 @@ def describe_cut(name: str) -> dict[str, Any]:
     """Return the provenance of a file of which several processes read a part each, hence without a hash."""
     with open_anywhere(name) as file:
         return {"name": name, "bytes": find_size(file), "compression": None}
+
+
+def find_compression(head: bytes) -> str | None:
+    """Return gzip, bz2, xz or zstd by the first `MAGIC_BYTES` of a file; None for anything else."""
+    return next((name for name, magic in _MAGIC.items() if magic.match(head)), None)
+
+
+def decompress(file: IO[bytes], compression: str | None, size: int) -> Iterator[bytes]:
+    """Yield the decompressed text of a file, in pieces of at most `size` bytes.
+
+    Parameters
+    ----------
+    compression : see `find_compression`
+
+    Raises
+    ------
+    OSError, EOFError, lzma.LZMAError : the data are damaged or cut short
+    """
+    text = file if compression is None else _open_stream(file, compression)
+    while piece := text.read(size):
+        yield piece
+
+
+def _open_stream(file: IO[bytes], compression: str) -> IO[bytes]:
+    if compression == "xz":
+        import lzma
+
+        return lzma.open(file)
+    import pyarrow as pa
+
+    return cast(IO[bytes], pa.CompressedInputStream(pa.PythonFile(LentFile(file), "r"), compression))
 
 
 def _translating_errors(pieces: Iterator[bytes], name: str, compression: str | None) -> Iterator[bytes]:

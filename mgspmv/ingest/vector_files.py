@@ -70,8 +70,8 @@ def read_weights(
 
 
 def _read_text(name: str, string_ids: bool, vertex_ids: np.ndarray | None) -> dict[Any, float]:
-    from mgspmv.ingest.columns import TextColumn, read_chunks  # Numba takes a second to import
-    from mgspmv.ingest.lists import check_list_comments, find_vector_form
+    from mgspmv.ingest.columns import TextColumn, count_comments, read_chunks  # Numba takes a second to import
+    from mgspmv.ingest.lists import find_vector_form
 
     id_column = TextColumn("id", "string") if string_ids else TextColumn("id", "int64", plain="write it without zeros")
     number_column = TextColumn("weight", "float64", finite=True)
@@ -80,7 +80,7 @@ def _read_text(name: str, string_ids: bool, vertex_ids: np.ndarray | None) -> di
     with TextStream(name) as text:
         form = find_vector_form(text, id_column, number_column, is_vertex)
         for chunk, columns in read_chunks(text.chunks(), form, 1):
-            check_list_comments(chunk, form, len(columns[0]))
+            count_comments(chunk, form, len(columns[0]))
             found = {column.name: own for column, own in zip(form.read, columns, strict=True)}
             ids += found["id"].tolist()
             numbers += found["weight"].tolist() if "weight" in found else [1.0] * len(found["id"])

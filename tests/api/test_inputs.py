@@ -246,9 +246,8 @@ def test_other_calls_take_them():
 
 
 def test_a_solution_says_how_its_source_was_read():
-    found = mg.pagerank([("a", "b"), ("a", "b"), ("b", "a")]).matrix["ingest"]
-    assert found["counts"] == "1 duplicate merged (first), 0 loops dropped"
-    assert found["columns"] == "source: column 1 'src'; target: column 2 'dst'; weight: none"
+    [found] = mg.pagerank([("a", "b"), ("a", "b"), ("b", "a")]).matrix["ingest"]
+    assert "source: column 1 'src'; target: column 2 'dst'; weight: none; 1 duplicate merged (first)" in found
 
 
 def test_a_matrix_by_its_name():

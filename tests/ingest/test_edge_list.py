@@ -249,7 +249,7 @@ def test_memory_is_that_of_a_batch_and_not_of_the_text(write):
             "\n1 2 3 4\n",
             {},
             2,
-            'found 4 columns; choose columns by number, such as columns=(1, 2), or pass extra_columns="ignore" to read',
+            'found 4 columns; choose them with columns=("SOURCE", "TARGET") or columns=(1, 2), or pass extra_columns=',
         ),
         ("1 2 3 4\n", {"weights": False}, 1, "found 4 columns"),
         (

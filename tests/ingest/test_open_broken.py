@@ -32,7 +32,7 @@ REFUSED = {
     "cut xz": ("a.mtx.xz", lzma.compress(MATRIX)[:-15], "xz data are damaged or cut short"),
     "gzip of another sum": ("a.mtx.gz", gzip.compress(MATRIX)[:-8] + b"\0" * 8, "gzip data are damaged or cut short"),
     "too few entries": ("a.mtx", MATRIX.replace(b"3 3 3", b"3 3 4"), "expected 4 entries, the file ends after 3"),
-    "too many entries": ("a.mtx", MATRIX.replace(b"3 3 3", b"3 3 2"), "expected the file to end after the 2 entries"),
+    "too many entries": ("a.mtx", MATRIX.replace(b"3 3 3", b"3 3 2"), "expected 2 entries, found more"),
     "a cut line": ("a.mtx", MATRIX[:-5], "expected 'row column value', found 2 columns|to be a number"),
     "row 0": ("a.mtx", MATRIX.replace(b"1 1 1.5", b"0 1 1.5"), "line 3: .*expected row to be an integer from 1 to 3"),
     "a negative column": ("a.mtx", MATRIX.replace(b"2 3", b"2 -3"), "expected column to be an integer from 1 to 3"),

@@ -12,8 +12,7 @@ import zlib
 import pyarrow as pa
 import pytest
 
-from mgspmv.ingest.streams import TextStream
-from mgspmv.ingest.unpack import decompress, find_compression
+from mgspmv.ingest.streams import TextStream, decompress, find_compression
 
 TEXT = "".join(f"{k} {k * k}\n" for k in range(30_000)).encode()
 END_OF_BGZF = bytes.fromhex("1f8b08040000000000ff0600424302001b0003000000000000000000")
