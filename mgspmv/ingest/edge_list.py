@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from numbers import Integral
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute
@@ -182,7 +182,7 @@ class EdgeListSource(FileSource):
     SourceNotFoundError : by `batches`, if there is no file
     """
 
-    default_kind: Literal["graph", "matrix"] = "graph"
+    default_kind = "graph"
 
     def __init__(
         self,

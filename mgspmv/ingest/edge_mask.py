@@ -105,7 +105,7 @@ def read_edges(path: str | os.PathLike[str], stored: StoredMatrix, **reading: An
     assert source is not None
     ends: list[list[np.ndarray]] = [[], []]
     for batch in source.batches():
-        if getattr(source, "is_undirected", False):
+        if source.is_undirected:
             batch = symmetrize(batch, "symmetric")
         stays = slice(None) if batch.values is None else batch.values != 0
         is_mask = source.default_kind != "graph"

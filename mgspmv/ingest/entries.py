@@ -26,7 +26,7 @@ from mgspmv.ingest.names import number_names
 from mgspmv.ingest.numbering import number_ids
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
-from mgspmv.ingest.source import FileSource, Layout, Source, symmetrize
+from mgspmv.ingest.source import Layout, Source, symmetrize
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.values import convert_values
 from mgspmv.ingest.vertices import are_numbers
@@ -160,7 +160,7 @@ def feed_entries(source: Source, options: IngestOptions, sorter: EntrySorter, re
 def _follow(source: Source) -> Iterator[tuple[CooBatch, float | None]]:
     """Yield the batches of a source, each with the approximate fraction of the source read so far."""
     for batch in source.batches():
-        yield batch, source.fraction if isinstance(source, FileSource) else None
+        yield batch, source.fraction
 
 
 def number_entries(
@@ -211,8 +211,7 @@ class EntryFeed:
         self._source, self._options, self._kind = source, options, options.kind or source.default_kind
         self._wanted = replace(options, self_loops="keep") if options.self_loops == "drop" else options
         """Options for each batch; `SortedSource` drops self loops later."""
-        if isinstance(source, FileSource):
-            source.as_float64 = options.dtype == "float64" or options.weights is False
+        source.as_float64 = options.dtype == "float64" or options.weights is False
         self.dtype: np.dtype[Any] | None = None
         """Dtype of the values; None for a pattern."""
         self.counts = NO_ENTRIES
@@ -288,14 +287,14 @@ def prepare_batch(source: Source, batch: CooBatch, options: IngestOptions) -> Co
         )
     if options.self_loops == "drop" and (loops := rows == cols).any():
         rows, cols, values = rows[~loops], cols[~loops], None if values is None else values[~loops]
-    are_mirrored = options.symmetrize or getattr(source, "is_undirected", False)
+    are_mirrored = options.symmetrize or source.is_undirected
     return symmetrize(CooBatch(rows, cols, values), "symmetric" if are_mirrored else "general")
 
 
 def _counts_parallel(source: Source, options: IngestOptions) -> bool:
     """Return whether entries without a value count 1, so that entries at one position are summed."""
     is_wanted = options.weights is not False and options.duplicates in (None, "sum")
-    return is_wanted and getattr(source, "counts_parallel", False)
+    return is_wanted and source.counts_parallel
 
 
 def shrink(codes: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -89,7 +89,7 @@ class MatrixMarketSource(FileSource):
     SourceNotFoundError : by `batches`, if there is no file
     """
 
-    default_kind: Literal["graph", "matrix"] = "matrix"
+    default_kind = "matrix"
 
     def __init__(
         self, path: str | os.PathLike[str], *, batch_bytes: int = BATCH_BYTES, threads: int | None = None

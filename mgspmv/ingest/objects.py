@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import islice
 from numbers import Complex, Integral, Real
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -37,7 +37,7 @@ INGESTIBLE = (
 )
 
 
-class ScipySource:
+class ScipySource(Source):
     """SciPy sparse array or matrix of any format, or the non-zeros of a two-dimensional NumPy array, as a `Source`.
 
     Duplicates and stored zeros are kept. Integers become int64 and float16 becomes float32. A bool matrix is a pattern
@@ -55,7 +55,7 @@ class ScipySource:
     SourceError : while reading: indices that do not fit the shape, integers beyond int64
     """
 
-    default_kind: Literal["graph", "matrix"] = "matrix"
+    default_kind = "matrix"
 
     def __init__(self, matrix: Any, name: str | None = None) -> None:
         if not (is_sparse(matrix) or isinstance(matrix, np.ndarray)):
@@ -114,7 +114,7 @@ class NpzSource(ScipySource):
         return replace(layout, stated=StatedShape(self.name))
 
 
-class GraphSource:
+class GraphSource(Source):
     """Graph object, directed or undirected, with or without parallel edges, as a `Source`.
 
     An undirected edge stands for both arcs, a self loop for one. Parallel edges are kept separate. Vertices are
@@ -137,9 +137,7 @@ class GraphSource:
     SourceError : while reading: a weight that is not a real number
     """
 
-    default_kind: Literal["graph", "matrix"] = "graph"
-    is_undirected: bool
-    counts_parallel: bool
+    default_kind = "graph"
 
     def __init__(
         self,
@@ -266,9 +264,8 @@ def source_from_object(obj: Any, weights: str | bool = "auto") -> Source:
     ------
     OptionError : an object of another type
     """
-    if hasattr(obj, "batches") and hasattr(obj, "layout"):
-        source: Source = obj
-        return source
+    if isinstance(obj, Source):
+        return obj
     if is_networkx(obj):
         return NetworkxSource(obj, weights)
     if is_igraph(obj):

@@ -22,7 +22,7 @@ from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.objects import NpzSource, is_igraph, is_networkx, source_from_object
 from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
-from mgspmv.ingest.source import FileSource, Source
+from mgspmv.ingest.source import Source
 from mgspmv.ingest.stored import StoreSource
 from mgspmv.ingest.zarr_groups import GROUP_FORMATS, GroupSource, find_matrix_store, is_group_path
 from mgspmv.model import IngestOptions, Kind, check_choice
@@ -166,8 +166,7 @@ def open_update(
             opened: Source = source_from_arrays([], [])
         else:
             opened = open_source(source, is_name=is_name, **given)
-        if isinstance(opened, FileSource):
-            opened.may_be_empty = True
+        opened.may_be_empty = True
         return opened
 
     of_deletions = {**options, "weights": False}

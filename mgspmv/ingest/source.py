@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -73,27 +73,34 @@ def is_ascending(positions: np.ndarray) -> bool:
     return bool((numbers[1:] > numbers[:-1]).all())
 
 
-class Source(Protocol):
+class Source:
     """Matrix that can be read once, in batches of bounded size."""
 
     name: str
     """Name in messages: a path or a short description."""
-
-    @property
-    def default_kind(self) -> Kind:
-        """Kind of matrix unless the user passes another."""
-        ...
+    default_kind: Kind
+    """Kind of matrix unless the user passes another."""
+    fraction: float | None = None
+    """Approximate fraction that was read; None if unknown."""
+    is_undirected = False
+    """Whether each entry stands for both directions; known once the first batch is yielded."""
+    counts_parallel = False
+    """Whether entries without a value count 1, so that those at one place are summed."""
+    as_float64 = False
+    """Whether values are stored as float64 or not at all, so that integers beyond int64 are allowed."""
+    may_be_empty = False
+    """Whether it may have no edges, even if nothing else states the vertices or the type of their ids."""
 
     def batches(self) -> Iterator[CooBatch]:
         """Yield all entries, symmetric ones mirrored; all batches have values, or none has."""
-        ...
+        raise NotImplementedError
 
     def layout(self) -> Layout:
-        """Return the shape and ids; call it after the last batch."""
-        ...
+        """Return the shape, the ids of vertices and the provenance; call it after the last batch."""
+        raise NotImplementedError
 
 
-class FileSource:
+class FileSource(Source):
     """Base class of readers of files, whose layout is known once the last batch is read.
 
     Parameters
@@ -101,33 +108,19 @@ class FileSource:
     path : local path or URL; a short description for tables that are not files
     """
 
-    default_kind: Literal["graph", "matrix"]
-
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.name = os.fspath(path)
-        self.fraction: float | None = None
-        """Approximate fraction that was read; None if unknown."""
         self._layout: Layout | None = None
         """Layout, set once the last batch is yielded."""
-        self.as_float64 = False
-        """Whether values are stored as float64 or not at all, so that integers beyond int64 are allowed."""
-        self.may_be_empty = False
-        """Whether it may have no edges, even if nothing else states the vertices or the type of their ids."""
         self.has_known_vertices = True
         """Whether all parts number rows and columns alike; else `Layout.vertex_ids` are those of a part alone."""
         self._threads: int | None = None
         self._id_room: MemoryBudget = ANY_ROOM
         self._told: Any = None
         """Summary of a part, set once it is read; None if its layout is the summary."""
-        self.is_undirected = False
-        """Whether each entry stands for both directions; known once the first batch is yielded."""
-
-    def batches(self) -> Iterator[CooBatch]:
-        """Yield all entries; see `Source`."""
-        raise NotImplementedError
 
     def layout(self) -> Layout:
-        """Return the shape, the ids of vertices and the provenance.
+        """Return the layout; see `Source`.
 
         Raises
         ------

@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from mgspmv.ingest.prefetch import prefetch_map
-from mgspmv.ingest.source import Layout
+from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.stored_ids import StoredIds
 from mgspmv.model import CooBatch, CsrBlock, Duplicates, Kind, MatrixInfo, default_threads, index_dtype
 from mgspmv.order import list_rows
@@ -164,7 +164,7 @@ class StoredRows:
         return CsrBlock(int(own[np.argmax(is_kept)]), self.shape[1], ends, *kept)
 
 
-class StoreSource:
+class StoreSource(Source):
     """Current version of a matrix store as a `Source`: its entries and ids, numbered as in the source of the store.
 
     Parameters

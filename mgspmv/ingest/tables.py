@@ -142,7 +142,7 @@ class TableSource(FileSource):
     SourceError : from `batches`: an invalid table or row; names it
     """
 
-    default_kind: Literal["graph", "matrix"] = "graph"
+    default_kind = "graph"
 
     def __init__(
         self,

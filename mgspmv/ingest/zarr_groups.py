@@ -9,7 +9,6 @@ import os
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import zarr
@@ -27,7 +26,7 @@ from mgspmv.ingest.group_formats import (
     find_format,
     translating_damage,
 )
-from mgspmv.ingest.source import Layout, StatedShape
+from mgspmv.ingest.source import Layout, Source, StatedShape
 from mgspmv.ingest.values import choose_value_dtype
 from mgspmv.model import CooBatch, index_dtype
 from mgspmv.store.locations import StoreLike, check_links, describe_store, locate_store
@@ -39,7 +38,7 @@ BATCH_LINES = 1 << 18
 GROUP_FORMATS = ("anndata", "binsparse", "csr")
 
 
-class GroupSource:
+class GroupSource(Source):
     """Sparse matrix in a Zarr group as a `Source`; a batch is read at a time, by whole chunks.
 
     Entries are those that are stored, including zeros and duplicates; a missing chunk holds the array's fill value, as
@@ -62,7 +61,7 @@ class GroupSource:
     OptionError : n_cols contradicts the group's shape, or is passed for a format that states it
     """
 
-    default_kind: Literal["graph", "matrix"] = "matrix"
+    default_kind = "matrix"
 
     def __init__(self, source: StoreLike | zarr.Group, *, format: str | None = None, n_cols: int | None = None) -> None:
         group = source if isinstance(source, zarr.Group) else _open_group(source)

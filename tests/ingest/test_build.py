@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest.source import Layout
+from mgspmv.ingest.source import Layout, Source
 from mgspmv.model import CooBatch, IngestOptions
 from tests.support.arrays import build_matrix
 from tests.support.matrices import GRAPHS, HARD
@@ -19,7 +19,7 @@ VALUES = {"values": np.float64, "pattern": None}
 SIZES = {"batches of 1": 1, "batches of 2": 2, "one batch": 1000}
 
 
-class ListSource:
+class ListSource(Source):
     """Entries (i, j, value) as a source, in batches of a size."""
 
     name = "the list"

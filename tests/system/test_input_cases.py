@@ -234,7 +234,7 @@ def check_store(store: Any, case: Case) -> None:
     assert mg.open_matrix(store).shape == (n_vertices, n_vertices)
 
 
-RARE = ("dtype", "order", "allow_hypersparse", "n_cols", "scratch")
+RARE = ("skip_rows", "dtype", "order", "allow_hypersparse", "n_cols", "scratch")
 """Arguments that are given by `--set`."""
 
 
