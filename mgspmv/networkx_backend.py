@@ -104,7 +104,7 @@ class StoredGraph:
 
 
 class ConvertedGraph:
-    """Graph converted from NetworkX to arrays of edges; for each weight requested, a store is made in memory.
+    """Graph of NetworkX; for each weight requested, a store is made in memory.
 
     Parameters
     ----------
@@ -115,70 +115,45 @@ class ConvertedGraph:
     __networkx_backend__ = "mgspmv"
 
     def __init__(self, graph: Any, attributes: Mapping[Any, Any]) -> None:
-        import numpy as np
-
-        self.nodes = list(graph)
-        self.attributes = dict(graph.graph)
-        self._is_directed, self._is_multigraph = graph.is_directed(), graph.is_multigraph()
-        number = dict(zip(self.nodes, range(len(self.nodes)), strict=True))
-        ends = [(number[u], number[v]) for u, v in graph.edges()]
-        self._arcs = np.array(ends, np.int64).reshape(-1, 2).T.copy()
-        self._weights = {
-            name: np.array([w for _, _, w in graph.edges(data=name, default=other)], np.float64)
-            for name, other in attributes.items()
-        }
+        self.graph, self.transpose, self._attributes = graph, None, attributes
+        self.is_directed, self.is_multigraph = graph.is_directed, graph.is_multigraph
         self._opened: dict[tuple[Any, bool], Matrix] = {}
-        self.transpose = None
 
     def __len__(self) -> int:
-        return len(self.nodes)
+        return len(self.graph)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.nodes)
-
-    def is_directed(self) -> bool:
-        return bool(self._is_directed)
-
-    def is_multigraph(self) -> bool:
-        return bool(self._is_multigraph)
+        return iter(self.graph)
 
     def open(self, weight: Any, *, transpose: bool = False) -> tuple[AnyMatrix, bool]:
         """Return the matrix of in-edges with this attribute as weight, and whether to use its values.
 
         Parameters
         ----------
-        weight : an attribute that was converted; None for 1
+        weight : one of the attributes; None for 1
         transpose : whether to store its transpose too
         """
+        import numpy as np
+
         from mgspmv.api import ingest
 
         key = (weight, transpose)
         if key not in self._opened:
-            columns = (*self._arcs, *self._read_weights(weight))
+            number = {node: k for k, node in enumerate(self.graph)}
+            arcs = np.array([(number[u], number[v]) for u, v in self.graph.edges()], np.int64).reshape(-1, 2).T
+            columns: list[np.ndarray] = [*map(np.ascontiguousarray, arcs)]
+            if weight is not None:
+                edges = self.graph.edges(data=weight, default=self._attributes[weight])
+                columns.append(np.array([w for _, _, w in edges], np.float64))
+            elif self.is_multigraph():  # parallel edges are added up
+                columns.append(np.ones(len(columns[0])))
             options: dict[str, Any] = {"kind": "graph", "n_vertices": len(self), "transpose": transpose}
-            self._opened[key] = ingest(columns, symmetrize=not self._is_directed, **options)
+            self._opened[key] = ingest(tuple(columns), symmetrize=not self.is_directed(), **options)
         return self._opened[key], True
 
-    def _read_weights(self, weight: Any) -> list[np.ndarray]:
-        """Return the weights of the edges as a list of one array; an empty list if all are 1 and none are parallel."""
-        import numpy as np
-
-        if weight is not None:
-            return [self._weights[weight]]
-        return [np.ones(self._arcs.shape[1])] if self._is_multigraph else []
-
     def to_networkx(self) -> Any:
-        """Convert to a graph of NetworkX, with the attributes that were converted."""
-        import networkx as nx
-
-        kinds = {(False, False): nx.Graph, (False, True): nx.MultiGraph}
-        kinds |= {(True, False): nx.DiGraph, (True, True): nx.MultiDiGraph}
-        graph = kinds[self.is_directed(), self.is_multigraph()](**self.attributes)
-        graph.add_nodes_from(self.nodes)
-        values = {name: weights.tolist() for name, weights in self._weights.items()}
-        for k, (i, j) in enumerate(self._arcs.T.tolist()):
-            graph.add_edge(self.nodes[i], self.nodes[j], **{name: value[k] for name, value in values.items()})
-        return graph
+        """Return the graph of NetworkX."""
+        return self.graph
 
 
 AnyGraph = StoredGraph | ConvertedGraph
@@ -248,7 +223,8 @@ def should_run(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> b
 
 
 def _as_networkx(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Translate errors to those of NetworkX: its own for no convergence, NotImplementedError for unsupported calls."""
+    """Translate errors: to NetworkX's for no convergence, and to NotImplementedError for calls and arguments that are
+    not supported, for which NetworkX's own function raises its own error where that is allowed."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -256,11 +232,10 @@ def _as_networkx(function: Callable[..., Any]) -> Callable[..., Any]:
 
         bound = inspect.signature(function).bind(*args, **kwargs)
         bound.apply_defaults()
-        max_iter = bound.arguments["max_iter"]
         try:
-            return function(*bound.args, **bound.kwargs)
+            return function(*args, **kwargs)
         except (AcyclicError, ConvergenceError) as error:
-            raise nx.PowerIterationFailedConvergence(max_iter) from error
+            raise nx.PowerIterationFailedConvergence(bound.arguments["max_iter"]) from error
         except (OptionError, SourceError) as error:
             raise NotImplementedError(f"mgspmv cannot compute {function.__name__} here: {error}") from error
 
@@ -290,12 +265,13 @@ def pagerank(
     if len(G) == 0:
         return {}
     given = {"personalization": personalization, "nstart": nstart, "dangling": dangling}
-    vectors: dict[str, Any] = {name: _find_values(G, numbers) for name, numbers in given.items() if numbers is not None}
-    if "personalization" in vectors and vectors["personalization"].sum() == 0:
-        raise ZeroDivisionError("personalization sums to 0")
+    vectors: dict[str, Any] = {
+        name: np.array([numbers.get(node, 0) for node in G], np.float64)  # NetworkX ignores other keys too
+        for name, numbers in given.items()
+        if numbers is not None
+    }
     if personalization is not None:
         vectors.setdefault("nstart", np.ones(len(G)))  # NetworkX's default start
-    _check_max_iter(max_iter)
     matrix, weights = G.open(weight)
     stop: dict[str, Any] = {"tol": tol, "norm": "l1_per_node", "max_iter": max_iter}
     if len(G) * tol >= FARTHEST:  # any result of the first iteration is close enough
@@ -324,8 +300,7 @@ def hits(
 
     if len(G) == 0:
         return {}, {}
-    _check_max_iter(max_iter)
-    start = np.ones(len(G)) if nstart is None else np.array([nstart[node] for node in G], np.float64)
+    start = np.ones(len(G)) if nstart is None else _list_values(G, nstart)
     matrix, weights = G.open("weight", transpose=True)
     own: dict[str, Any] = {"weight": weights, "transpose": G.transpose, "normalized": False, "throw": False}
     found = api.hits(matrix, nstart=start, tol=tol, max_iter=max_iter, **own, **options)
@@ -354,7 +329,8 @@ def katz_centrality(
 
     if len(G) == 0:
         return {}
-    own: dict[str, Any] = {"alpha": alpha, "beta": _find_beta(G, beta), "normalized": normalized}
+    added = _list_values(G, beta) if isinstance(beta, Mapping) else beta
+    own: dict[str, Any] = {"alpha": alpha, "beta": added, "normalized": normalized}
     return _iterate(api.katz, G, max_iter, tol, nstart, weight, **own, **options)
 
 
@@ -368,16 +344,8 @@ def eigenvector_centrality(
     **options: Any,
 ) -> dict[Any, float]:
     """Compute `networkx.eigenvector_centrality`; `options` are other options of `mgspmv.eigenvector_centrality`."""
-    import networkx as nx
-
     from mgspmv import api
 
-    if len(G) == 0:
-        raise nx.NetworkXPointlessConcept("cannot compute centrality for the null graph")
-    if nstart is not None and not any(nstart.values()):
-        raise nx.NetworkXError("initial vector cannot have all zero values")
-    if nstart is not None and sum(nstart.values()) == 0:
-        raise ZeroDivisionError("initial vector sums to 0")
     return _iterate(api.eigenvector_centrality, G, max_iter, tol, nstart, weight, **options)
 
 
@@ -394,54 +362,25 @@ def _iterate(
     **options: Any,
 ) -> dict[Any, float]:
     """Compute a centrality by power iteration, with NetworkX's tolerance."""
-    import numpy as np
-
-    _check_max_iter(max_iter)
     if nstart is not None:
-        _check_nodes(G, nstart)
-        options["nstart"] = np.array([nstart[node] for node in G], np.float64)
+        options["nstart"] = _list_values(G, nstart)
     matrix, weights = G.open(weight)
     stop: dict[str, Any] = {"tol": tol, "norm": "l1_per_node", "max_iter": max_iter}
     return _name(G, call(matrix, weight=weights, **stop, **options).values)
 
 
-def _check_max_iter(max_iter: int) -> None:
-    import networkx as nx
-
-    if max_iter <= 0:
-        raise nx.PowerIterationFailedConvergence(max_iter)
-
-
-def _check_nodes(G: AnyGraph, numbers: Mapping[Any, float]) -> None:
-    """Check that values are given only for nodes.
+def _list_values(G: AnyGraph, numbers: Mapping[Any, float]) -> np.ndarray:
+    """Return the number of each node, (n,) float64.
 
     Raises
     ------
-    KeyError : a value for a key that is not a node
+    OptionError : a node without a number, or a number for a key that is not a node
     """
-    if len(numbers) > len(G):
-        known = set(G)
-        raise KeyError(next(node for node in numbers if node not in known))
-
-
-def _find_beta(G: AnyGraph, beta: Any) -> Any:
-    """Return beta as a number, or as an array of one number per node."""
-    import networkx as nx
     import numpy as np
 
-    try:
-        return float(beta)
-    except (TypeError, ValueError, AttributeError) as error:
-        if set(beta) != set(G):
-            raise nx.NetworkXError("beta dictionary must have a value for every node") from error
-    return np.array([beta[node] for node in G], np.float64)
-
-
-def _find_values(G: AnyGraph, numbers: Mapping[Any, float]) -> np.ndarray:
-    """Return the numbers of nodes, (n,) float64; missing nodes have 0, and keys that are not nodes are ignored."""
-    import numpy as np
-
-    return np.array([numbers.get(node, 0) for node in G], np.float64)
+    if numbers.keys() != set(G):
+        raise OptionError("a mapping needs a number for every node, and for no other key")
+    return np.array([numbers[node] for node in G], np.float64)
 
 
 def _find_operator(G: AnyGraph, matrix: Any, *, weights: bool) -> Any:
