@@ -111,8 +111,8 @@ def test_proving_the_highest_takes_what_was_planned(
     make_graph: Callable[[int, bool], Path], precision: Any, k: int
 ) -> None:
     def prove(store: Path, k: int) -> None:
-        options = {"stop": f"topk:{k}", "precision": precision, "threads": 2, "max_iter": 30, "throw": False}
-        mg.pagerank(mg.open_matrix(store), **options)
+        options = {"stop": f"topk:{k}", "precision": precision, "max_iter": 30, "throw": False}
+        mg.pagerank(mg.open_matrix(store).on(threads=2), **options)
 
     prove(make_graph(WARM_UP, False), 10)
     store = make_graph(18, False)
@@ -160,7 +160,7 @@ def test_what_is_loaded_and_no_more_must_fit_into_the_memory_that_is_free(
 def test_what_proves_the_highest_must_fit_too(
     make_graph: Callable[[int, bool], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    A, asked = mg.open_matrix(make_graph(16, False)), {"stop": "topk:10", "threads": 1, "max_iter": 500}
+    A, asked = mg.open_matrix(make_graph(16, False)).on(threads=1), {"stop": "topk:10", "max_iter": 500}
     need, without = (A.plan(threads=1, stop=stop).memory_bytes for stop in ("topk:10", "change"))
     message = (
         r"host memory on one of them, .* \(up to \S+ \w?B of it for stop='topk:10', not needed with stop='change'\)"
@@ -168,9 +168,9 @@ def test_what_proves_the_highest_must_fit_too(
     monkeypatch.setattr("mgspmv.api.embedded.free_memory", lambda: need - 1)
     with pytest.raises(CapacityError, match=message):
         mg.pagerank(A, **asked)
-    assert not A._loaded
+    assert not A._loaded.blocks
     monkeypatch.setattr("mgspmv.api.embedded.free_memory", lambda: without)
-    assert mg.pagerank(A.on(threads=1)).iterations > 0
+    assert mg.pagerank(A).iterations > 0
 
 
 def multiply(store: Path, dtype: str, threads: int) -> None:
