@@ -208,7 +208,7 @@ def silenced(client: Client) -> Iterator[None]:
             for ours in (
                 "monitor.events.EventPublisher._notify",
                 "monitor.events.install_monitor",
-                "api.placing.log_iteration",
+                "api.arguments.log_iteration",
             ):
                 stack.enter_context(mock.patch(f"mgspmv.{ours}", _ignore))
             unmarked = mock.Mock(side_effect=lambda *_: nullcontext())

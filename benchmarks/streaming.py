@@ -141,10 +141,9 @@ def _run_case(
         assert worker.rates is not None
         assert plan.seconds_per_iteration is not None
         dtype = None if A.is_pattern else "float32" if precision == "float32" else "float64"
-        sizes = {"device_memory": None, "host_memory": None} | limits
         with watch_memory("cuda") as watch:
             began = time.perf_counter()
-            streamed_bytes = A.bind_steps(dtype, precision, **sizes).layout.feed.streamed_bytes
+            streamed_bytes = A.on("cuda", **limits).bind_steps(dtype, precision).layout.feed.streamed_bytes
             load_s = time.perf_counter() - began
             made = api.pagerank(A.on("cuda", **limits), precision=precision, norm="fixed", max_iter=iterations)
             peak = watch.stop()

@@ -24,6 +24,7 @@ SelfLoops = Literal["keep", "drop", "error"]
 OrderMethod = Literal["rcm", "degree", "dealt", "none"]
 Precision = Literal["exact", "float64", "float32"]
 ChangeNorm = Literal["l1", "l1_per_node", "linf", "relative", "fixed"]
+Normalization = Literal["none", "l1", "l2", "max"]
 Progress = Callable[[str, int, int | None], None]
 """Callback that takes (phase, done, total or None)."""
 Held = Literal["device", "host", "store"]

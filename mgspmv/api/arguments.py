@@ -1,28 +1,119 @@
-"""Arguments that several calls share: checks of numbers and graphs, and vectors from files or earlier ranks."""
+"""Calls with a matrix, and arguments that several share: checks of numbers and graphs, vectors from files or ranks."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from numbers import Real
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mgspmv.api.matrix import Matrix
+from mgspmv.checkpoints import BEGINNING, RunProgress
 from mgspmv.errors import KindError, OptionError
 from mgspmv.ingest.vector_files import read_weights
+from mgspmv.logs import log_iteration
 from mgspmv.lookup import UNKNOWN, VertexLookup
-from mgspmv.model import Status
+from mgspmv.model import Event, Status
+from mgspmv.monitor.progress import ProgressOption, make_report
 from mgspmv.order import restore
-from mgspmv.results import Solution, load_solution
+from mgspmv.results import Solution, describe_matrix, find_non_finite, load_solution
 from mgspmv.saving import is_rank_table
-from mgspmv.solvers.inputs import RunInputs, read_out_weight
+from mgspmv.solvers.inputs import RunInputs, describe_overflow, read_out_weight
 from mgspmv.solvers.options import PageRankOptions, describe_end
-from mgspmv.solvers.out_weight import describe_overflow
+from mgspmv.solvers.placing import Placement
+from mgspmv.solvers.run import Outcome, add_event
 from mgspmv.solvers.vectors import Weights
 from mgspmv.store.metadata import MatrixProperties
+
+if TYPE_CHECKING:
+    from mgspmv.cluster.matrix import DistributedMatrix
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call with a matrix, in the place of the matrix, and the events of its iterations."""
+
+    A: Any
+    """Opened or distributed matrix."""
+    progress: ProgressOption = None
+    """Function that hears of phases and iterations."""
+    began: float = field(default_factory=time.perf_counter)
+    """Time of the call, in seconds of `time.perf_counter`."""
+    events: list[Event] = field(default_factory=list)
+    """Events of the iterations."""
+
+    @property
+    def place(self) -> Placement:
+        """Placement of the matrix."""
+        place: Placement = self.A.place
+        return place
+
+    def check_kernel(self, operation: str) -> None:
+        """Raise `OptionError` if a kernel is asked for, which this operation chooses by itself."""
+        if self.place.kernel != "auto":
+            raise OptionError(
+                f"{operation} chooses its kernel, but kernel={self.place.kernel!r} was passed to on() or distribute(); "
+                "leave it out"
+            )
+
+    @contextmanager
+    def distribute(self, A: Matrix | DistributedMatrix | None = None, **reads: Any) -> Iterator[DistributedMatrix]:
+        """Distribute the matrix, or another one, for the context; a distributed one is yielded unchanged.
+
+        Parameters
+        ----------
+        reads : as in `distribute_matrix`
+        """
+        matrix: Any = self.A if A is None else A
+        if not isinstance(matrix, Matrix):
+            yield matrix
+            return
+        with matrix.distribute_as_placed(self.progress, **reads) as distributed:
+            yield distributed
+
+    def report(self, phase: str, done: int, total: int | None) -> None:
+        """Pass a phase to `progress`."""
+        make_report(self.progress)(phase, done, total)
+
+    def emit(self, event: Event) -> None:
+        """Record the event of an iteration, log it and pass it to `progress`."""
+        add_event(self.events, event)
+        log_iteration(event)
+        if callable(self.progress):
+            self.progress(event)
+
+    def count_loading(self, seconds: dict[str, float], loaded: float) -> None:
+        """Add the time from the call to `loaded` to the phase `load`, or `start` where the matrix is on a cluster."""
+        phase = "start" if self.place.is_distributed else "load"
+        seconds[phase] = seconds.get(phase, 0.0) + loaded - self.began
+
+    def make_solution(
+        self, outcome: Outcome, options: dict[str, Any], before: RunProgress = BEGINNING, *, is_rank: bool = False
+    ) -> Solution:
+        """Make the solution of a run.
+
+        Parameters
+        ----------
+        before : progress that the run resumed from
+        is_rank : whether the values are ranks, which sum to 1
+        """
+        A, events = self.A, tuple(self.events)
+        changes = before.changes + tuple(event.change for event in events)
+        reached = (outcome.values, outcome.status, len(changes), changes, outcome.seconds, outcome.error_bound_l1)
+        told = (A.info, outcome.hardware, outcome.transport)
+        matrix = describe_matrix(*told, is_reversed=is_rank and A.is_transpose)
+        memory = outcome.memory | ({"held_bytes": list(events[-1].memory_bytes)} if events else {})
+        wrong = find_non_finite(outcome.values, A.vertex_ids, outcome.status, len(changes), is_rank=is_rank)
+        found = (outcome.stability, before.iteration, wrong, outcome.underflow, outcome.recoveries)
+        return Solution(*reached, A.vertex_ids, options, matrix, events, memory, *found)
 
 
 def read_number(name: str, number: object) -> float:

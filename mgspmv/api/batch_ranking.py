@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from mgspmv.api.arguments import check_graph, describe_dangling, describe_failure
-from mgspmv.api.inputs import reads_input
-from mgspmv.api.matrix import Matrix
-from mgspmv.api.placing import Call
+from mgspmv.api.arguments import Call, check_graph, describe_dangling, describe_failure
+from mgspmv.api.inputs import MatrixLike, reads_input
 from mgspmv.batch_results import BatchSolution, fill_id
 from mgspmv.errors import CapacityError, ConvergenceError, OptionError, ShapeError
 from mgspmv.exchange.multivector import make_local
@@ -29,8 +27,8 @@ from mgspmv.order import restore
 from mgspmv.results import describe_matrix
 from mgspmv.solvers.batch import (
     Batch,
-    BatchOutcome,
     BatchTask,
+    Ending,
     FinishedVector,
     ManyRows,
     PassMemory,
@@ -39,8 +37,8 @@ from mgspmv.solvers.batch import (
 )
 from mgspmv.solvers.inputs import RunInputs, make_inputs
 from mgspmv.solvers.options import DEFAULT_TOL, PageRankOptions
-from mgspmv.solvers.pagerank import widen_bound
 from mgspmv.solvers.queries import Query, make_queries
+from mgspmv.solvers.run import LocalExecution, Outcome, run, widen_bound
 from mgspmv.solvers.vectors import Weights
 from mgspmv.store.metadata import MatrixProperties
 
@@ -50,7 +48,7 @@ if TYPE_CHECKING:
 
 @reads_input(predicts=False)
 def pagerank_batch(
-    A: Matrix | DistributedMatrix,
+    A: MatrixLike,
     personalization: Any = None,
     *,
     alpha: float | Sequence[float] = 0.85,
@@ -116,8 +114,7 @@ def pagerank_batch(
     queries = make_queries(personalization, _list_alphas(alpha), n, A.vertex_ids, A.order)
     asked: dict[str, Any] = {"tol": tol, "norm": norm, "max_iter": max_iter, "precision": precision}
     options, threshold = _check_options(queries, asked, n, A.nnz)
-    shared: dict[str, Any] = {"dangling": dangling, "out_weight": out_weight, "order": A.order}
-    start = make_inputs(A.stored, A.vertex_ids, options, **shared, use_weights=use_weights)
+    start = make_inputs(A, options, dangling=dangling, out_weight=out_weight, use_weights=use_weights)
     if dangling is None:
         start = replace(start, dangling=np.empty(0))
     dtype = None if not use_weights else "float32" if precision == "float32" else "float64"
@@ -132,15 +129,15 @@ def pagerank_batch(
     if call.place.is_on_cluster:
         with call.distribute(precision=precision, weights=use_weights, build_layout=False) as matrix:
             loaded = time.perf_counter()
-            outcome = _rank_distributed(matrix, queries, task, start, keeper, emit, call.report)
+            outcome, passes = _rank_distributed(matrix, queries, task, start, keeper, emit, call.report)
         call.count_loading(outcome.seconds, loaded)
     else:
-        outcome = _rank_embedded(call, queries, task, start, keeper, emit)
+        outcome, passes = _rank_embedded(call, queries, task, start, keeper, emit)
     described: dict[str, Any] = {"tol": None if norm == "fixed" else options.tol or DEFAULT_TOL}
     described |= {"dangling": describe_dangling(dangling), "weight": use_weights}
     described |= {"executor": "embedded" if outcome.transport is None else "supersteps"}
     described |= {"out_weight": "store" if out_weight is None else "vector"}
-    described |= {"width": outcome.width, "steps": outcome.steps, "top": top}
+    described |= {"width": passes, "steps": len(call.events), "top": top}
     solution = _solve(A, queries, outcome, keeper, start.growth, vars(options) | described, tuple(call.events))
     failed = [k for k, status in enumerate(solution.statuses) if not status.is_success]
     if throw and failed:
@@ -162,30 +159,27 @@ def _rank_embedded(
     start: RunInputs,
     keeper: _ResultCollector,
     emit: Callable[[Event, int], None],
-) -> BatchOutcome:
+) -> tuple[Outcome, int]:
     """Rank the vectors of a batch in this process."""
-    A, backend = call.A, call.computes
-    dtype, precision = task.dtype, task.options.precision
-    binding: dict[str, Any] = {"backend": backend, "threads": task.threads}
-    kernel, n = bind_many(A.block(dtype, **binding), precision, **binding), A.shape[0]
+    A, backend = call.A, call.place.computes
+    dtype, precision, n = task.dtype, task.options.precision, A.shape[0]
+    kernel = bind_many(A.block(dtype, backend), precision, backend=backend, threads=task.threads)
     panels = make_local(n, kernel.zeros_many)
     free = free_memory() if backend == "cpu" else free_device_memory()
     needed = {w: count_bytes(panels, n, precision, kernel.z_dtype.itemsize, w) for w in WIDTHS}
     width = choose_width(task.width, len(queries), [("", kernel.best_width, [PassMemory("here", free, needed)])])
     keeper.allocate()
-    weight = start.take_weight(lambda: A.read_out_weight(dtype is not None, task.threads))
+    weight = start.take_weight(lambda: A.read_out_weight(dtype is not None))
     rows = ManyRows(kernel, kernel.put(weight), kernel.put(start.dangling))
     n_dangling = int(np.count_nonzero(weight == 0))
     loaded = time.perf_counter()
     batch = Batch(rows, queries, task, width, panels, n_dangling, A.order, lambda kept: keeper.keep([kept]))
-    batch.start()
-    held_bytes = batch.held_bytes
-    for event in batch.advance():
-        emit(event, batch.n_ended)
-    call.count_loading(batch.seconds, loaded)
-    taken = measure_memory(has_device=backend == "cuda") | {"held_bytes": held_bytes}
-    memory = {name: [n_bytes] for name, n_bytes in taken.items()}
-    return BatchOutcome(batch.endings, batch.iteration, width, kernel.describe(), batch.seconds, memory)
+    execution = LocalExecution(kernel.describe(), batch, lambda: batch.endings)
+    outcome = run(execution, lambda event: emit(event, batch.n_ended))
+    call.count_loading(outcome.seconds, loaded)
+    taken = measure_memory(has_device=backend == "cuda") | {"held_bytes": batch.first_bytes}
+    outcome.memory.update({name: [n_bytes] for name, n_bytes in taken.items()})
+    return outcome, width
 
 
 def _rank_distributed(
@@ -196,17 +190,18 @@ def _rank_distributed(
     keeper: _ResultCollector,
     emit: Callable[[Event, int], None],
     on_progress: Progress,
-) -> BatchOutcome:
+) -> tuple[Outcome, int]:
     """Rank the vectors of a batch on the workers that hold the matrix."""
     from mgspmv.cluster.batch_supersteps import run_batch
     from mgspmv.monitor.events import publish_run
 
     keeper.allocate()
     with publish_run([matrix], task, "pagerank_batch", "supersteps") as news:
-        outcome = run_batch(matrix, queries, task, start, keeper.keep, emit, news.report(on_progress))
-        status = next((e.status for e in outcome.endings if not e.status.is_success), outcome.endings[0].status)
+        outcome, width = run_batch(matrix, queries, task, start, keeper.keep, emit, news.report(on_progress))
+        endings: list[Ending] = outcome.values
+        status = next((e.status for e in endings if not e.status.is_success), endings[0].status)
         news.end(status, outcome)
-    return outcome
+    return outcome, width
 
 
 # --- options ---------------------------------------------------------------------------------------------------------
@@ -220,7 +215,7 @@ def _check_place(call: Call) -> None:
         raise OptionError(
             "executor='tasks' does not compute batches, whose passes workers make in lockstep; leave it out"
         )
-    if place.is_limited and not place.is_on_cluster:
+    if place.is_limited and not place.is_on_cluster and place.computes == "cuda":
         raise OptionError(
             "device_memory= and host_memory= are for the rows of workers; leave them out where this process computes"
         )
@@ -260,45 +255,43 @@ def _check_options(queries: Sequence[Query], asked: dict[str, Any], n: int, nnz:
 
 
 class _ResultCollector:
-    """Ranks of finished vectors, or the highest ranks of each."""
+    """Ranks of finished vectors, or the highest ranks of each.
+
+    Attributes
+    ----------
+    ranks : (n_vectors, n), or (n_vectors, top) in descending order; after `allocate`
+    ids : (n_vectors, top) of the vertices with the highest ranks; None where all ranks are kept
+    """
 
     def __init__(self, A: MatrixProperties, n_vectors: int, top: int | None, dtype: Any) -> None:
         self._ids, self._order, self._top = A.vertex_ids, A.order, top
         self._shape, self._dtype = (n_vectors, A.shape[0] if top is None else min(top, A.shape[0])), np.dtype(dtype)
-        self.values: np.ndarray | None = None
-        self.top_ids: np.ndarray | None = None
-        self.top_ranks: np.ndarray | None = None
+        self.ids: np.ndarray | None = None
 
     def allocate(self) -> None:
         """Allocate the results; raise `CapacityError` if the ranks of all vectors do not fit in free memory."""
-        if self._top is None:
-            needed, free = math.prod(self._shape) * self._dtype.itemsize, free_memory()
-            if needed > free:
-                raise CapacityError(
-                    f"the ranks of {self._shape[0]} vectors take {needed:,} bytes, and {free:,} are free; pass "
-                    "keep_top=k to keep the k highest of each, or rank fewer vectors at a time"
-                )
-            self.values = np.empty(self._shape, self._dtype)
-        else:
-            self.top_ids = np.empty(self._shape, np.int64 if self._ids is None else self._ids.dtype)
-            self.top_ranks = np.empty(self._shape, self._dtype)
+        if self._top is not None:
+            self.ids = np.empty(self._shape, np.int64 if self._ids is None else self._ids.dtype)
+        elif (needed := math.prod(self._shape) * self._dtype.itemsize) > (free := free_memory()):
+            raise CapacityError(
+                f"the ranks of {self._shape[0]} vectors take {needed:,} bytes, and {free:,} are free; pass "
+                "keep_top=k to keep the k highest of each, or rank fewer vectors at a time"
+            )
+        self.ranks = np.empty(self._shape, self._dtype)
 
     def keep(self, parts: Sequence[FinishedVector]) -> None:
         """Store the ranks of one finished vector, given as one part per block of stored rows, in row order."""
         number, ranks = parts[0].number, _join([part.ranks for part in parts])
-        if self.values is not None:
-            self.values[number] = restore(ranks, self._order)
+        if self.ids is None or self._top is None:
+            self.ranks[number] = restore(ranks, self._order)
             return
-        assert self._top is not None
-        assert self.top_ids is not None
-        assert self.top_ranks is not None
         sources = _join([part.sources for part in parts if part.sources is not None])
         highest = order_highest(ranks, sources, self._top)
         highest = highest[ranks[highest] != 0]
         n_kept = len(highest)
-        self.top_ids[number, :n_kept] = sources[highest] if self._ids is None else self._ids[sources[highest]]
-        self.top_ids[number, n_kept:] = fill_id(self.top_ids)
-        self.top_ranks[number, :n_kept], self.top_ranks[number, n_kept:] = ranks[highest], 0
+        self.ids[number, :n_kept] = sources[highest] if self._ids is None else self._ids[sources[highest]]
+        self.ids[number, n_kept:] = fill_id(self.ids)
+        self.ranks[number, :n_kept], self.ranks[number, n_kept:] = ranks[highest], 0
 
 
 def _join(parts: Sequence[np.ndarray]) -> np.ndarray:
@@ -308,25 +301,26 @@ def _join(parts: Sequence[np.ndarray]) -> np.ndarray:
 def _solve(
     A: MatrixProperties,
     queries: Sequence[Query],
-    outcome: BatchOutcome,
+    outcome: Outcome,
     keeper: _ResultCollector,
     growth: float,
     options: dict[str, Any],
     events: tuple[Event, ...],
 ) -> BatchSolution:
-    pairs = zip(outcome.endings, queries, strict=True)
+    endings: list[Ending] = outcome.values
+    pairs = zip(endings, queries, strict=True)
     bounds = [widen_bound(ending.error_bound_l1, query.alpha, growth) for ending, query in pairs]
     return BatchSolution(
         labels=tuple(query.label for query in queries),
         alphas=np.array([query.alpha for query in queries], np.float64),
-        statuses=tuple(ending.status for ending in outcome.endings),
-        changes=tuple(ending.changes for ending in outcome.endings),
+        statuses=tuple(ending.status for ending in endings),
+        changes=tuple(ending.changes for ending in endings),
         error_bounds_l1=np.array(bounds),
-        values=keeper.values,
-        top_ids=keeper.top_ids,
-        top_ranks=keeper.top_ranks,
+        values=keeper.ranks if keeper.ids is None else None,
+        top_ids=keeper.ids,
+        top_ranks=None if keeper.ids is None else keeper.ranks,
         seconds=outcome.seconds,
-        _ids=A.vertex_ids if keeper.values is not None else None,
+        _ids=A.vertex_ids if keeper.ids is None else None,
         options=options,
         matrix=describe_matrix(A.info, outcome.hardware, outcome.transport, is_reversed=A.is_transpose),
         memory=outcome.memory,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from mgspmv.api.arguments import check_in_edges, read_number
-from mgspmv.api.inputs import reads_input
+from mgspmv.api.inputs import MatrixLike, reads_input
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.powers import (
     PowerCall,
@@ -40,8 +40,6 @@ from mgspmv.solvers.vectors import Weights
 
 if TYPE_CHECKING:
     from mgspmv.cluster.matrix import DistributedMatrix
-
-    AnyMatrix = Matrix | DistributedMatrix
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +76,7 @@ class Hits(Tabular):
 
 @reads_input("graph", transpose=True)
 def hits(
-    A: AnyMatrix,
+    A: MatrixLike,
     *,
     nstart: Weights | None = None,
     normalized: bool = True,
@@ -151,7 +149,7 @@ def _sum_to_1(name: str, values: np.ndarray) -> np.ndarray:
 
 @reads_input()
 def katz(
-    A: AnyMatrix,
+    A: MatrixLike,
     *,
     alpha: float | None = 0.1,
     beta: float | Weights = 1.0,
@@ -181,16 +179,14 @@ def katz(
     ------
     KindError : the store is of kind `matrix`
     OptionError : alpha=None and negative weights, or ones beyond the range of floats
-    ConvergenceError : not converged, with the `solution` attached; where alpha may be too large it names one that is
-        not
+    ConvergenceError : not converged, with the `solution` attached; alpha may be too large
     others : as in `power_iteration`
     """
     run = PowerCall(A, operation="Katz centrality", **running)
     _check_graph(run)
     factor, added = None if alpha is None else read_number("alpha", alpha), _make_beta(A, beta)
     start = make_start(A, "nstart", nstart, 0.0)
-    is_bounded = not run.weights or A.info.min_weight is None or A.info.min_weight >= 0
-    if factor is None and not is_bounded:
+    if factor is None and run.weights and A.info.min_weight is not None and A.info.min_weight < 0:
         raise OptionError(
             f"alpha=None needs weights that are not negative, and the least is {A.info.min_weight}; pass alpha=, or "
             "weight=False"
@@ -199,9 +195,6 @@ def katz(
         if factor is None:
             factor = _choose_alpha(A, place.products[0], is_pattern=A.is_pattern or not run.weights)
         outcome = place.iterate(Step(factor, added=added), start)
-        advice = _KATZ_ADVICE
-        if run.throw and is_bounded and not outcome.status.is_success:
-            advice = _advise_katz(factor, bound_radius(place.products[0], A.shape[0]))
     values = outcome.values
     if normalized and outcome.status != Status.NON_FINITE:
         with count_as_collecting(outcome):
@@ -209,10 +202,10 @@ def katz(
     said = added if isinstance(added, float) else "vector"
     asked = {"alpha": factor, "beta": said, "normalized": normalized}
     asked |= {"alpha_chosen": True} if alpha is None else {}
-    return conclude(run, replace(outcome, values=values), asked, advice)
+    return conclude(run, replace(outcome, values=values), asked, _KATZ_ADVICE)
 
 
-def _choose_alpha(A: AnyMatrix, products: Products, *, is_pattern: bool) -> float:
+def _choose_alpha(A: MatrixLike, products: Products, *, is_pattern: bool) -> float:
     """Return an alpha with which Katz centrality converges to 1e-6 within 100 iterations on a billion vertices."""
     bound = max(bound_radius(products, A.shape[0]), 1.0 if is_pattern else 0.0)  # at least 1 with a cycle
     if not math.isfinite(bound):
@@ -226,27 +219,15 @@ KATZ_SHARE = 0.7
 """Share of the largest alpha that is known to converge, chosen by alpha=None."""
 
 
-def _advise_katz(alpha: float, bound: float) -> dict[Status, str]:
-    """Return advice by status where Katz centrality did not converge, given a bound on the eigenvalues."""
-    if abs(alpha) * bound < 1.0:
-        return {Status.MAX_ITER: f"alpha={alpha:.3g} is small enough; increase max_iter= or tol="}
-    limit = f"values below {1.0 / bound:.3g} converge" if math.isfinite(bound) else "the weights overflow"
-    said = (
-        f"alpha must be below 1 / (the largest absolute eigenvalue of the matrix): {limit}, {alpha:.3g} may not; "
-        "pass alpha=None to choose a safe value, or, if the change shrinks, increase max_iter= or tol="
-    )
-    return dict.fromkeys((Status.MAX_ITER, Status.NON_FINITE), said)
-
-
 _KATZ_ADVICE = dict.fromkeys(
     (Status.MAX_ITER, Status.NON_FINITE),
-    "alpha must be below 1 / (the largest absolute eigenvalue of the matrix); pass a smaller alpha=, or, if the change "
-    "shrinks, a larger max_iter= or tol=",
+    "alpha must be below 1 / (the largest absolute eigenvalue of the matrix); pass alpha=None to choose a safe value, "
+    "a smaller alpha=, or, if the change shrinks, a larger max_iter= or tol=",
 )
 
 
 @reads_input()
-def eigenvector_centrality(A: AnyMatrix, *, nstart: Weights | None = None, **running: Unpack[Running]) -> Solution:
+def eigenvector_centrality(A: MatrixLike, *, nstart: Weights | None = None, **running: Unpack[Running]) -> Solution:
     """Compute eigenvector centrality of a graph: the eigenvector of the largest eigenvalue, of Euclidean norm 1.
 
         x' = (x + A x) / ||x + A x||_2;   stop on |x' - x|
@@ -289,7 +270,7 @@ def eigenvector_centrality(A: AnyMatrix, *, nstart: Weights | None = None, **run
 
 @reads_input("stochastic")
 def stationary(
-    A: AnyMatrix, *, nstart: Weights | None = None, lazy: float = 0.0, **running: Unpack[Running]
+    A: MatrixLike, *, nstart: Weights | None = None, lazy: float = 0.0, **running: Unpack[Running]
 ) -> Solution:
     """Compute the stationary vector of a Markov chain: A x = x, with sum 1.
 
@@ -336,7 +317,7 @@ _PERIODIC_ADVICE = (
 )
 
 
-def _check_cycles(A: AnyMatrix, products: Products, x: np.ndarray) -> None:
+def _check_cycles(A: MatrixLike, products: Products, x: np.ndarray) -> None:
     """Raise `AcyclicError` unless a cycle is found among the vertices where x is not 0."""
     if not has_cycle(products, x):
         raise AcyclicError(

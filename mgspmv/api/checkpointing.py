@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mgspmv.api.arguments import read_number
-from mgspmv.api.placing import Call
+from mgspmv.api.arguments import Call, read_number
 from mgspmv.checkpoints import BEGINNING, Checkpoints, RunProgress
 from mgspmv.errors import CapacityError, CheckpointError, ClosedError, ClusterError, OptionError, add_to_message
 from mgspmv.logs import log_checkpoint

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -12,11 +11,10 @@ import numpy as np
 from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.device import free_device_memory, read_block, read_out_degree, report_full_device
 from mgspmv.kernels.layout import LayoutBuilder, MatrixLayout
-from mgspmv.kernels.operands import check_integers, check_vectors, choose_precision, start_product
+from mgspmv.kernels.operands import multiply_checked
 from mgspmv.kernels.rank_steps import RankSteps
-from mgspmv.kernels.select import BoundKernel, StepLayout, bind_kernel, bind_product, choose_backend, choose_for_vectors
+from mgspmv.kernels.select import BoundKernel, StepLayout, bind_kernel, bind_product, choose_for_vectors
 from mgspmv.model import CsrBlock, Precision, free_memory
-from mgspmv.order import permute, restore
 from mgspmv.partition import choose_piece, limit, plan_rows, warn_of_streaming
 from mgspmv.plan import Plan
 from mgspmv.solvers.inputs import OutWeights
@@ -61,10 +59,8 @@ class EmbeddedMatrix(MatrixProperties):
         """Free the loaded arrays. The matrix can be used again, and is then loaded again."""
         self._loaded.clear()
 
-    def block(
-        self, dtype: str | None, threads: int | None = None, backend: Backend = "cpu", top: int | None = None
-    ) -> CsrBlock:
-        """Return the rows as stored, with values of this dtype, or without; loaded once, by `threads` threads.
+    def block(self, dtype: str | None, backend: Backend = "cpu", top: int | None = None) -> CsrBlock:
+        """Return the rows as stored, with values of this dtype, or without; loaded once.
 
         Parameters
         ----------
@@ -73,60 +69,37 @@ class EmbeddedMatrix(MatrixProperties):
 
         Raises
         ------
-        CapacityError : the free memory does not suffice
+        CapacityError : the free memory, or the memory that the placement may take, does not suffice
         """
         dtype = None if self.is_pattern else dtype
-        key = (dtype, backend)
-        if key not in self._loaded.blocks:
-            is_cuda = backend == "cuda"
-            memory = {"device_memory": free_device_memory()} if is_cuda else {"host_memory": free_memory()}
-            precision: Precision = "float32" if dtype == "float32" else "float64"
-            self._plan_here(dtype, precision, threads, top=top, **memory)
-            read = read_block if is_cuda else StoredMatrix.read_block
+        key, is_limited = (dtype, backend), self.place.is_limited
+        is_loaded, threads = key in self._loaded.blocks, self.place.threads
+        if is_limited or not is_loaded:
+            here = {"device_memory": free_device_memory()} if backend == "cuda" else {"host_memory": free_memory()}
+            memory = limit_to_free(self.place.limits) if is_limited else here
+            self._plan_here(dtype, "float32" if dtype == "float32" else "float64", top=top, **memory)
+        if not is_loaded:
+            read = read_block if backend == "cuda" else StoredMatrix.read_block
             self._loaded.blocks[key] = read(self.stored, 0, self.shape[0], dtype, threads)
         return self._loaded.blocks[key]
 
-    def bind(
-        self,
-        dtype: str | None,
-        precision: Precision,
-        *,
-        kernel: str = "auto",
-        threads: int | None = None,
-        backend: Backend = "cpu",
-        top: int | None = None,
-        multiplies: bool = False,
-    ) -> BoundKernel:
-        """Return the kernel of the rows with values of this dtype, or without; bound once.
+    def bind(self, dtype: str | None, precision: Precision, top: int | None = None) -> BoundKernel:
+        """Return the kernel of the placement for steps of PageRank, with values of this dtype, or without; bound once.
 
         Parameters
         ----------
         top : as for `block`
-        multiplies : for products with x of `precision`; else for steps of PageRank
 
         Raises
         ------
         OptionError : the backend has no kernel of that name
         FormatError : the kernel does not support this matrix
-        CapacityError : the free memory does not suffice
+        CapacityError : as for `block`
         """
-        key = (dtype, precision, kernel, threads, backend, multiplies)
-        if key not in self._loaded.bound:
-            bind: Callable[..., BoundKernel] = bind_product if multiplies else bind_kernel
-            options: dict[str, Any] = {"kernel": kernel, "threads": threads, "backend": backend}
-            self._loaded.bound[key] = bind(self.block(dtype, threads, backend, top), precision, **options)
-        return self._loaded.bound[key]
+        return self._bind(bind_kernel, dtype, precision, self.place.kernel, top)
 
     def bind_product(
-        self,
-        dtype: Literal["float32", "float64"],
-        *,
-        kernel: str = "auto",
-        threads: int | None = None,
-        backend: Backend = "cpu",
-        weights: bool = True,
-        n_vectors: int = 1,
-        **limits: int | None,
+        self, dtype: Literal["float32", "float64"], *, weights: bool = True, n_vectors: int = 1
     ) -> BoundKernel | StreamedCsr:
         """Return the kernel for products with x of this dtype; it streams the rows that do not fit on the device.
 
@@ -134,52 +107,55 @@ class EmbeddedMatrix(MatrixProperties):
         ----------
         weights : False takes each stored entry as 1
         n_vectors : columns of x
-        limits : `device_memory` and `host_memory`, as for `Matrix.on`, in bytes
 
         Raises
         ------
         OptionError, FormatError, CapacityError : as for `bind`, and in `StreamedCsr`
         """
         own = dtype if weights and not self.is_pattern else None
+        place, backend = self.place, self.place.computes
         if backend == "cuda":
-            key = (dtype, kernel, weights, *limits.values())
+            key = (dtype, place.kernel, weights, place.device_memory, place.host_memory)
             if key not in self._loaded.streamed:
-                self._loaded.streamed[key] = self._bind_streamed(own, dtype, kernel, threads, **limits)
+                self._loaded.streamed[key] = self._bind_streamed(own, dtype)
             if (streamed := self._loaded.streamed[key]) is not None:
                 return streamed
-        kernel = choose_for_vectors(kernel, backend, self.shape, n_vectors)
-        return self.bind(own, dtype, kernel=kernel, threads=threads, backend=backend, multiplies=True)
+        kernel = choose_for_vectors(place.kernel, backend, self.shape, n_vectors)
+        return self._bind(bind_product, own, dtype, kernel)
 
-    def _bind_streamed(
+    def _bind(
         self,
-        values: str | None,
-        dtype: Literal["float32", "float64"],
+        bind: Callable[..., BoundKernel],
+        dtype: str | None,
+        precision: Precision,
         kernel: str,
-        threads: int | None,
-        **limits: int | None,
-    ) -> StreamedCsr | None:
+        top: int | None = None,
+    ) -> BoundKernel:
+        """Bind a kernel to the loaded rows, once."""
+        backend, threads = self.place.computes, self.place.threads
+        block = self.block(dtype, backend, top)
+        key = (bind, dtype, precision, kernel, threads, backend)
+        if key not in self._loaded.bound:
+            self._loaded.bound[key] = bind(block, precision, kernel=kernel, threads=threads, backend=backend)
+        return self._loaded.bound[key]
+
+    def _bind_streamed(self, values: str | None, dtype: Literal["float32", "float64"]) -> StreamedCsr | None:
         """Return the kernel that streams rows through the current device; None where all rows fit."""
         from mgspmv.kernels.cuda import StreamedCsr
 
-        is_there = any(held == "cuda" for _, held in self._loaded.blocks)
-        if is_there and all(limit is None for limit in limits.values()):
+        place = self.place
+        if not place.is_limited and any(held == "cuda" for _, held in self._loaded.blocks):
             return None
-        _, plan = self._plan_here(values, dtype, threads, streams=True, **limit_to_free(**limits))
+        _, plan = self._plan_here(values, dtype, streams=True, **limit_to_free(place.limits))
         warn_of_streaming(plan, stacklevel=4)
         streaming = plan.workers[0].streaming
         if streaming is None:
             return None
-        options: dict[str, Any] = {"is_pattern": values is None, "threads": threads, "kernel": kernel}
+        options: dict[str, Any] = {"is_pattern": values is None, "threads": place.threads, "kernel": place.kernel}
         return StreamedCsr(self.stored, 0, self.shape[0], dtype, streaming, **options)
 
     def bind_steps(
-        self,
-        dtype: str | None,
-        precision: Precision,
-        layout: StepLayout = "auto",
-        threads: int | None = None,
-        top: int | None = None,
-        **limits: int | None,
+        self, dtype: str | None, precision: Precision, layout: StepLayout = "auto", top: int | None = None
     ) -> RankSteps:
         """Return the steps of PageRank on the current device, for all rows, with values of this dtype or without.
 
@@ -188,18 +164,17 @@ class EmbeddedMatrix(MatrixProperties):
         Parameters
         ----------
         top : as for `block`
-        limits : `device_memory` and `host_memory`, as for `Matrix.on`, in bytes
 
         Raises
         ------
         FormatError : the layout cannot hold this matrix
         CapacityError : the free memory does not suffice
         """
-        dtype = None if self.is_pattern else dtype
-        key = (dtype, layout, *limits.values())
+        dtype, threads = None if self.is_pattern else dtype, self.place.threads
+        key = (dtype, layout, self.place.device_memory, self.place.host_memory)
         if key not in self._loaded.layouts:
-            memory = limit_to_free(**limits)
-            indptr, plan = self._plan_here(dtype, precision, threads, lays_out=True, streams=True, top=top, **memory)
+            memory = limit_to_free(self.place.limits)
+            indptr, plan = self._plan_here(dtype, precision, lays_out=True, streams=True, top=top, **memory)
             warn_of_streaming(plan, stacklevel=5)
             streaming = plan.workers[0].streaming
 
@@ -214,13 +189,13 @@ class EmbeddedMatrix(MatrixProperties):
                 self._loaded.layouts[key] = rows.build_layout(places, places.all_columns, places.n_sent, streaming)
         return RankSteps(self._loaded.layouts[key], precision)
 
-    def read_out_weight(self, use_weights: bool, threads: int | None = None) -> np.ndarray:
+    def read_out_weight(self, use_weights: bool) -> np.ndarray:
         """Return out-weights of the vertices, (n,) float64, read-only; out-degrees unless weights are used.
 
         Those of a reversed graph are summed from its stored values, and cached.
         """
         if self._loaded.out_weights is None:
-            self._loaded.out_weights = OutWeights(self.stored, 0, self.shape[0], threads)
+            self._loaded.out_weights = OutWeights(self.stored, 0, self.shape[0], self.place.threads)
         return self._loaded.out_weights.read(use_weights)
 
     def multiply(
@@ -239,53 +214,24 @@ class EmbeddedMatrix(MatrixProperties):
         ----------
         weights : False takes each stored entry as 1
         """
-        place = self.place
-        x = check_vectors("x", x, self.shape[1], "columns")
-        chosen = choose_precision(precision, x.dtype, self.info)
-        out = start_product(y, beta, (self.shape[0], *x.shape[1:]), chosen)
-        given = (x, y, alpha, beta, precision)
-        x = permute(np.ascontiguousarray(x, dtype=chosen), self.order)
-        if beta != 0:
-            out = permute(out, self.order)
-        options: dict[str, Any] = {"kernel": place.kernel, "threads": place.threads, "weights": weights}
-        options |= place.limits | {"backend": choose_backend(place.backend)}
-        bound = self.bind_product(chosen, n_vectors=x.shape[1] if x.ndim == 2 else 1, **options)
-        x, out = bound.put(x), bound.put(out)
-        bound.multiply(x, out, alpha, beta)
-        restored: np.ndarray = restore(bound.get(out), self.order)
-        multiply = partial(self.multiply, precision="float64", weights=weights)
-        check_integers(self.info, *given, restored, multiply, weights=weights)
-        return restored
 
-    def check_room(
-        self, dtype: str | None, threads: int | None = None, top: int | None = None, **limits: int | None
-    ) -> None:
-        """Check that CSR with values of this dtype, or without, and vectors fit in the current device's memory.
+        def compute(x: np.ndarray, out: np.ndarray, dtype: Literal["float32", "float64"]) -> np.ndarray:
+            bound = self.bind_product(dtype, weights=weights, n_vectors=x.shape[1] if x.ndim == 2 else 1)
+            there, result = bound.put(x), bound.put(out)
+            bound.multiply(there, result, alpha, beta)
+            return bound.get(result)
 
-        Parameters
-        ----------
-        top : as for `block`
-        limits : `device_memory` and `host_memory`, as for `Matrix.on`, in bytes
+        return multiply_checked(self, x, y, alpha, beta, precision, compute, weights=weights)
 
-        Raises
-        ------
-        CapacityError : they do not fit
-        """
-        precision: Precision = "float32" if dtype == "float32" else "float64"
-        self._plan_here(dtype, precision, threads, top=top, **limit_to_free(**limits))
-
-    def _plan_here(
-        self, dtype: str | None, precision: Precision, threads: int | None, **planning: Any
-    ) -> tuple[np.ndarray, Plan]:
+    def _plan_here(self, dtype: str | None, precision: Precision, **planning: Any) -> tuple[np.ndarray, Plan]:
         """Return the row pointers, and the plan of the matrix in this process with values of this dtype, or without."""
+        threads = self.place.threads
         indptr = self.stored.read_array("indptr", threads=threads)
         loaded = self.info if dtype else replace(self.info, dtype=None)
         return indptr, plan_rows(loaded, indptr, precision=precision, threads=threads, **planning)
 
 
-def limit_to_free(*, device_memory: int | None = None, host_memory: int | None = None) -> dict[str, Any]:
-    """Return the free memory of the device and of the host, capped by these limits."""
-    return {
-        "device_memory": limit(free_device_memory(), device_memory),
-        "host_memory": limit(free_memory(), host_memory),
-    }
+def limit_to_free(limits: Mapping[str, int | None]) -> dict[str, Any]:
+    """Return the free memory of the device and of the host, capped by these limits, as in `Placement.limits`."""
+    free = {"device_memory": free_device_memory(), "host_memory": free_memory()}
+    return {name: limit(n_bytes, limits[name]) for name, n_bytes in free.items()}

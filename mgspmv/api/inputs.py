@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 from zarr import Group
@@ -25,8 +25,29 @@ from mgspmv.monitor.progress import watched
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.read import StoredMatrix, open_store
 
+if TYPE_CHECKING:
+    from mgspmv.cluster.matrix import DistributedMatrix
+
 P = ParamSpec("P")
 R = TypeVar("R")
+
+MatrixLike: TypeAlias = "Matrix | DistributedMatrix | Any"
+"""What calls take as a matrix or graph: opened, distributed, or in another form that the page "Inputs" names; see
+`as_matrix`."""
+
+_ELSEWHERE = {
+    **dict.fromkeys(("damping", "damping_factor"), "alpha="),
+    **dict.fromkeys(("max_iterations", "iterations"), "max_iter="),
+    **dict.fromkeys(("tolerance", "eps"), "tol="),
+    **dict.fromkeys(("weights", "edge_weight"), "weight="),
+    "where": "A.on(where)",
+    "client": "A.on(client) or A.distribute(client)",
+    **dict.fromkeys(
+        ("backend", "kernel", "threads", "executor", "transport", "device_memory", "host_memory", "timeout", "recover"),
+        "it to A.on() or A.distribute()",
+    ),
+}
+"""What takes the place of arguments that other libraries have here, or that belong to the placement of a matrix."""
 
 
 def as_matrix(A: Any, kind: Kind = "graph", *, weight: bool | str | None = True, **options: Any) -> Any:
@@ -78,6 +99,8 @@ def reads_input(
         @wraps(call)
         def run(A: Any, *args: P.args, **kwargs: P.kwargs) -> R:
             given: dict[str, Any] = {**kwargs}
+            for name in _ELSEWHERE.keys() & given.keys():
+                raise TypeError(f"{call.__name__}() has no argument {name}=; pass {_ELSEWHERE[name]}")
             weight = given.get("weight", True)
             reading: dict[str, Any] = {"progress": given.get("progress"), **options}
             matrix = as_matrix(A, kind, weight=weight, **reading)

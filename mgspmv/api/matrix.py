@@ -232,7 +232,7 @@ class Matrix(EmbeddedMatrix):
         planning["streams"] = lays_out or self.kind == "matrix"
         is_here = workers == 1 and choose_backend(backend) == "cuda"
         if is_here:
-            limits = limit_to_free(**limits)
+            limits = limit_to_free(limits)
         plan = plan_rows(info, indptr, workers, **planning, **limits, throw=False)
         if not plan.fits:
             return plan
@@ -323,12 +323,19 @@ class Matrix(EmbeddedMatrix):
 
         return distribute_matrix(self.stored, self.place, make_report(progress), **reads)
 
-    def multiply(self, x: Any, *, precision: Literal["float32", "float64"] | None = None, **options: Any) -> Any:
+    def multiply(
+        self,
+        x: Any,
+        *,
+        precision: Literal["float32", "float64"] | None = None,
+        progress: ProgressOption = None,
+        **options: Any,
+    ) -> Any:
         """Return alpha * A @ x + beta * y, where the matrix is placed; arguments as for `mgspmv.spmv`."""
         if self.place.client is None:
             return super().multiply(x, precision=precision, **options)
         reads = choose_precision(precision, getattr(x, "dtype", np.dtype(np.float64)), self.info)
-        with self.distribute_as_placed(precision=reads, build_layout=False) as D:
+        with self.distribute_as_placed(progress, precision=reads, build_layout=False) as D:
             return D.multiply(x, precision=precision, **options)
 
     def as_linear_operator(
@@ -354,8 +361,7 @@ class Matrix(EmbeddedMatrix):
         """
         from mgspmv.solvers.operator import make_operator
 
-        if self.place.client is None:
-            choose_backend(self.place.backend)
+        _ = self.place.computes  # raises if there is no device
         transpose = self.T if self._loaded.transpose is not None or self.info.has_transpose else None
         return make_operator(self, transpose, self._missing_transpose, precision=precision, weights=weight)
 

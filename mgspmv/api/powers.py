@@ -11,21 +11,20 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
 
-from mgspmv.api.inputs import reads_input
+from mgspmv.api.arguments import Call
+from mgspmv.api.inputs import MatrixLike, reads_input
 from mgspmv.api.matrix import Matrix
-from mgspmv.api.placing import Call
 from mgspmv.errors import ConvergenceError, OptionError, ShapeError
 from mgspmv.kernels.device import measure_memory
 from mgspmv.logs import name_run
-from mgspmv.model import ChangeNorm, Event, Status, check_choice
+from mgspmv.model import ChangeNorm, Event, Normalization, Status, check_choice
 from mgspmv.monitor.progress import ProgressOption
 from mgspmv.order import invert, permute
 from mgspmv.results import Solution
-from mgspmv.solvers.norms import Normalization
 from mgspmv.solvers.options import DEFAULT_TOL, PowerOptions, describe_end
-from mgspmv.solvers.pagerank import Outcome
 from mgspmv.solvers.placing import Executor
 from mgspmv.solvers.power import PowerTask, Products, Step, Update, compile_product, iterate_power
+from mgspmv.solvers.run import Outcome
 from mgspmv.solvers.vectors import Weights, make_vector
 
 if TYPE_CHECKING:
@@ -66,7 +65,6 @@ class PowerCall(Call):
     def __post_init__(self) -> None:
         check_choice("precision", self.precision, ("float64", "float32"))
         _ = self.options  # raises for invalid options, before a cluster is started
-        super().__post_init__()
         self.check_kernel(self.operation)
 
     @property
@@ -94,7 +92,7 @@ class PowerCall(Call):
 
 @reads_input("matrix")
 def power_iteration(
-    A: Matrix | DistributedMatrix,
+    A: MatrixLike,
     update: Update | None = None,
     x: Weights | None = None,
     *,
@@ -154,7 +152,7 @@ def power_iteration(
     return conclude(run, outcome, {"normalize": normalize})
 
 
-def make_start(A: Matrix | DistributedMatrix, name: str, given: Weights | None, default: float) -> np.ndarray:
+def make_start(A: MatrixLike, name: str, given: Weights | None, default: float) -> np.ndarray:
     """Return the vector given for an argument, or one number everywhere, as (n,) float64."""
     if given is None:
         return np.full(A.shape[0], default)
@@ -193,12 +191,11 @@ class ProductPlacement:
         run, loaded = self.run, time.perf_counter()
         if self.rounds is None:
             outcome = self._iterate_here(update, x, run.emit)
-            taken = measure_memory(has_device=run.computes == "cuda")
+            taken = measure_memory(has_device=run.place.computes == "cuda")
             outcome = replace(outcome, memory={name: [n_bytes] for name, n_bytes in taken.items()})
         else:
             outcome = self._iterate_on_cluster(self.rounds, update, x)
         run.count_loading(outcome.seconds, loaded)
-        outcome.seconds.setdefault("collect", 0.0)
         return outcome
 
     def _iterate_here(self, update: AnyUpdate, x: np.ndarray, emit: Callable[[Event], None]) -> Outcome:
@@ -218,17 +215,14 @@ class ProductPlacement:
                 assert isinstance(update, Step)
                 outcome = run_power(self.matrices, update, x, run.task, emit, news.report(run.report))
             else:
-                began = time.perf_counter()
                 outcome = self._iterate_here(update, x, emit)
-                elapsed_s = time.perf_counter() - began
-                outcome.seconds["schedule"] = max(0.0, elapsed_s - sum(outcome.seconds.values()))
                 outcome = replace(outcome, memory=rounds.measure_memory(), transport="client")
             news.end(outcome.status, outcome)
         return outcome
 
 
 @contextmanager
-def open_placement(run: PowerCall, *others: Matrix | DistributedMatrix) -> Iterator[ProductPlacement]:
+def open_placement(run: PowerCall, *others: MatrixLike) -> Iterator[ProductPlacement]:
     """Open products with the matrix of a run and others, distributed first where the run asks for it; matrices that
     were distributed for the run are released at the end of the context."""
     matrices = (run.A, *others)
@@ -314,29 +308,19 @@ def check_converged(run: PowerCall, status: Status, solution: Any, advice: Mappi
 
 
 def _multiply_here(A: Matrix, run: PowerCall) -> Products:
-    dtype, n, backend, place = run.precision, A.shape[0], run.computes, run.place
-    options: dict[str, Any] = {"threads": place.threads, "backend": backend, "weights": run.weights}
-    kernel: Any = A.bind_product(dtype, **options | place.limits)
-    if backend == "cpu":
+    """Return the products of this process, with vectors in the order of the source."""
+    dtype, n = run.precision, A.shape[0]
+    kernel: Any = A.bind_product(dtype, weights=run.weights)
+    if A.place.computes == "cpu":
         compile_product(kernel, dtype)
-    into = partial(_multiply_into, kernel.multiply, partial(kernel.zeros, n, dtype))
-    products = Products(into, kernel.put, kernel.get, kernel.describe(), kernel.nbytes)
-    return _in_order_of_source(products, A.order, dtype)
+    there, back = (None, None) if A.order is None else (kernel.put(A.order), kernel.put(invert(A.order)))
 
+    def multiply(x: Any) -> Any:
+        y = kernel.zeros(n, dtype)
+        kernel.multiply(permute(x, there), y)
+        return permute(y, back)
 
-def _multiply_into(multiply: Callable[[Any, Any], None], make: Callable[[], Any], x: Any) -> Any:
-    y = make()
-    multiply(x, y)
-    return y
+    def put(vector: np.ndarray) -> Any:
+        return kernel.put(np.ascontiguousarray(vector, dtype))
 
-
-def _in_order_of_source(products: Products, order: np.ndarray | None, dtype: str) -> Products:
-    """Return products that take and return vectors in the order of the source, where stored rows are renumbered."""
-
-    def place(vector: np.ndarray) -> Any:
-        return products.put(np.ascontiguousarray(vector, dtype))
-
-    if order is None:
-        return replace(products, put=place)
-    there, back = products.put(order), products.put(invert(order))
-    return replace(products, put=place, multiply=lambda x: permute(products.multiply(permute(x, there)), back))
+    return Products(multiply, put, kernel.get, kernel.describe(), kernel.nbytes)

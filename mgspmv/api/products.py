@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from mgspmv.api.inputs import reads_input
+from mgspmv.api.inputs import MatrixLike, reads_input
 from mgspmv.api.matrix import Matrix
-from mgspmv.api.placing import Call
 from mgspmv.kernels.dense import multiply_dense
-from mgspmv.kernels.operands import choose_precision
 from mgspmv.kernels.select import choose_backend
 from mgspmv.monitor.progress import ProgressOption
-
-if TYPE_CHECKING:
-    from mgspmv.cluster.matrix import DistributedMatrix
 
 
 @reads_input("matrix", predicts=False)
 def spmv(
-    A: Matrix | DistributedMatrix,
+    A: MatrixLike,
     x: Any,
     *,
     alpha: float = 1.0,
@@ -59,13 +54,8 @@ def spmv(
     CapacityError : the matrix does not fit in free memory
     ClusterError : a worker is lost, or silent for too long
     """
-    call = Call(A, progress)
-    options: dict[str, Any] = {"alpha": alpha, "beta": beta, "y": y, "precision": precision}
-    if call.place.client is None:
-        return A.multiply(x, **options)
-    reads = choose_precision(precision, getattr(x, "dtype", np.dtype(np.float64)), A.info)
-    with call.distribute(precision=reads, build_layout=False) as matrix:
-        return matrix.multiply(x, **options)
+    options: dict[str, Any] = {"progress": progress} if isinstance(A, Matrix) else {}
+    return A.multiply(x, alpha=alpha, beta=beta, y=y, precision=precision, **options)
 
 
 def gemv(

@@ -6,15 +6,12 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
-from mgspmv.api.arguments import align_ranks, check_graph, describe_dangling, describe_failure
+from mgspmv.api.arguments import Call, align_ranks, check_graph, describe_dangling, describe_failure
 from mgspmv.api.checkpointing import Checkpoint, add_resume_hint, begin_checkpointing, read_checkpoint
-from mgspmv.api.inputs import reads_input
-from mgspmv.api.matrix import Matrix
-from mgspmv.api.placing import Call
+from mgspmv.api.inputs import MatrixLike, reads_input
 from mgspmv.errors import ConvergenceError
 from mgspmv.kernels.catalogue import BACKENDS
 from mgspmv.kernels.device import measure_memory
@@ -35,13 +32,13 @@ from mgspmv.results import Solution
 from mgspmv.solvers.checkpointing import Checkpointer
 from mgspmv.solvers.inputs import RunInputs, make_inputs
 from mgspmv.solvers.options import PageRankOptions, RankTask
-from mgspmv.solvers.pagerank import Outcome, find_before, run_here, widen_bound
+from mgspmv.solvers.pagerank import find_before, run_here
+from mgspmv.solvers.run import Outcome, widen_bound
 from mgspmv.solvers.steps import DeviceSteps, LocalSteps
 from mgspmv.solvers.topk_certificate import check_order
-from mgspmv.solvers.underflow import OneStep, find_underflow
+from mgspmv.solvers.underflow import add_underflow
 from mgspmv.solvers.vectors import Weights
 from mgspmv.store.locations import StoreLike
-from mgspmv.store.metadata import MatrixProperties
 
 if TYPE_CHECKING:
     from mgspmv.cluster.matrix import DistributedMatrix
@@ -49,7 +46,7 @@ if TYPE_CHECKING:
 
 @reads_input()
 def pagerank(
-    A: Matrix | DistributedMatrix,
+    A: MatrixLike,
     alpha: float = 0.85,
     *,
     personalization: Weights | None = None,
@@ -134,7 +131,7 @@ def pagerank(
     if isinstance(nstart, Solution):
         nstart = align_ranks(nstart, A)
     vectors = (personalization, dangling, nstart, out_weight)
-    start = make_inputs(A.stored, A.vertex_ids, options, *vectors, use_weights=use_weights, order=A.order)
+    start = make_inputs(A, options, *vectors, use_weights=use_weights)
     dtype = None if not use_weights else "float32" if precision == "float32" else "float64"
     task, keeper = RankTask(name_run(), options, threshold, dtype, place.threads, place.kernel), None
     if keeping is not None:
@@ -148,12 +145,8 @@ def pagerank(
             outcome = _rank_distributed(call, matrix, task, start, keeper)
         call.count_loading(outcome.seconds, loaded)
     else:
-        outcome = _rank_embedded(call, task, start, call.emit, keeper)
-
-        def step(once: PageRankOptions, probe: RunInputs) -> np.ndarray:
-            return _rank_embedded(call, replace(task, options=once, threshold=0.0), probe, ignore, None).values
-
-        outcome = _find_underflow(A, outcome, start, task, step, on_device=call.computes == "cuda")
+        rank, on_device = partial(_rank_embedded, call), place.computes == "cuda"
+        outcome = add_underflow(A, rank(task, start, call.emit, keeper), start, task, rank, on_device=on_device)
     bound = widen_bound(outcome.error_bound_l1, options.alpha, start.growth)
     reached = time.perf_counter()
     outcome = replace(outcome, values=restore(outcome.values, A.order), error_bound_l1=bound)
@@ -173,31 +166,30 @@ def _check_kernel(call: Call) -> None:
     """Check the name of the kernel; the workers of a cluster are known later, when they join."""
     kernel = call.place.kernel
     if not call.place.is_on_cluster:
-        check_kernel(kernel, call.computes, for_steps=True)
+        check_kernel(kernel, call.place.computes, for_steps=True)
     elif call.place.client is not None:
         known = [name for each in BACKENDS for name in list_kernels(each, for_steps=True)]
         check_choice("kernel", kernel, ("auto", *dict.fromkeys(known)))
 
 
 def _rank_embedded(
-    call: Call, task: RankTask, start: RunInputs, emit: Callable[[Event], None], keeper: Checkpointer | None
+    call: Call,
+    task: RankTask,
+    start: RunInputs,
+    emit: Callable[[Event], None] = ignore,
+    keeper: Checkpointer | None = None,
 ) -> Outcome:
     """Rank in this process: on a device by its fused steps, where a layout for them can hold the matrix."""
-    A, backend, limits = call.A, call.computes, call.place.limits
-    layout, options, dtype, threads = None, task.options, task.dtype, task.threads
-    weight = start.take_weight(lambda: A.read_out_weight(dtype is not None, threads))
+    A, backend, layout, options, dtype = call.A, call.place.computes, None, task.options, task.dtype
+    weight = start.take_weight(lambda: A.read_out_weight(dtype is not None))
     if backend == "cuda":
         layout = find_step_layout(task.kernel, options.precision, A.info.index_dtype, dtype, A.info.min_weight)
-    if layout is None and any(own is not None for own in limits.values()):
-        A.check_room(dtype, threads, options.top, **limits)
     steps: LocalSteps | DeviceSteps
     if layout is None:
-        binding: dict[str, Any] = {"kernel": task.kernel, "threads": threads, "backend": backend, "top": options.top}
-        steps = LocalSteps(start.bind(A.bind(dtype, options.precision, **binding), weight), options)
+        steps = LocalSteps(start.bind(A.bind(dtype, options.precision, options.top), weight), options)
     else:
-        device = A.bind_steps(dtype, options.precision, layout, threads, options.top, **limits)
-        vectors, is_counted = start.on_device(weight), start.is_counted
-        steps = DeviceSteps(device, vectors, task, is_counted=is_counted)
+        device = A.bind_steps(dtype, options.precision, layout, options.top)
+        steps = DeviceSteps(device, start.on_device(weight), task, is_counted=start.is_counted)
     loaded = time.perf_counter()
     balance = start.find_balance(options.alpha, A.shape[0])
     with nullcontext() if keeper is None else keeper:
@@ -230,24 +222,11 @@ def _rank_distributed(
         outcome = Recovering(matrix, task, start, executor, recover, *hearing, keeper).run()
         news.end(outcome.status, outcome)
 
-    def step(once: PageRankOptions, probe: RunInputs) -> np.ndarray:
-        again = replace(task, run=name_run(), options=once, threshold=0.0)
-        return Recovering(matrix, again, probe, executor, recover, ignore).run().values
+    def step(once: RankTask, probe: RunInputs) -> Outcome:
+        return Recovering(matrix, replace(once, run=name_run()), probe, executor, recover, ignore).run()
 
-    outcome = _find_underflow(matrix, outcome, start, task, step, on_device=matrix.backend != "cpu")
+    outcome = add_underflow(matrix, outcome, start, task, step, on_device=matrix.backend != "cpu")
     return replace(outcome, recoveries=(*earlier, *outcome.recoveries))
-
-
-def _find_underflow(
-    A: MatrixProperties, outcome: Outcome, start: RunInputs, task: RankTask, step: OneStep, *, on_device: bool
-) -> Outcome:
-    """Add the vertices that have rank 0 by underflow to an outcome; parameters as in `find_underflow`."""
-    if outcome.status == Status.NON_FINITE:
-        return outcome
-    began = time.perf_counter()
-    found = find_underflow(A, outcome.values, start, task, step, on_device=on_device)
-    outcome.seconds["residual"] += time.perf_counter() - began
-    return replace(outcome, underflow=found)
 
 
 def _check_stability(options: PageRankOptions, outcome: Outcome) -> Stability | None:

@@ -69,7 +69,6 @@ class BatchWorkerRun(WorkerRun):
         self._worker, self._spec, self._piece = worker, spec, piece
         super().__init__(worker, [part], spec, hello)
         self._kept: list[FinishedVector] = []
-        self._first_bytes = 0
         self.computes = kernel.threads if isinstance(kernel, CpuMany) else describe_device()
 
     def open_links(self) -> tuple[int, list[PassMemory]]:
@@ -84,7 +83,6 @@ class BatchWorkerRun(WorkerRun):
         given = (width, self._panels, self._n_dangling, piece.order, partial(_keep, kept), lambda: len(kept) >= most)
         batch = Batch(self._rows, piece.queries, spec.task, *given)
         batch.start()
-        self._first_bytes = batch.held_bytes
         self.n_terms *= width
         return batch
 
@@ -98,7 +96,7 @@ class BatchWorkerRun(WorkerRun):
     def collect(self) -> tuple[list[Ending], dict[str, float], dict[str, int]]:
         """Return how the vectors ended, the seconds of this worker by phase, and the bytes that it took."""
         batch = self._loop
-        return batch.endings, batch.seconds, self.measure_memory() | {"held_bytes": self._first_bytes}
+        return batch.endings, batch.seconds, self.measure_memory() | {"held_bytes": batch.first_bytes}
 
     def _make_panels(self, hellos: dict[int, dict[str, Any]]) -> MultivectorExchange:
         part, peer_comm, kernel = self._part, self.links, self._rows.kernel

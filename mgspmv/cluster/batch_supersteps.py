@@ -17,13 +17,10 @@ from mgspmv.cluster.integrity import Report
 from mgspmv.cluster.matrix import DistributedMatrix
 from mgspmv.errors import CapacityError
 from mgspmv.model import Event, Progress
-from mgspmv.solvers.batch import BatchOutcome, BatchTask, FinishedVector, choose_width
+from mgspmv.solvers.batch import BatchTask, Ending, FinishedVector, choose_width
 from mgspmv.solvers.inputs import RunInputs
-from mgspmv.solvers.pagerank import sum_seconds
 from mgspmv.solvers.queries import Query
-
-OTHER_PHASES = ("compile", "enter", "residual", "keep")
-"""Phases of a batch in addition to its steps, timed by the workers."""
+from mgspmv.solvers.run import Outcome, run
 
 
 def run_batch(
@@ -34,8 +31,9 @@ def run_batch(
     keep: Callable[[Sequence[FinishedVector]], None],
     emit: Callable[[Event, int], None],
     on_progress: Progress,
-) -> BatchOutcome:
-    """Iterate all vectors to their ends on the workers of a matrix, bit-identical to a batch in one process.
+) -> tuple[Outcome, int]:
+    """Iterate all vectors to their ends on the workers of a matrix, bit-identical to a batch in one process; return the
+    outcome, and the most vectors in a pass.
 
     Parameters
     ----------
@@ -60,30 +58,43 @@ def run_batch(
         with AttemptWorkers(matrix, spec, BatchWorkerRun, pieces, "pagerank_batch") as workers:
             names, found = map(str, matrix.members), workers.do("connect", "open_links")
             rooms = [(name, *own) for name, own in zip(names, found, strict=True)]
-            chosen = choose_width(task.width, len(queries), rooms)
-            workers.do("start", "start", chosen)
-            started = time.perf_counter()
-            n_ended, events = 0, list[Event]()
+            width = choose_width(task.width, len(queries), rooms)
+            passes = _BatchSupersteps(workers, width, keep)
+            opened = time.perf_counter()
+            outcome = run(passes, lambda event: emit(event, passes.n_ended))
+    outcome.seconds["queue"] = began - queued
+    outcome.seconds["start"] += opened - began
+    return outcome, width
 
-            def hear(reports: Sequence[Report]) -> None:
-                nonlocal n_ended
-                n_ended = reports[0].n_ended
-                for parts in zip(*(report.kept for report in reports), strict=True):
-                    keep(parts)
 
-            for event, _ in Supersteps(workers, sys.maxsize, width=chosen, hear=hear).iterate():
-                events.append(event)
-                emit(event, n_ended)
-            iterated = time.perf_counter()
-            endings, of_workers, taken = zip(*workers.do("collect", "collect"), strict=True)
-            collected = time.perf_counter()
-    seconds = sum_seconds(events) | {phase: max(own[phase] for own in of_workers) for phase in OTHER_PHASES}
-    within = sum(seconds.values()) - seconds["compile"]
-    seconds["schedule"] = max(0.0, iterated - started - within)
-    seconds |= {"queue": began - queued, "start": max(0.0, started - began - seconds["compile"])}
-    seconds["collect"] = collected - iterated
-    memory = join_memory(matrix, taken)
-    return BatchOutcome(endings[0], len(events), chosen, workers.hardware, seconds, memory, transport=matrix.transport)
+class _BatchSupersteps(Supersteps):
+    """Supersteps of a batch, whose workers keep the values of vectors that have ended.
+
+    Parameters
+    ----------
+    width : most vectors in a pass
+    keep : as in `run_batch`
+
+    Attributes
+    ----------
+    n_ended : number of vectors that have ended, as last reported
+    """
+
+    def __init__(self, workers: AttemptWorkers, width: int, keep: Callable[[Sequence[FinishedVector]], None]) -> None:
+        super().__init__(workers, sys.maxsize, width=width)
+        self._keep, self.n_ended = keep, 0
+
+    def _hear(self, reports: Sequence[Report]) -> None:
+        self.n_ended = reports[0].n_ended
+        for parts in zip(*(report.kept for report in reports), strict=True):
+            self._keep(parts)
+
+    def collect(self) -> list[Ending]:
+        endings, of_workers, taken = zip(*self._workers.do("collect", "collect"), strict=True)
+        self.seconds = {phase: max(own[phase] for own in of_workers) for phase in of_workers[0]}
+        self.transport, self.memory = self._workers.matrix.transport, join_memory(self._workers.matrix, taken)
+        own: list[Ending] = endings[0]
+        return own
 
 
 def _check_not_streamed(matrix: DistributedMatrix) -> None:

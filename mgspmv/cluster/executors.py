@@ -6,7 +6,7 @@
                   other their slices. The scheduler handles one task per worker and second.
 
 `AttemptWorkers` begins a `WorkerRun` (`mgspmv.cluster.worker_run`) on each worker and calls its methods in tasks.
-`TaskRounds` and `Supersteps` iterate with these calls, and `run_to_end` of `mgspmv.solvers.pagerank` drives either.
+`TaskRounds` and `Supersteps` iterate with these calls, and `run` of `mgspmv.solvers.run` drives either.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from mgspmv.cluster.worker_run import RankRunSpec, WorkerRun
 from mgspmv.errors import ClusterError, OptionError
 from mgspmv.exchange.peer_comm import Member, RunSpec
 from mgspmv.kernels.select import StepLayout, check_kernel, find_step_layout
-from mgspmv.model import Event, Stability, Status, StepSums
+from mgspmv.model import Event, Status, StepSums
 from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.options import PageRankOptions, RankTask
-from mgspmv.solvers.pagerank import Execution, Loop
+from mgspmv.solvers.pagerank import Loop
+from mgspmv.solvers.run import Execution
 from mgspmv.solvers.steps import Made, Times
 from mgspmv.solvers.topk_certificate import TopkCertificate
 
@@ -215,7 +216,7 @@ class _ClusterExecution(Execution):
         self._asked_s = time.monotonic()
         return None if None in written else [each for own in written for each in own]
 
-    def collect(self) -> np.ndarray:
+    def collect(self) -> Any:
         slices, transports, taken = zip(*self._workers.do("collect", "collect"), strict=True)
         self.transport, self.memory = transports[0], join_memory(self._workers.matrix, taken)
         return np.concatenate(slices)
@@ -248,6 +249,7 @@ class TaskRounds(_ClusterExecution):
                 check_ranks(self._found, loop.mass, loop.balance, members, self._iteration, self._phase)
             self.status = loop.status
             yield event, True
+        self.stability = loop.stability
 
     def measure(self) -> float:
         self._z = np.concatenate(self._workers.do("residual", "rescale"))
@@ -296,24 +298,18 @@ class Supersteps(_ClusterExecution):
     max_iter : maximum number of iterations, including `n_before`
     n_before : number of iterations made before this attempt
     width : number of vectors
-    hear : called with the reports of each superstep
     """
 
-    def __init__(
-        self,
-        workers: AttemptWorkers,
-        max_iter: int,
-        n_before: int = 0,
-        width: int = 1,
-        hear: Callable[[Sequence[Report]], None] = lambda reports: None,
-    ) -> None:
+    def __init__(self, workers: AttemptWorkers, max_iter: int, n_before: int = 0, width: int = 1) -> None:
         super().__init__(workers)
-        self._max_iter, self._n_before = max_iter, n_before
-        self._width, self._hear = width, hear
+        self._max_iter, self._n_before, self._width = max_iter, n_before, width
 
     def start(self) -> None:
         """Connect the workers to each other and make the first z."""
-        self.status = self._workers.do("connect", "start")[0]
+        self.status = self._workers.do("connect", "start", self._width)[0]
+
+    def _hear(self, reports: Sequence[Report]) -> None:
+        """Take the reports of a superstep."""
 
     def iterate(self) -> Iterator[tuple[Event, bool]]:
         made = self._n_before
@@ -332,13 +328,8 @@ class Supersteps(_ClusterExecution):
                 yield event, event is events[-1]
             made += len(events)
             n = min(choose_length(events), self._max_iter - made)
-
-    def find_stability(self) -> Stability | None:
-        """Return the stability of the highest vertices, proved by all workers alike; None if not proved."""
-        if self.status != Status.STABLE:
-            return None
-        found: Stability | None = self._workers.do("collect", "find_stability")[0]
-        return found
+        if self.status == Status.STABLE:  # proved by all workers alike
+            self.stability = self._workers.do("collect", "find_stability")[0]
 
     def measure(self) -> float:
         return float(sum(self._workers.do("residual", "measure")))

@@ -6,7 +6,6 @@ import uuid
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 from weakref import WeakSet
@@ -32,11 +31,10 @@ from mgspmv.exchange.peer_comm import Member
 from mgspmv.kernels.device import get, put
 from mgspmv.kernels.operands import (
     check_form,
-    check_integers,
     check_lazy_product,
     check_shape,
-    check_vectors,
     choose_precision,
+    multiply_checked,
     start_product,
 )
 from mgspmv.model import Progress, Recovery, describe_entries, ignore
@@ -257,21 +255,21 @@ class DistributedMatrix(MatrixProperties):
             return self._multiply_lazy(x, y, ProductOptions(chosen, alpha, beta, kernel, threads, weights))
         is_on_device = _is_cuda(x)
         x, y = (get(array) if _is_cuda(array) else array for array in (x, y))
-        x = check_vectors("x", x, self.shape[1], "columns")
-        chosen = choose_precision(precision, x.dtype, self.info)
-        out = start_product(y, beta, (self.shape[0], *x.shape[1:]), chosen)
-        given = (x, y, alpha, beta, precision)
-        x = permute(np.ascontiguousarray(x, dtype=chosen), self.order)
-        if beta != 0:
-            out = permute(out, self.order)
-        slices = list(pairwise(self.bounds))
-        keys = self.row_block_keys
-        options = ProductOptions(chosen, alpha, beta, kernel, threads, weights)
+
+        def compute(x: np.ndarray, out: np.ndarray, dtype: Literal["float32", "float64"]) -> np.ndarray:
+            return self._multiply_here(x, out, ProductOptions(dtype, alpha, beta, kernel, threads, weights))
+
+        product = multiply_checked(self, x, y, alpha, beta, precision, compute, weights=weights)
+        return put(product) if is_on_device else product
+
+    def _multiply_here(self, x: np.ndarray, out: np.ndarray, options: ProductOptions) -> np.ndarray:
+        """Multiply vectors of this process, which are in the order of the stored rows, into `out`."""
+        slices, keys = list(pairwise(self.bounds)), self.row_block_keys
         with ExitStack() as stack:
             sending = self.cluster.scatter_each([x], self.members, "send x", "mgspmv-multiply")
             [x_sent] = stack.enter_context(sending)
             y_sent: list[Any] = [None] * len(keys)
-            if beta != 0:
+            if options.beta != 0:
                 pieces = [out[a:b] for a, b in slices]
                 sending = self.cluster.scatter_each(pieces, self.members, "send y", "mgspmv-multiply")
                 y_sent = stack.enter_context(sending)
@@ -280,10 +278,7 @@ class DistributedMatrix(MatrixProperties):
             results = self.cluster.settle(futures, self.members, "product")
         for (start, stop), rows in zip(slices, results, strict=True):
             out[start:stop] = rows
-        product = restore(out, self.order)
-        multiply = partial(self.multiply, precision="float64", weights=weights)
-        check_integers(self.info, *given, product, multiply, weights=weights)
-        return put(product) if is_on_device else product
+        return out
 
     def as_linear_operator(
         self,

@@ -22,9 +22,8 @@ from mgspmv.exchange.peer import HaloColumns, cut_again, hold_all
 from mgspmv.exchange.peer_comm import RunSpec
 from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.device import describe_device
-from mgspmv.model import ChangeNorm
-from mgspmv.solvers.norms import Normalization, combine
-from mgspmv.solvers.power import PowerLoop, PowerTask, Products, Step, compile_product
+from mgspmv.model import ChangeNorm, Normalization
+from mgspmv.solvers.power import PowerLoop, PowerTask, Products, Step, combine, compile_product
 from mgspmv.solvers.steps import Times
 
 

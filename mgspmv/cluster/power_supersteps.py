@@ -17,8 +17,8 @@ from mgspmv.cluster.power_run import PowerRunSpec, PowerWorkerRun
 from mgspmv.errors import ClusterError
 from mgspmv.model import Event, Progress
 from mgspmv.order import permute, restore
-from mgspmv.solvers.pagerank import Outcome, run_to_end
 from mgspmv.solvers.power import PowerTask, Step
+from mgspmv.solvers.run import Outcome, run
 
 
 def run_power(
@@ -62,7 +62,7 @@ def run_power(
         ]
         with AttemptWorkers(matrix, spec, PowerWorkerRun, pieces, "power_iteration") as workers:
             entered = time.perf_counter()
-            outcome = run_to_end(Supersteps(workers, task.options.max_iter), None, emit)
+            outcome = run(Supersteps(workers, task.options.max_iter), emit)
     outcome.seconds["queue"] = began - queued
     outcome.seconds["start"] += entered - began
     outcome.memory["planned_bytes"] = [sum(of_worker) for of_worker in zip(*map(list_planned, matrices), strict=True)]

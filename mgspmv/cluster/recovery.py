@@ -34,7 +34,8 @@ from mgspmv.model import Event, Progress, Recovery, ignore
 from mgspmv.solvers.checkpointing import Checkpointer
 from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.options import RankTask
-from mgspmv.solvers.pagerank import Outcome, add_event, find_before, run_to_end, sum_seconds
+from mgspmv.solvers.pagerank import find_before
+from mgspmv.solvers.run import Outcome, add_event, run, sum_seconds
 from mgspmv.solvers.steps import STEPS_AT_ONCE
 
 
@@ -138,7 +139,7 @@ class Recovering:
                 if self.executor == "tasks"
                 else Supersteps(workers, options.max_iter, before.iteration)
             )
-            outcome = run_to_end(driven, options.alpha, self._hear, self.keeper, report, self._end_losses)
+            outcome = run(driven, self._hear, options.alpha, self.keeper, report, self._end_losses)
         outcome.seconds["start"] += entered - began
         return outcome
 

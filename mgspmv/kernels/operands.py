@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from mgspmv.errors import OptionError, ShapeError
 from mgspmv.model import MatrixInfo, check_choice
+from mgspmv.order import permute, restore
+from mgspmv.store.metadata import MatrixProperties
 
 EXACT_LIMIT = 2.0**53
 """Upper bound of the integers that float64 represents exactly."""
@@ -26,6 +29,37 @@ def choose_precision(precision: str | None, x_dtype: np.dtype[Any], info: Matrix
     if precision is None:
         return "float32" if x_dtype == np.float32 and info.dtype in (None, "float32") else "float64"
     return "float32" if precision == "float32" else "float64"
+
+
+def multiply_checked(
+    A: MatrixProperties,
+    x: Any,
+    y: Any,
+    alpha: float,
+    beta: float,
+    precision: str | None,
+    compute: Callable[[np.ndarray, np.ndarray, Literal["float32", "float64"]], np.ndarray],
+    *,
+    weights: bool,
+) -> np.ndarray:
+    """Compute alpha * A @ x + beta * y from the arguments of a user, and check them; see `mgspmv.spmv`.
+
+    Parameters
+    ----------
+    compute : function of x and y, in the order of the stored rows, and their dtype, that returns the product, which it
+        may write into y; y is not read if beta is 0
+    weights : False takes each stored entry as 1
+    """
+    x = check_vectors("x", x, A.shape[1], "columns")
+    dtype = choose_precision(precision, x.dtype, A.info)
+    out = start_product(y, beta, (A.shape[0], *x.shape[1:]), dtype)
+    if beta != 0:
+        out = permute(out, A.order)
+    placed = permute(np.ascontiguousarray(x, dtype=dtype), A.order)
+    product: np.ndarray = restore(compute(placed, out, dtype), A.order)
+    multiply = partial(A.multiply, precision="float64", weights=weights)
+    check_integers(A.info, x, y, alpha, beta, precision, product, multiply, weights=weights)
+    return product
 
 
 def start_product(y: Any, beta: float, shape: tuple[int, ...], dtype: str) -> np.ndarray:

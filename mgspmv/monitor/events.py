@@ -31,11 +31,11 @@ from mgspmv.cluster.publish import TOPIC, pack_events
 from mgspmv.errors import SchedulerNotFoundError, hide_secrets
 from mgspmv.model import Event, Progress, Recovery
 from mgspmv.monitor.plugin import RunsPlugin
-from mgspmv.solvers.batch import BatchOutcome, BatchTask
+from mgspmv.solvers.batch import BatchTask
 from mgspmv.solvers.checkpointing import CheckpointReport
 from mgspmv.solvers.options import RankTask
-from mgspmv.solvers.pagerank import Outcome
 from mgspmv.solvers.power import PowerTask
+from mgspmv.solvers.run import Outcome
 
 TELL_S = 5.0
 """Seconds to wait for the scheduler to accept a message or the plugin."""
@@ -124,7 +124,7 @@ class EventPublisher:
         else:
             self._notify("checkpoint_failed", iteration=kept.iteration, error=kept.error)
 
-    def end(self, status: str, outcome: Outcome | BatchOutcome) -> None:
+    def end(self, status: str, outcome: Outcome) -> None:
         """Publish the end of the run; its start includes the seconds of publishing it."""
         self._flush()
         outcome.seconds["start"] = outcome.seconds.get("start", 0.0) + self.begin_s

@@ -3,6 +3,7 @@ notebook; stdout is never written."""
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections import deque
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 from mgspmv.display.numbers import format_scaled
 from mgspmv.logs import log_call
 from mgspmv.os_errors import translating
-from mgspmv.solvers.eta import RATE_WINDOW, predict_iterations_left
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,6 +54,8 @@ _TITLE: ContextVar[str | None] = ContextVar("_TITLE", default=None)
 
 
 # --- lines -----------------------------------------------------------------------------------------------------------
+RATE_WINDOW = 5
+"""Iterations over which the rate of convergence is measured, so that one outlier does not distort the prediction."""
 
 
 class ProgressLine:
@@ -300,3 +302,22 @@ def _read_end(known: Mapping[str, Any]) -> dict[str, Any]:
     elif change is not None and norm == "l1_per_node":
         change = None if n is None else change * n
     return {"tol": change, "max_iter": known.get("max_iter", 100)}
+
+
+def predict_iterations_left(changes: list[float], tol: float) -> int | None:
+    """Predict how many more iterations bring the change below `tol`, at the rate of `changes`.
+
+    With the rate r = (last / first)^(1 / steps) of `changes` it is the least k with last r^k < tol.
+
+    Returns
+    -------
+    0 when the last change is below `tol`; None when the rate is unknown or the change does not shrink.
+    """
+    last = changes[-1]
+    if last < tol:
+        return 0
+    first, steps = changes[0], len(changes) - 1
+    if steps == 0 or tol <= 0 or not (math.isfinite(first) and last < first):
+        return None
+    rate = math.log(last / first) / steps
+    return math.floor(math.log(tol / last) / rate) + 1

@@ -26,8 +26,8 @@ from mgspmv.kernels.many import WIDTHS, Terms, fit_width, narrow_widths
 from mgspmv.kernels.select import BoundMany
 from mgspmv.model import FIXED_POINT, Event, Status, StepSums
 from mgspmv.solvers.options import Task, check_status
-from mgspmv.solvers.pagerank import bound_error
 from mgspmv.solvers.queries import Query
+from mgspmv.solvers.run import bound_error
 from mgspmv.solvers.steps import Times, bound_mass_rounding, time_step
 
 MEMORY_SHARE = 0.5
@@ -106,26 +106,6 @@ class Ending:
     """|x' - x| of each iteration, in the norm of the run."""
     error_bound_l1: float
     """Bound on ||ranks - exact ranks||_1; infinite where ranks are not finite."""
-
-
-@dataclass(frozen=True, eq=False)
-class BatchOutcome:
-    """Outcome of a batch."""
-
-    endings: list[Ending]
-    """End of each vector, in the order of the vectors."""
-    steps: int
-    """Number of passes over the matrix, each with one step."""
-    width: int
-    """Most vectors in a pass."""
-    hardware: str
-    """Description of the hardware."""
-    seconds: dict[str, float]
-    """Seconds by phase."""
-    memory: dict[str, list[int]]
-    """Bytes by kind, one element per worker; see `Solution.memory`."""
-    transport: str | None = None
-    """Transport of slices between workers: `nccl` or `peer`; None in one process."""
 
 
 class Pass:
@@ -247,6 +227,8 @@ class Batch:
     Attributes
     ----------
     iteration : passes over the matrix with a step in each, so far
+    first_bytes : bytes of the matrix and of the first pass, after `start`
+    seconds : of phases other than products and exchanges
     """
 
     def __init__(
@@ -274,7 +256,8 @@ class Batch:
         self._wide: Pass | None = None
         self._endings: dict[int, Ending] = {}
         self._width, self.iteration = width, 0
-        self.seconds = dict.fromkeys(("compile", "product", "exchange", "enter", "residual", "keep"), 0.0)
+        self.seconds = dict.fromkeys(("compile", "enter", "residual", "keep"), 0.0)
+        self.first_bytes = 0
 
     def start(self) -> None:
         """Compile the kernels and enter the first vectors."""
@@ -285,6 +268,7 @@ class Batch:
             self._n_dangling = sum(int(own[0]) for own in self._panels.gather(np.array([self._n_dangling])))
             self._pass = Pass(self._rows, self._panels, self._width, self._x_dtype)
             self._seat_waiting()
+        self.first_bytes = self.held_bytes
 
     @property
     def status(self) -> Status | None:
@@ -325,8 +309,6 @@ class Batch:
         for seat in self._seats:
             mass[seat.column] = seat.mass
         sums, times = self._pass.step(mass, is_relative=self._options.is_relative)
-        self.seconds["product"] += times.product_s[0]
-        self.seconds["exchange"] += times.exchange_s[0]
         for seat in self._seats:
             own = sums[seat.column]
             seat.mass, seat.is_wrong = own.dangling / FIXED_POINT, seat.is_wrong or own.n_wrong > 0

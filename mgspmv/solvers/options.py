@@ -9,8 +9,7 @@ from numbers import Real
 from typing import get_args
 
 from mgspmv.errors import OptionError
-from mgspmv.model import CHANGE_POINT, ChangeNorm, Precision, Status, StepSums, check_choice
-from mgspmv.solvers.norms import Normalization
+from mgspmv.model import CHANGE_POINT, ChangeNorm, Normalization, Precision, Status, StepSums, check_choice
 
 DEFAULT_TOL = 1e-6
 STABLE_TOL = 1e-10

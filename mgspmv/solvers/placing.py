@@ -8,6 +8,8 @@ from typing import Any, Literal
 import numpy as np
 
 from mgspmv.errors import OptionError
+from mgspmv.kernels.catalogue import Backend
+from mgspmv.kernels.select import choose_backend
 from mgspmv.model import check_choice
 from mgspmv.partition import parse_bytes
 
@@ -68,6 +70,23 @@ class Placement:
     def is_on_cluster(self) -> bool:
         """True if workers of a cluster compute."""
         return self.is_distributed or self.client is not None
+
+    @property
+    def computes(self) -> Backend:
+        """Backend of this process; `cpu` where workers compute.
+
+        Raises
+        ------
+        BackendError, MissingDependencyError : CUDA cannot be used here
+        OptionError : memory of a device is limited, and this process computes on its host
+        """
+        backend = "cpu" if self.is_on_cluster else choose_backend(self.backend)
+        if self.is_limited and backend == "cpu" and not self.is_on_cluster:
+            raise OptionError(
+                "device_memory= and host_memory= limit what a run on CUDA takes, and this process computes on its "
+                "host; leave them out"
+            )
+        return backend
 
     @property
     def is_limited(self) -> bool:

@@ -97,12 +97,15 @@ def _list_vectors(given: Any, n: int, vertex_ids: np.ndarray | None) -> Iterable
     """List the vectors with their labels: each a `_Placed`, an id, None, or an argument of `classify_vector`."""
     if given is None:
         return [(0, None)]
-    if hasattr(given, "tocsr"):
-        return _list_sparse(given, n)
-    if isinstance(given, np.ndarray) and given.ndim == 2:
-        return _list_dense(given, n)
+    if hasattr(given, "tocsr") or (isinstance(given, np.ndarray) and given.ndim == 2):
+        return _list_rows(given, n)
     if isinstance(given, np.ndarray) and given.ndim == 1:
-        return list(enumerate(_list_single(given, n)))
+        if len(given) == n and given.dtype.kind in "biuf":
+            raise OptionError(
+                f"personalization is an array of {n} numbers, which may be one vector by place or {n} vectors of one "
+                "id each; pass it as [None, :] for one vector, or its .tolist() for a vector per id"
+            )
+        return list(enumerate(given.tolist()))
     if isinstance(given, Mapping):
         is_one = bool(given) and all(isinstance(weight, Real) for weight in given.values())
         return [(0, given)] if is_one else list(given.items())
@@ -120,44 +123,20 @@ def _list_vectors(given: Any, n: int, vertex_ids: np.ndarray | None) -> Iterable
     )
 
 
-def _list_single(given: np.ndarray, n: int) -> list[Any]:
-    """List the ids of an array, one vector each."""
-    if len(given) == n and given.dtype.kind in "biuf":
-        raise OptionError(
-            f"personalization is an array of {n} numbers, which may be one vector by place or {n} vectors of one id "
-            "each; pass it as [None, :] for one vector, or its .tolist() for a vector per id"
+def _list_rows(given: Any, n: int) -> Iterable[tuple[int, Any]]:
+    """Yield the vectors of a sparse or dense matrix, one per row."""
+    from scipy.sparse import csr_array
+
+    if given.shape[1] != n:
+        shape = tuple(given.shape)
+        raise ShapeError(
+            f"personalization has shape {shape} but the matrix has {n} vertices; pass shape (n_vectors, {n})"
         )
-    ids: list[Any] = given.tolist()
-    return ids
-
-
-def _list_sparse(given: Any, n: int) -> Iterable[tuple[int, Any]]:
-    _check_columns(given.shape, n)
-    rows = given.tocsr()
-    if not rows.has_canonical_format:
-        rows = rows.copy()
-        rows.sum_duplicates()
+    rows = csr_array(to_float64("personalization", given) if isinstance(given, np.ndarray) else given, copy=True)
+    rows.sum_duplicates()
     for k in range(rows.shape[0]):
         own = slice(rows.indptr[k], rows.indptr[k + 1])
         yield k, _Placed(rows.indices[own].astype(np.int64), to_float64(_name(k), rows.data[own]))
-
-
-def _list_dense(given: np.ndarray, n: int) -> Iterable[tuple[int, Any]]:
-    _check_columns(given.shape, n)
-    for k, row in enumerate(given):
-        yield k, _place_entries(to_float64(_name(k), row))
-
-
-def _place_entries(weights: np.ndarray) -> _Placed:
-    places = np.flatnonzero(weights)
-    return _Placed(places, weights[places])
-
-
-def _check_columns(shape: tuple[int, ...], n: int) -> None:
-    if shape[1] != n:
-        raise ShapeError(
-            f"personalization has shape {tuple(shape)} but the matrix has {n} vertices; pass shape (n_vectors, {n})"
-        )
 
 
 def _list_table(given: Any, n: int, vertex_ids: np.ndarray | None) -> Iterable[tuple[Any, Any]]:
@@ -230,7 +209,8 @@ def _find_entries(name: str, given: Any, n: int, vertex_ids: np.ndarray | None) 
         raise OptionError(f"{name} must be a mapping of ids to weights, ids, or an id, not {given!r}")
     vector = classify_vector(name, given)
     if isinstance(vector, ByPlace):
-        return _place_entries(from_places(name, vector, n))
+        weights = from_places(name, vector, n)
+        return _Placed(np.flatnonzero(weights), weights[weights != 0])
     return _Placed(*locate(name, vector, n, vertex_ids))
 
 

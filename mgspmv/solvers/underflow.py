@@ -8,19 +8,21 @@ their in-flow. Vertices that are reached only through these have rank 0 too, and
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from mgspmv.model import FIXED_POINT, Precision, Underflow
+from mgspmv.model import FIXED_POINT, Precision, Status, Underflow
 from mgspmv.solvers.inputs import RunInputs, read_out_weight
 from mgspmv.solvers.options import PageRankOptions, RankTask
+from mgspmv.solvers.run import Outcome
 from mgspmv.store.metadata import MatrixProperties
 
-OneStep = Callable[[PageRankOptions, RunInputs], np.ndarray]
-"""Function that runs one step with these options and vectors, and returns the (n,) ranks."""
+OneStep = Callable[[RankTask, RunInputs], Outcome]
+"""Function that makes a run of one step with these vectors."""
 
 
 def find_resolution(precision: Precision, n: int, nnz: int, *, on_device: bool) -> float:
@@ -33,6 +35,18 @@ def find_resolution(precision: Precision, n: int, nnz: int, *, on_device: bool) 
     if precision == "float32" and on_device:
         return 2.0**-27 / max(n, nnz)
     return {"exact": 1.0 / FIXED_POINT, "float64": 2.0**-1074, "float32": 2.0**-149}[precision]
+
+
+def add_underflow(
+    A: MatrixProperties, outcome: Outcome, start: RunInputs, task: RankTask, step: OneStep, *, on_device: bool
+) -> Outcome:
+    """Add to the outcome of a run what `find_underflow` finds in its ranks, and the seconds that it takes."""
+    if outcome.status == Status.NON_FINITE:
+        return outcome
+    began = time.perf_counter()
+    found = find_underflow(A, outcome.values, start, task, step, on_device=on_device)
+    outcome.seconds["residual"] += time.perf_counter() - began
+    return replace(outcome, underflow=found)
 
 
 def find_underflow(
@@ -63,8 +77,9 @@ def find_underflow(
     if options.alpha:
         probe = _make_probe(x, start.take_weight(partial(read_out_weight, A.stored, use_weights)), least, resolution)
     if probe is not None:
-        once = PageRankOptions(options.alpha, None, "fixed", 1, options.precision)
-        is_lost |= is_zero & (step(once, replace(start, x=probe.astype(start.x.dtype))) > 0)
+        fixed = PageRankOptions(options.alpha, None, "fixed", 1, options.precision)
+        once = replace(task, options=fixed, threshold=0.0)
+        is_lost |= is_zero & (step(once, replace(start, x=probe.astype(start.x.dtype))).values > 0)
     lost = np.flatnonzero(is_lost)
     if not len(lost):
         return None

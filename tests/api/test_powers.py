@@ -58,7 +58,7 @@ def test_power_method(square):
     assert solution.error_bound_l1 == math.inf
     assert "error" not in repr(solution)
     assert solution.edges_per_s > 0
-    assert set(solution.seconds) == {"load", "product", "exchange", "collect"}
+    assert set(solution.seconds) == {"load", "start", "product", "exchange", "schedule", "collect"}
     assert solution.memory.keys() == {"host_peak_bytes", "held_bytes"}
     assert solution.memory["held_bytes"] == list(solution.events[-1].memory_bytes)
     assert solution.memory["held_bytes"][0] > 12 * own.nnz + 3 * 8 * 40

@@ -163,7 +163,7 @@ def test_the_width_is_what_all_workers_have_room_for(named, in_process, monkeypa
         class Looking(workers):
             def do(self, phase, function, *args, **options):
                 found = super().do(phase, function, *args, **options)
-                if phase == "connect":
+                if function == "open_links":
                     needed.extend(room.needed for _, rooms in found for room in rooms)
                 return found
 
@@ -206,7 +206,7 @@ def test_what_is_refused(named, placed, client, in_process, monkeypatch):
         ("cpu", "limit what a run on CUDA takes, and this process computes on its host"),
         ("cuda", "are for the rows of workers"),
     ):
-        monkeypatch.setattr("mgspmv.api.placing.choose_backend", lambda backend, computes=computes: computes)
+        monkeypatch.setattr("mgspmv.solvers.placing.choose_backend", lambda backend, computes=computes: computes)
         with pytest.raises(OptionError, match=f"device_memory= and host_memory= {message}"):
             mg.pagerank_batch(named.on(host_memory="1GB"), [["v01"]])
     monkeypatch.undo()

@@ -212,7 +212,7 @@ def graph():
 def run(A, place, kind, max_iter, *, resume=False, notify=lambda kept: None):
     """Outcome, and changes of the iterations of this run, on a device or not."""
     options = PageRankOptions(tol=1e-14, max_iter=max_iter)
-    start, block = make_inputs(A.stored, None, options, use_weights=True), A.block("float64")
+    start, block = make_inputs(A, options, use_weights=True), A.block("float64")
     weight, threshold = read_out_weight(A.stored, True), options.threshold(55, A.nnz)
     checkpoints = Checkpoints(place)
     checkpoints.prepare(is_shared=False)

@@ -198,7 +198,7 @@ def test_a_rank_of_a_dangling_vertex_that_is_flipped(graph, monkeypatch):
 def test_on_a_device(monkeypatch):
     A = make_graph(make_arcs())
     options = PageRankOptions()
-    start, weight = make_inputs(A.stored, None, options, use_weights=True), read_out_weight(A.stored, True)
+    start, weight = make_inputs(A, options, use_weights=True), read_out_weight(A.stored, True)
     block = A.block("float64")
     asked = (options, options.threshold(N, A.nnz), lambda event: None)
 

@@ -39,7 +39,7 @@ def graph():
 
 def prepare(A, options, *, use_weights=True, **vectors):
     """Block, start, weights and threshold of a run."""
-    start = make_inputs(A.stored, None, options, **vectors, use_weights=use_weights)
+    start = make_inputs(A, options, **vectors, use_weights=use_weights)
     dtype = None if not use_weights else "float32" if options.precision == "float32" else "float64"
     block = A.block(dtype)
     return block, start, read_out_weight(A.stored, use_weights), options.threshold(*A.shape[:1], A.nnz)
@@ -143,9 +143,9 @@ def test_events_come_for_each_iteration_with_the_seconds_of_the_device(graph, mo
     block, start, weight, threshold = prepare(graph, options := PageRankOptions(norm="fixed", max_iter=33))
     device, heard = PlayedDevice(block), []
     clock = count(step=7.0)  # seconds between two looks at it
-    monkeypatch.setattr(
-        "mgspmv.solvers.pagerank.time", SimpleNamespace(perf_counter=lambda: next(clock), monotonic=time.monotonic)
-    )
+    played = SimpleNamespace(perf_counter=lambda: next(clock), monotonic=time.monotonic)
+    for module in ("pagerank", "run"):
+        monkeypatch.setattr(f"mgspmv.solvers.{module}.time", played)
 
     def emit(event) -> None:
         heard.append((event, device.n_made))
@@ -157,7 +157,7 @@ def test_events_come_for_each_iteration_with_the_seconds_of_the_device(graph, mo
         assert (event.run, event.exchange_s, event.wait_s, event.exchanged_bytes) == ("x", (0.0,), (0.0,), (0,))
         assert event.memory_bytes == (PlayedDevice.nbytes,)
     assert [event.product_s for event, _ in heard] == [(0.5,)] * 33
-    other = dict.fromkeys(("compile", "start", "residual", "collect"), 7)
+    other = {"compile": 7, "start": 14, "residual": 7, "collect": 7}
     assert outcome.seconds == {"product": pytest.approx(16.5), "exchange": 0, "schedule": 0, **other}
 
 

@@ -11,7 +11,8 @@ from mgspmv.kernels.rank_steps import PLAIN_RULES, RankRules, RankSteps, RankVec
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import CHANGE_POINT, FIXED_POINT, CsrBlock, Event, Precision, RowCheck, StepSums
 from mgspmv.solvers.options import PageRankOptions, RankTask
-from mgspmv.solvers.pagerank import Outcome, run_here
+from mgspmv.solvers.pagerank import run_here
+from mgspmv.solvers.run import Outcome
 from mgspmv.solvers.steps import DeviceSteps
 
 

@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from mgspmv.solvers.norms import CHUNK, combine, find_change, find_norm
-from mgspmv.solvers.power import normalize
+from mgspmv.solvers.power import CHUNK, combine, find_change, find_norm, normalize
 
 NORMS = ["l1", "l2", "max"]
 MODES = ["l1", "l1_per_node", "linf", "relative", "fixed"]

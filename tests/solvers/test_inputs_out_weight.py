@@ -7,9 +7,8 @@ import pytest
 
 import mgspmv as mg
 from mgspmv.errors import OptionError
-from mgspmv.solvers.inputs import make_inputs
+from mgspmv.solvers.inputs import make_inputs, make_out_weight
 from mgspmv.solvers.options import PageRankOptions
-from mgspmv.solvers.out_weight import make_out_weight
 from tests.support.played import PlayedDevice, run_played
 
 N = 40
@@ -138,7 +137,7 @@ def test_a_device_has_the_ranks_of_this_process(arcs, graph, use_weights):
     """Weights that are no counts, also of a pattern."""
     weight = (arcs.sum(axis=1) if use_weights else (arcs > 0).sum(axis=1)) * 1.25 + 0.1
     options = PageRankOptions(tol=1e-9)
-    start = make_inputs(graph.stored, None, options, out_weight=weight, use_weights=use_weights, order=graph.order)
+    start = make_inputs(graph, options, out_weight=weight, use_weights=use_weights)
     assert not start.is_counted
     block = graph.block("float64" if use_weights else None)
     device, threshold = PlayedDevice(block), options.threshold(N, graph.nnz)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mgspmv.solvers.eta import predict_iterations_left
+from mgspmv.monitor.progress import predict_iterations_left
 
 
 @pytest.mark.parametrize(
