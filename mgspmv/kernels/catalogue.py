@@ -110,7 +110,7 @@ KERNELS = {
             backends=("cpu",),
             step_backends=("cpu",),
         ),
-        Kernel("csr-serial", "one thread for all rows", backends=("cpu",), step_backends=("cpu",)),
+        Kernel("csr-serial", "csr-rows in one thread", backends=("cpu",), step_backends=("cpu",)),
         Kernel(
             "csr-scalar",
             "CSR, one thread per row",

@@ -222,16 +222,6 @@ class CpuBlock:
         run_parts(self.threads, kernel, self._bounds, *args)
 
 
-class SerialBlock(CpuBlock):
-    """Serial kernels of one block: the textbook product in one thread, a readable reference for the other kernels."""
-
-    def __init__(self, block: CsrBlock, precision: Precision = "float64") -> None:
-        super().__init__(block, precision, threads=1)
-
-    def multiply(self, x: np.ndarray, y: np.ndarray, alpha: float = 1.0, beta: float = 0.0) -> None:
-        multiply_columns(functools.partial(_multiply_serial, *self._csr), x, y, float(alpha), float(beta))
-
-
 class ReferenceBlock(CpuBlock):
     """CPU reference of a CUDA kernel for products, bound to a block; PageRank steps are those of `CpuBlock`.
 
@@ -342,15 +332,6 @@ def _sum_row(indices, data, z, start, stop, zero):
     for k in range(np.uint64(start), np.uint64(stop)):
         total += _contribute(data, k, z[np.uint64(indices[k])], zero)
     return total
-
-
-@compile_kernel
-def _multiply_serial(indptr, indices, data, x, y, alpha, beta):
-    for i in range(len(indptr) - 1):
-        total = 0.0
-        for k in range(indptr[i], indptr[i + 1]):
-            total += x[indices[k]] if data is None else data[k] * x[indices[k]]
-        y[i] = alpha * total if beta == 0 else alpha * total + beta * y[i]
 
 
 @compile_kernel

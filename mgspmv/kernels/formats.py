@@ -173,8 +173,8 @@ def build_coo(block: CsrBlock) -> Coo:
     """Convert a block to COO, which shares the block's columns and values."""
     xp = array_module(block.indptr)
     rows = xp.empty(block.nnz, index_dtype(block.n_rows))
-    for start, stop in _cut_entries(block.nnz):
-        rows[start:stop] = _find_rows(block, start, stop)
+    for piece, found in _each_piece(block):
+        rows[piece] = found
     return Coo(rows, block.indices, block.data)
 
 
@@ -203,10 +203,9 @@ def build_dia(block: CsrBlock, *, dtype: Any = np.float64) -> Dia:
     why = f"they lie on {len(offsets):,} diagonals; use csr-vector, hyb or sell"
     _check_bytes("dia", block, places, places * dtype.itemsize + offsets.nbytes, why)
     data = xp.zeros((len(offsets), block.n_rows), dtype)
-    for start, stop in _cut_entries(block.nnz):
-        rows = _find_rows(block, start, stop)
-        diagonals = xp.searchsorted(offsets, _subtract_rows(block, rows, start, stop))
-        _add(data.reshape(-1), diagonals * block.n_rows + rows, _take_values(block, start, stop, dtype))
+    for piece, rows in _each_piece(block):
+        diagonals = xp.searchsorted(offsets, _subtract_rows(block, rows, piece))
+        _add(data.reshape(-1), diagonals * block.n_rows + rows, _take_values(block, piece, dtype))
     return Dia(offsets, data)
 
 
@@ -262,13 +261,12 @@ def _pad_rows(block: CsrBlock, shape: tuple[int, ...], firsts: Array, stride: in
     xp = array_module(block.indptr)
     indices = xp.full(shape, -1, block.indices.dtype)
     data = None if block.data is None else xp.zeros(shape, block.data.dtype)
-    for start, stop in _cut_entries(block.nnz if indices.size else 0):
-        rows = _find_rows(block, start, stop)
-        places = firsts[rows] + stride * (xp.arange(start, stop) - block.indptr[rows])
+    for piece, rows in _each_piece(block) if indices.size else ():
+        places = firsts[rows] + stride * (xp.arange(piece.start, piece.stop) - block.indptr[rows])
         is_held = places < indices.size
-        xp.put(indices, places[is_held], block.indices[start:stop][is_held], mode="wrap")
+        xp.put(indices, places[is_held], block.indices[piece][is_held], mode="wrap")
         if data is not None and block.data is not None:
-            xp.put(data, places[is_held], block.data[start:stop][is_held], mode="wrap")
+            xp.put(data, places[is_held], block.data[piece][is_held], mode="wrap")
     return indices, data
 
 
@@ -279,14 +277,13 @@ def _take_beyond(block: CsrBlock, width: int) -> Coo:
     taken = xp.empty(nnz, index_dtype(block.n_rows)), xp.empty(nnz, block.indices.dtype)
     data = None if block.data is None else xp.empty(nnz, block.data.dtype)
     begin = 0
-    for start, stop in _cut_entries(block.nnz):
-        rows = _find_rows(block, start, stop)
-        is_beyond = xp.arange(start, stop) - block.indptr[rows] >= width
+    for piece, rows in _each_piece(block):
+        is_beyond = xp.arange(piece.start, piece.stop) - block.indptr[rows] >= width
         end = begin + int(is_beyond.sum())
         taken[0][begin:end] = rows[is_beyond]
-        taken[1][begin:end] = block.indices[start:stop][is_beyond]
+        taken[1][begin:end] = block.indices[piece][is_beyond]
         if data is not None and block.data is not None:
-            data[begin:end] = block.data[start:stop][is_beyond]
+            data[begin:end] = block.data[piece][is_beyond]
         begin = end
     return Coo(*taken, data)
 
@@ -296,15 +293,15 @@ def find_offsets(block: CsrBlock) -> Array:
     xp = array_module(block.indptr)
     least = 1 - block.row_offset - block.n_rows
     has_entry = xp.zeros(max(0, block.n_rows + block.n_cols - 1), bool)
-    for start, stop in _cut_entries(block.nnz):
-        offsets = _subtract_rows(block, _find_rows(block, start, stop), start, stop)
+    for piece, rows in _each_piece(block):
+        offsets = _subtract_rows(block, rows, piece)
         xp.put(has_entry, offsets - least, xp.ones(1, bool), mode="wrap")
     return xp.flatnonzero(has_entry) + least
 
 
-def _subtract_rows(block: CsrBlock, rows: Array, start: int, stop: int) -> Array:
-    """Return column minus row, both global, of entries start .. stop."""
-    return block.indices[start:stop].astype(np.int64) - (rows + block.row_offset)
+def _subtract_rows(block: CsrBlock, rows: Array, piece: slice) -> Array:
+    """Return column minus row, both global, of a piece of the entries."""
+    return block.indices[piece].astype(np.int64) - (rows + block.row_offset)
 
 
 def _sort_windows(lengths: Array) -> Array:
@@ -354,8 +351,8 @@ def _fill_bsr(block: CsrBlock, b: int, n_blocks: int, dtype: Any) -> Bsr:
         counts[first:last] = xp.bincount(blocks // n_columns - first, minlength=last - first)
         indices[begin : begin + len(blocks)] = blocks % n_columns
         places = (begin + xp.searchsorted(blocks, numbers)) * (b * b) + rows % b * b + columns % b
-        entries = int(block.indptr[start]), int(block.indptr[stop])
-        _add(data.reshape(-1), places, _take_values(block, *entries, dtype))
+        piece = slice(int(block.indptr[start]), int(block.indptr[stop]))
+        _add(data.reshape(-1), places, _take_values(block, piece, dtype))
         begin += len(blocks)
     return Bsr(accumulate(counts), indices, data)
 
@@ -368,9 +365,11 @@ def array_module(array: Array) -> Any:
     return sys.modules["cupy"] if type(array).__module__.partition(".")[0] == "cupy" else np
 
 
-def _cut_entries(nnz: int) -> Iterator[tuple[int, int]]:
-    """Cut the entries into pieces of at most PIECE."""
-    return ((start, min(start + PIECE, nnz)) for start in range(0, nnz, PIECE))
+def _each_piece(block: CsrBlock) -> Iterator[tuple[slice, Array]]:
+    """Yield the entries in pieces of at most PIECE, with the local rows of each piece, int64."""
+    for start in range(0, block.nnz, PIECE):
+        stop = min(start + PIECE, block.nnz)
+        yield slice(start, stop), _find_rows(block, start, stop)
 
 
 def cut_pieces(indptr: Any, n_entries: int | None, multiple: int = 1) -> list[int]:
@@ -418,8 +417,8 @@ def _value_dtype(block: CsrBlock, dtype: Any) -> np.dtype[Any]:
     return np.dtype(dtype if block.data is None else block.data.dtype)
 
 
-def _take_values(block: CsrBlock, start: int, stop: int, dtype: Any) -> Array:
-    return array_module(block.indptr).ones(stop - start, dtype) if block.data is None else block.data[start:stop]
+def _take_values(block: CsrBlock, piece: slice, dtype: Any) -> Array:
+    return array_module(block.indptr).ones(piece.stop - piece.start, dtype) if block.data is None else block.data[piece]
 
 
 def to_host(array: Array) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from mgspmv.errors import CapacityError, FormatError, OptionError
 from mgspmv.kernels.catalogue import BACKENDS, KERNELS, SPARSE_KERNELS, Backend
-from mgspmv.kernels.cpu import CpuBlock, ReferenceBlock, SerialBlock
+from mgspmv.kernels.cpu import CpuBlock, ReferenceBlock
 from mgspmv.kernels.cpu_many import CpuMany
 from mgspmv.kernels.device import check_device, has_device, report_full_device
 from mgspmv.kernels.features import find_features, rank_kernels
@@ -72,10 +72,8 @@ def bind_kernel(
         from mgspmv.kernels.cuda import CudaBlock
 
         return CudaBlock(block, precision, "csr-split" if kernel == "auto" else kernel)
-    if kernel in ("auto", "csr-rows"):
-        return CpuBlock(block, precision, threads)
-    if kernel == "csr-serial":
-        return SerialBlock(block, precision)
+    if kernel in ("auto", "csr-rows", "csr-serial"):
+        return CpuBlock(block, precision, 1 if kernel == "csr-serial" else threads)
     return ReferenceBlock(block, precision, KERNELS[kernel])
 
 

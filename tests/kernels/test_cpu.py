@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from mgspmv.kernels import cpu
-from mgspmv.kernels.cpu import SERIAL_NNZ, CpuBlock, SerialBlock
+from mgspmv.kernels.cpu import SERIAL_NNZ, CpuBlock
 from mgspmv.model import CHANGE_POINT, FIXED_POINT, CsrBlock, RowCheck, StepSums
 from tests.support.blocks import make_block, to_scipy
 from tests.support.matrices import HARD, naming
@@ -22,10 +22,6 @@ from tests.support.waiting import HANG_S
 
 FINE, COARSE = 2**62, 2**61
 """Units of ranks and changes, as integers."""
-
-
-KERNELS = {"csr-rows": CpuBlock, "csr-serial": SerialBlock}
-"""Those whose sums are made in float64; the twins of the CUDA kernels are tested in test_reference.py."""
 
 
 def random_block(n_rows, n_cols, nnz, *, data=np.float64, seed=0):
@@ -44,19 +40,18 @@ LARGE = 4 * SERIAL_NNZ
 
 
 @cover_pairs(
-    kernel=KERNELS,
     dtype=[np.float32, np.float64],
     has_values={"values": True, "pattern": False},
     indices=[np.int32, np.int64],
     columns={"1-D": (), "1 column": (1,), "3 columns": (3,)},
 )
-def test_product_of_hard_matrices(kernel, dtype, has_values, indices, columns):
+def test_product_of_hard_matrices(dtype, has_values, indices, columns):
     for name, hard in HARD.items():
         block = make_block(hard, indices=indices, data=dtype if has_values else None)
         rng = np.random.default_rng(3)
         x = rng.standard_normal((block.n_cols, *columns)).astype(dtype)
         y = np.full((block.n_rows, *columns), np.nan, dtype)
-        kernel(block).multiply(x, y)
+        CpuBlock(block).multiply(x, y)
         matrix, wide = to_scipy(block), x.astype(np.float64)
         unit = np.finfo(dtype).eps / 2
         rounding = unit * np.abs(matrix @ wide) + (unit * has_values + block.nnz * 2.0**-53) * (abs(matrix) @ abs(wide))
@@ -64,14 +59,14 @@ def test_product_of_hard_matrices(kernel, dtype, has_values, indices, columns):
         assert (np.abs(y - matrix @ wide) <= rounding).all(), name
 
 
-@cover_pairs(kernel=KERNELS, dtype=[np.float32, np.float64], columns={"1-D": (), "3 columns": (3,)})
-def test_alpha_and_beta(kernel, dtype, columns):
+@cover_pairs(dtype=[np.float32, np.float64], columns={"1-D": (), "3 columns": (3,)})
+def test_alpha_and_beta(dtype, columns):
     for alpha, beta, name in product((1.0, 0.0, -1.5), (0.0, 1.0, -0.25), ("empty rows", "unsorted", "wide", "tall")):
         block = make_block(HARD[name], data=dtype)
         rng = np.random.default_rng(4)
         x, old = (rng.standard_normal((n, *columns)).astype(dtype) for n in (block.n_cols, block.n_rows))
         y = old.copy() if beta else np.full_like(old, np.nan)
-        kernel(block).multiply(x, y, alpha, beta)
+        CpuBlock(block).multiply(x, y, alpha, beta)
         wanted = alpha * (to_scipy(block) @ x.astype(np.float64)) + beta * old.astype(np.float64)
         atol = 1e-15 if dtype == np.float64 else 1e-7
         with naming(name, alpha, beta):
@@ -80,22 +75,20 @@ def test_alpha_and_beta(kernel, dtype, columns):
 
 def test_sums_of_float32_are_made_in_float64():
     block = CsrBlock(0, 3, np.array([0, 3]), np.arange(3, dtype=np.int32), np.array([1e8, 1, -1e8], np.float32))
-    for kernel in KERNELS.values():
-        y = np.empty(1, np.float32)
-        kernel(block).multiply(np.ones(3, np.float32), y)
-        assert y[0] == 1
+    CpuBlock(block).multiply(np.ones(3, np.float32), y := np.empty(1, np.float32))
+    assert y[0] == 1
 
 
 @pytest.mark.parametrize("columns", [(), (3,)], ids=["1-D", "3 columns"])
 @pytest.mark.parametrize("data", [None, np.float32, np.float64], ids=["pattern", "float32", "float64"])
-def test_threads_give_the_same_bits_as_the_serial_product(data, columns):
+def test_threads_give_the_same_bits(data, columns):
     block = random_block(5000, 3000, LARGE, data=data)
     dtype = data or np.float64
     x = np.random.default_rng(6).standard_normal((3000, *columns)).astype(dtype)
     products = []
-    for kernel in (SerialBlock(block), *(CpuBlock(block, threads=t) for t in (1, 2, 3))):
+    for threads in (1, 2, 3):
         y = np.full((5000, *columns), np.nan, dtype)
-        kernel.multiply(x, y)
+        CpuBlock(block, threads=threads).multiply(x, y)
         products.append(y)
     assert CpuBlock(block, threads=3).threads == 3
     for other in products[1:]:

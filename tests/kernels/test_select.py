@@ -11,7 +11,7 @@ from benchmarks.matrices import RECIPES, add_values
 from mgspmv.errors import CapacityError, FormatError, OptionError
 from mgspmv.kernels import select
 from mgspmv.kernels.catalogue import KERNELS
-from mgspmv.kernels.cpu import SERIAL_NNZ, CpuBlock, ReferenceBlock, SerialBlock
+from mgspmv.kernels.cpu import SERIAL_NNZ, CpuBlock, ReferenceBlock
 from mgspmv.kernels.select import LEAST_FLOAT32, bind_kernel, bind_product, check_kernel, find_step_layout
 from mgspmv.model import CsrBlock
 from tests.support.blocks import to_scipy
@@ -24,11 +24,11 @@ REFERENCES = (
 )
 
 
-@pytest.mark.parametrize(("name", "wanted"), [("auto", CpuBlock), ("csr-rows", CpuBlock), ("csr-serial", SerialBlock)])
-def test_kernel_by_name(name, wanted):
-    kernel = bind_kernel(BLOCK, "exact", kernel=name)
-    assert type(kernel) is wanted
-    assert (kernel.block, kernel.precision) == (BLOCK, "exact")
+def test_kernel_by_name():
+    for name, threads in (("auto", 2), ("csr-rows", 2), ("csr-serial", 1)):
+        kernel = bind_kernel(BLOCK, "exact", kernel=name, threads=2)
+        assert type(kernel) is CpuBlock
+        assert (kernel.block, kernel.precision, kernel.threads) == (BLOCK, "exact", threads), name
 
 
 def test_twin_by_name():
