@@ -24,7 +24,7 @@ from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.subgraph import find_table_bytes, write_subgraph
 from mgspmv.store.read import open_store
 from tests.support.pairwise import cover_pairs
-from tests.support.parts import IDS, SMALL, N, cut, list_vertices
+from tests.support.parts import IDS, SMALL, N, cut, find_left, list_vertices, make_table
 from tests.support.shrinking import shrink
 from tests.support.stores import WatchingStore, check_same, make_scipy
 
@@ -69,28 +69,6 @@ def graphs(draw):
     return dtype, arcs, picked, kept, low, options
 
 
-def make_table(arcs, ids, dtype):
-    columns = {"src": [IDS[ids](i) for i, _, _ in arcs], "dst": [IDS[ids](j) for _, j, _ in arcs]}
-    types = [pa.string() if ids == "string" else pa.int64()] * 2
-    if dtype is not None:
-        columns["weight"], types = [w for _, _, w in arcs], [*types, pa.from_numpy_dtype(dtype)]
-    arrays = [pa.array(column, of) for column, of in zip(columns.values(), types, strict=True)]
-    return pa.table(arrays, names=list(columns))
-
-
-def find_left(place, ids, kept, low, picked, *, stays):
-    """The arcs that stay, read by SciPy, in the order of the store."""
-    entries = place.to_scipy().tocoo()
-    numbers = sorted(range(N), key=IDS[ids])
-    left = []
-    for row, col, value in zip(entries.row, entries.col, entries.data, strict=True):
-        source, target = numbers[col], numbers[row]
-        is_inside = (low is None or value >= low) and (kept is None or {source, target} <= kept)
-        if is_inside and ((source, target) in picked) == stays:
-            left.append((source, target, value))
-    return left
-
-
 @pytest.mark.fuzz
 @settings(max_examples=20)
 @given(case=graphs(), ids=st.sampled_from([*IDS]), way=st.sampled_from([*WAYS]), stays=st.booleans())
@@ -104,7 +82,12 @@ def test_a_part_is_what_ingesting_it_makes(small, tmp_path, case, ids, way, stay
     assert (info.has_transpose, info.order or "none") == (options["transpose"], options["order"])
     if options["transpose"]:
         assert (A.T.to_scipy() != A.to_scipy().T).nnz == 0
-    left = find_left(place, ids, kept, low, {*picked}, stays=stays)
+
+    def is_left(source, target, value):
+        is_inside = (low is None or value >= low) and (kept is None or {source, target} <= kept)
+        return is_inside and ((source, target) in picked) == stays
+
+    left = find_left(place, ids, is_left)
     assert info.nnz == len(left)
     if info.order is not None:
         info = mg.reorder(A, method="none").info

@@ -16,6 +16,7 @@ import mgspmv as mg
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.open import open_source
+from tests.support.arrays import read_numbered
 from tests.support.pairwise import cover_pairs
 from tests.support.shrinking import shrink
 
@@ -38,14 +39,7 @@ def library(request):
 
 
 def read(frame, **options):
-    """All entries, numbered, and the layout."""
-    source = FrameSource(frame, **options)
-    batches = list(source.batches())
-    values = None if batches[0].values is None else np.concatenate([b.values for b in batches])
-    layout = source.layout()
-    codes = [np.concatenate([getattr(b, side) for b in batches]) for side in ("rows", "cols")]
-    numbers = codes if layout.positions is None else [layout.positions[c] for c in codes]
-    return *(c.tolist() for c in numbers), values, layout
+    return read_numbered(FrameSource(frame, **options))
 
 
 def make_edges(n_edges):

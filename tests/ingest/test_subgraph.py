@@ -30,7 +30,7 @@ from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.subgraph import check_bounds, find_table_bytes, read_selection, write_subgraph
 from mgspmv.store.read import open_store
 from tests.support.commands import invoke
-from tests.support.parts import IDS, SMALL, N, cut, list_vertices
+from tests.support.parts import IDS, SMALL, N, cut, find_left, list_vertices, make_table
 from tests.support.shrinking import shrink
 from tests.support.stores import check_same, make_scipy
 
@@ -65,30 +65,6 @@ def graphs(draw):
     return ids, dtype, arcs, kept, low, high, options
 
 
-def make_table(arcs, ids, dtype):
-    columns = {"src": [IDS[ids](i) for i, _, _ in arcs], "dst": [IDS[ids](j) for _, j, _ in arcs]}
-    if dtype is not None:
-        columns["weight"] = np.array([w for _, _, w in arcs], dtype)
-    types = {name: pa.string() if ids == "string" else pa.int64() for name in ("src", "dst")}
-    arrays = [pa.array(column, types.get(name)) for name, column in columns.items()]
-    return pa.table(arrays, names=list(columns))
-
-
-def find_left(place, ids, kept, low, high, dtype):
-    """The arcs that stay, read by SciPy, in the order of the store."""
-    entries, names = place.to_scipy().tocoo(), [IDS[ids](k) for k in range(N)]
-    numbers = sorted(range(N), key=names.__getitem__)
-    left = []
-    for row, col, value in zip(entries.row, entries.col, entries.data, strict=True):
-        source, target = numbers[col], numbers[row]
-        low_, high_ = (None if b is None or dtype == "int64" else np.dtype(dtype).type(b) for b in (low, high))
-        low_, high_ = low if dtype == "int64" else low_, high if dtype == "int64" else high_
-        inside = (low is None or value >= low_) and (high is None or value <= high_)
-        if inside and (kept is None or {source, target} <= kept):
-            left.append((source, target, value))
-    return left
-
-
 @pytest.mark.fuzz
 @settings(max_examples=20)  # each makes several stores
 @given(case=graphs(), as_mask=st.booleans())
@@ -103,7 +79,13 @@ def test_a_part_is_what_ingesting_it_makes(small, tmp_path, case, as_mask):
     info = part.info
     assert (info.has_transpose, info.order or "none") == (options["transpose"], options["order"])
     assert info.created is not None
-    left = find_left(place, ids, kept, low, high, dtype)
+    least, most = (b if b is None or dtype == "int64" else np.dtype(dtype).type(b) for b in (low, high))
+
+    def is_left(source, target, value):
+        is_inside = (least is None or value >= least) and (most is None or value <= most)
+        return is_inside and (kept is None or {source, target} <= kept)
+
+    left = find_left(place, ids, is_left)
     assert info.nnz == len(left)
     if info.order is not None:
         info = mg.reorder(part, method="none").info

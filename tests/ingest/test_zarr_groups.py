@@ -26,6 +26,7 @@ from mgspmv.ingest import group_formats, zarr_groups
 from mgspmv.ingest.group_formats import BATCH_ENTRIES
 from mgspmv.ingest.open import GROUP_OPTIONS, open_source
 from mgspmv.ingest.zarr_groups import GroupSource
+from tests.support.arrays import read_entries
 from tests.support.memory import measure_peak
 from tests.support.pairwise import cover_pairs
 from tests.support.stores import make_scipy
@@ -66,14 +67,9 @@ def sort_entries(matrix):
 
 
 def read_batches(source, **options):
-    opened = open_source(source, **options)
-    batches = list(opened.batches())
-    assert batches
-    (is_pattern,) = {b.values is None for b in batches}
-    values = np.concatenate([np.ones(len(b.rows)) if is_pattern else b.values for b in batches])
-    places = tuple(np.concatenate([getattr(b, side) for b in batches]) for side in ("rows", "cols"))
-    layout = opened.layout()
-    return sp.coo_array((values, places), shape=layout.shape), is_pattern, layout
+    rows, cols, values, layout = read_entries(open_source(source, **options))
+    held = np.ones(len(rows)) if values is None else values
+    return sp.coo_array((held, (rows, cols)), shape=layout.shape), values is None, layout
 
 
 def agree(found, wanted):

@@ -97,6 +97,21 @@ def build_matrix(source: Source, options: IngestOptions, report: Progress) -> tu
     return CsrArrays(sorted_source.kind, layout.shape, **own), replace(layout, vertex_ids=vertex_ids)
 
 
+def read_entries(source: Source) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, Layout]:
+    """Rows, columns and values of all entries, and the layout."""
+    batches = list(source.batches())
+    (is_pattern,) = {batch.values is None for batch in batches}
+    rows, cols = (np.concatenate([getattr(batch, side) for batch in batches]) for side in ("rows", "cols"))
+    return rows, cols, None if is_pattern else np.concatenate([batch.values for batch in batches]), source.layout()
+
+
+def read_numbered(source: Source) -> tuple[list[int], list[int], np.ndarray | None, Layout]:
+    """The same with numbers of vertices."""
+    *codes, values, layout = read_entries(source)
+    rows, cols = codes if layout.positions is None else (layout.positions[own] for own in codes)
+    return rows.tolist(), cols.tolist(), values, layout
+
+
 def transpose_arrays(matrix: CsrArrays) -> CsrArrays:
     """The CSR arrays of the transpose, without degrees and ids."""
     n_rows, n_cols = matrix.shape

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 import mgspmv as mg
 
@@ -27,3 +31,20 @@ def cut(store: Any, **options: Any) -> mg.Matrix:
     part = mg.subgraph(store, **options)
     assert mg.verify(part) == []
     return part
+
+
+def make_table(arcs: list[tuple[int, int, float]], ids: str, dtype: Any) -> pa.Table:
+    """Arcs with ids of a kind; with weights if there is a dtype."""
+    type_of_ids = pa.string() if ids == "string" else pa.int64()
+    columns = {
+        name: pa.array([IDS[ids](arc[side]) for arc in arcs], type_of_ids) for side, name in enumerate(("a", "b"))
+    }
+    weights = {} if dtype is None else {"weight": pa.array(np.array([weight for *_, weight in arcs], dtype))}
+    return pa.table(columns | weights)
+
+
+def find_left(place: Any, ids: str, stays: Callable[[int, int, Any], bool]) -> list[tuple[int, int, Any]]:
+    """The arcs that stay, read by SciPy, in the order of the store."""
+    entries, numbers = place.to_scipy().tocoo(), sorted(range(N), key=IDS[ids])
+    arcs = ((numbers[j], numbers[i], value) for i, j, value in zip(*entries.coords, entries.data, strict=True))
+    return [arc for arc in arcs if stays(*arc)]
