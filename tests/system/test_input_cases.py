@@ -56,6 +56,7 @@ class Case:
 ALICE = [("alice", "bob"), ("bob", "carol"), ("carol", "alice")]
 BY_NAME = [(10, 20), (20, 30), (30, 10), (40, 10)]
 HASHTAGS = "#ai,#ml\n#ml,#ai\nbob,#ai\n"
+TAGS = "#python,#code\n#java,#code\nalice,#python\nalice,C#\n"
 CITIES = 'New York,Los Angeles\nLos Angeles,"Washington, DC"\n"Washington, DC",New York\nNew York,New York\n'
 SYM = "% sym unweighted\n% 4 4 4\n1 2\n2 3\n3 4\n1 3\n"
 BIP = "% bip unweighted\n% 4 3 2\n1 1\n1 2\n2 1\n3 2\n"
@@ -79,14 +80,25 @@ CASES = [
         says=("weight: column 3 'weight', 1 .. 3",),
     ),
     Case(
+        "namesheadw.csv",
+        "source,target,weight\nalice,bob,1.5\nbob,carol,2\n",
+        [("alice", "bob", 1.5), ("bob", "carol", 2.0)],
+    ),
+    Case(
         "index-column.csv",
         ",src,dst\n0,10,20\n1,20,30\n2,30,10\n3,40,10\n",
         BY_NAME,
         says=("source: column 2 'src'", "target: column 3 'dst'", "not read: column 1"),
     ),
+    Case(
+        "withindex.csv",
+        ",src,dst\n0,0,1\n1,1,2\n2,2,0\n3,0,2\n4,3,0\n",
+        [(0, 1), (1, 2), (2, 0), (0, 2), (3, 0)],
+    ),
     Case("edge-id.csv", "edge_id,src,dst\n0,10,20\n1,20,30\n2,30,10\n3,40,10\n", BY_NAME),
     Case("ist.csv", "id,source,target\n100,0,1\n101,1,2\n", [(0, 1), (1, 2)]),
     Case("target-source.csv", "target,source\n1,2\n3,2\n", [(2, 1), (2, 3)]),
+    Case("dstsrc.csv", "dst,src\n1,0\n2,0\n", [(0, 1), (0, 2)]),
     Case("wst.csv", "weight,source,target\n5,0,1\n7,1,2\n", [(0, 1, 5.0), (1, 2, 7.0)]),
     Case("r.csv", '"","from","to"\n"1",0,1\n"2",1,2\n', [(0, 1), (1, 2)]),
     Case("hashtags.csv", HASHTAGS, error=("line 1: '#ai,#ml'", 'comment="none"', "comment='#'")),
@@ -94,6 +106,13 @@ CASES = [
         "hashtags.csv",
         HASHTAGS,
         [("#ai", "#ml"), ("#ml", "#ai"), ("bob", "#ai")],
+        {"comment": "none"},
+    ),
+    Case("hash.csv", TAGS, error=("line 1: '#python,#code'", 'comment="none"')),
+    Case(
+        "hash.csv",
+        TAGS,
+        [("#python", "#code"), ("#java", "#code"), ("alice", "#python"), ("alice", "C#")],
         {"comment": "none"},
     ),
     Case(
