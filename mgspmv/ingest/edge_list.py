@@ -73,7 +73,7 @@ class _EdgeListFacts:
         self.listed: dict[str, Any] = {}
         """Provenance of the list of vertices."""
         self.unused_first: str | None = None
-        """First name of the list of vertices if no edge has it, as in `ListedNames`."""
+        """First name of the list of vertices if no edge has it, as in `OccurringNames`."""
 
     @property
     def claims(self) -> dict[str, int]:
@@ -118,7 +118,7 @@ class _EdgeListFacts:
 
         Parameters
         ----------
-        unused_first : as in `ListedNames`
+        unused_first : as in `OccurringNames`
         """
         header = {**self.claims, **({"columns": form.head.names} if form.head.names else {})}
         described = {"format": "edge-list", **describe_files(name, self._files), "header": header}
@@ -220,7 +220,7 @@ class EdgeListSource(FileSource):
                 text, head = self._find_first(begun)
                 form = self._form or self._find_form(head)
                 self.is_undirected = form.head.preamble.is_undirected
-                known = self._n_vertices, self._vertices, self._reading, self._id_room
+                known = self._n_vertices, self._vertices, self._reading, self._id_room, self.name
                 self._made, notes.listed = choose_vertices(form.id_column, *known)
                 chunks = self._read(chain([text], (text for text, _ in begun)))
                 yield from _read_batches(chunks, form, self._made, notes, self._threads or default_threads())

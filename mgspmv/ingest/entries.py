@@ -22,8 +22,7 @@ from numba import njit
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.counts import NO_ENTRIES, EntryCounts, count_entries
 from mgspmv.ingest.external_sort import EntrySorter
-from mgspmv.ingest.names import number_names
-from mgspmv.ingest.numbering import number_ids
+from mgspmv.ingest.numbering import number_ids, number_names
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Layout, Source, symmetrize

@@ -14,7 +14,7 @@ import pyarrow.ipc
 
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.interchange import to_host
-from mgspmv.ingest.names import wrap_numbers
+from mgspmv.ingest.numbering import wrap_numbers
 from mgspmv.ingest.parts import cut_evenly, make_absolute
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget, ScratchFile
 from mgspmv.ingest.tables import BATCH_ROWS, Table, TableSource, find_saved_index, make_empty

@@ -31,7 +31,7 @@ from mgspmv.ingest.counts import EntryCounts
 from mgspmv.ingest.entries import SortedSource, choose_rule, feed_entries, number_entries
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.frames import FrameSource
-from mgspmv.ingest.names import SortedIds, rank_ids
+from mgspmv.ingest.numbering import SortedIds, rank_ids
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.radix_sort import Entries
 from mgspmv.ingest.scratch import FileArray, MemoryBudget
@@ -186,13 +186,14 @@ class Shard:
         layout = part.number(claim)
         self._feed.check(layout)
         self._given.reserve(layout.nbytes)
-        if part.has_known_vertices or claim is not None:
-            self._ids = layout.vertex_ids
-            return OwnIds(layout.shape, None if self._ids is None else _find_type(self._ids), [])
-        if layout.are_ids or layout.names is not None:
+        is_known = part.has_known_vertices or claim is not None
+        if layout.are_ids or layout.names is not None or (is_known and layout.positions is not None):
             make_sorter = partial(self._make_sorter, self.memory // 4)
             self._given.reserve(self.memory // 4)
             self._given, layout = number_entries(self._given, layout, make_sorter, self._folder)
+        if is_known:
+            self._ids = layout.vertex_ids
+            return OwnIds(layout.shape, None if self._ids is None else _find_type(self._ids), [])
         self._positions = layout.positions
         self._ids = np.arange(layout.shape[0]) if layout.vertex_ids is None else layout.vertex_ids
         self._check_ids_fit(len(self._ids))

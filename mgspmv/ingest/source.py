@@ -14,7 +14,7 @@ from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.model import CooBatch, Kind
 
 if TYPE_CHECKING:
-    from mgspmv.ingest.names import SortedIds, SpilledNames  # Numba takes a second to import
+    from mgspmv.ingest.numbering import SortedIds, SpilledNames  # Numba takes a second to import
     from mgspmv.ingest.stored_ids import StoredIds
 
 

@@ -28,8 +28,7 @@ from mgspmv.ingest.edge_mask import (
     number_edges,
 )
 from mgspmv.ingest.local_files import take_name
-from mgspmv.ingest.names import IdWriter
-from mgspmv.ingest.numbering import PIECE_IDS, Ids
+from mgspmv.ingest.numbering import PIECE_IDS, Ids, IdWriter
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.store_writing import describe_matrix, write_matrix
 from mgspmv.ingest.stored import Bounds, RowNumbers, StoredRows

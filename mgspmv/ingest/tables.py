@@ -254,7 +254,7 @@ class TableSource(FileSource):
         self._dtype: str | None = None
         self._are_names = self._check(self._first)
         column = TextColumn("vertex", "string" if self._are_names else "int64")
-        known = self._n_vertices, self._vertices, self._reading, self._id_room
+        known = self._n_vertices, self._vertices, self._reading, self._id_room, self.name
         self._made, self._listed = choose_vertices(column, *known)
 
     def _parse(self, part: _Part) -> tuple[_Part, list[Any], np.ndarray | None]:

@@ -22,8 +22,7 @@ from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest.counts import make_report
 from mgspmv.ingest.entries import SortedSource, shrink, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
-from mgspmv.ingest.names import IdWriter
-from mgspmv.ingest.numbering import PIECE_IDS, Ids, pair_ids
+from mgspmv.ingest.numbering import PIECE_IDS, Ids, IdWriter, pair_ids
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.store_writing import describe_matrix, write_matrix

@@ -9,7 +9,6 @@ import os
 from codecs import BOM_UTF8
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,7 @@ from mgspmv.ingest.columns import TextColumn, count_comments, read_chunks, split
 from mgspmv.ingest.edge_list_head import DEFAULT_READING, StatedForm
 from mgspmv.ingest.headers import has_list_header
 from mgspmv.ingest.lists import find_list_form
-from mgspmv.ingest.name_table import NameTable
-from mgspmv.ingest.names import IdWriter, SortedIds, SpilledNames
+from mgspmv.ingest.numbering import SortedIds, SpilledNames, find_ranks
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Layout
 from mgspmv.ingest.streams import TextLine, TextStream, read_head
@@ -38,12 +36,16 @@ ID_BYTES = 20
 
 NAME_BYTES = 100
 """Approximate bytes per name as a Python string."""
+CODE_BYTES = 8
+"""Bytes per code of a name: its place among the known names, and its number."""
 
 LISTED_BYTES = 32
 """Most bytes per integer of a list of vertices, while the list is sorted and its table made."""
 LISTED_NAME_BYTES, LISTED_COPIES = 128, 4
 """Most bytes per name of a list, and copies of its characters, while the list is sorted and its table made."""
 
+_PENDING_BYTES = 1 << 22
+"""Bytes of names that may wait to be added to the known ones, regardless of how many these are."""
 _ROOM = 2**20
 """Bound of ids that a table may always cover, regardless of the number of edges."""
 _MARKED = 2**27
@@ -120,51 +122,94 @@ class OccurringIntegers:
 
 
 class OccurringNames:
-    """Names that occur in the edges, coded in the order in which they occur.
+    """Names that occur in the edges or in a list of vertices; each batch gives a new code to each of its names.
 
-    Names that do not fit into memory are spilled to a file, and those that occur again get another code.
+    Names that occur again get greater codes, as entries at one place are sorted by codes before they are sorted by
+    numbers. Names that do not fit into memory are spilled to a file.
 
     Parameters
     ----------
     room : memory for names, and the folder of the file
+    listed : Arrow array of the names of a list of vertices, large strings; None if there is no list
+    first : name on the first line of the list, which may be a header; None if it is known to be none
+    name : name of the source in messages
     """
 
-    def __init__(self, room: MemoryBudget = ANY_ROOM) -> None:
-        self._room = room
-        self._codes, self._spilled = NameTable(), SpilledNames(room.folder)
+    def __init__(
+        self, room: MemoryBudget = ANY_ROOM, listed: Any = None, first: str | None = None, name: str = ""
+    ) -> None:
+        self._room, self._listed, self._source = room, listed, name
+        self.unused_first = first
+        """Name on the first line of the list until an edge has it; else None."""
+        self._n_codes, self._spilled = 0, SpilledNames(room.folder)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._known = pa.array([], pa.large_string()) if self._listed is None else self._listed
+        self._batches = list[Any]()
+        """Names of the batches that are not among the known ones yet, by code."""
+        self._places = [np.zeros(0, np.int32)]
+        """Index among the known names of the name of each code before those of `_batches`."""
 
     def encode(self, *columns: Any) -> list[np.ndarray]:
         if self._is_full:
             self._spill()
-        return [self._spilled.n_codes + self._codes.encode(ids) for ids in columns]
+        coded = pa.concat_arrays([ids.cast(pa.large_string()) for ids in columns]).dictionary_encode()
+        names, codes = coded.dictionary, self._n_codes + np.asarray(coded.indices).astype(np.int64)
+        if self.unused_first is not None and pa.compute.index(names, self.unused_first).as_py() >= 0:
+            self.unused_first = None
+        self._batches.append(names)
+        self._n_codes += len(names)
+        if _count_bytes(self._batches) > max(_PENDING_BYTES, self._known.nbytes):
+            self._join_known()
+        return np.split(codes, np.cumsum(list(map(len, columns)))[:-1])
 
     @property
     def _is_full(self) -> bool:
         """True if names take more than the memory."""
-        return self._codes.nbytes + NAME_BYTES * len(self._codes) > self._room.memory
+        n_codes = sum(map(len, (*self._places, *self._batches)))
+        need = int(self._known.nbytes) + NAME_BYTES * len(self._known) + 2 * _count_bytes(self._batches)
+        return need + CODE_BYTES * n_codes > self._room.memory
+
+    def _join_known(self) -> None:
+        """Add the names of the batches to the known ones.
+
+        Raises
+        ------
+        SourceError : one is not in the list of vertices
+        """
+        coded, n_known = pa.chunked_array([self._known, *self._batches]).dictionary_encode(), len(self._known)
+        if coded.num_chunks:
+            self._known, self._batches = coded.chunk(0).dictionary, []
+            self._places.append(np.concatenate([np.asarray(chunk.indices) for chunk in coded.chunks])[n_known:])
+        if self._listed is not None and len(self._known) > len(self._listed):
+            raise SourceError(
+                f"{self._known[len(self._listed)].as_py()!r} is not in the list of vertices; add it there or remove "
+                "its edges",
+                source=self._source,
+            )
+
+    def _rank(self) -> tuple[Any, np.ndarray]:
+        """Return the names, ascending, and the place of the name of each code among them."""
+        self._join_known()
+        order = np.asarray(pa.compute.sort_indices(self._known))
+        return self._known.take(pa.array(order)), find_ranks(order)[np.concatenate(self._places)]
 
     def _spill(self) -> None:
-        """Spill all names to a file.
-
-        Names that occur again get greater codes, as entries at one place are sorted by codes before they are sorted by
-        numbers.
-        """
-        names, codes = self._take_all()
-        self._spilled.add(names, self._spilled.n_codes + codes)
-
-    def _take_all(self) -> tuple[Any, np.ndarray]:
-        """Return the names, ascending, and their codes, and empty the table."""
-        names, self._codes = self._codes.names, NameTable()
-        order = pa.compute.sort_indices(names)
-        return names.take(order), np.asarray(order).astype(np.int64)
+        """Spill all names to a file."""
+        self._spilled.add(*self._rank())
+        self._begin()
 
     def finish(self) -> Layout:
-        if self._spilled.n_codes or self._is_full:
+        if self._spilled.runs or self._is_full:
             self._spill()
             return Layout((0, 0), names=self._spilled)
-        names, codes = self._take_all()
-        vertex_ids = names.to_numpy(zero_copy_only=False)
-        return Layout((len(names),) * 2, vertex_ids, _invert(codes, np.arange(len(names)), len(names)))
+        names, positions = self._rank()
+        return Layout((len(names),) * 2, names.to_numpy(zero_copy_only=False), positions)
+
+
+def _count_bytes(names: list[Any]) -> int:
+    return sum(own.nbytes for own in names)
 
 
 class ListedIntegers:
@@ -189,40 +234,10 @@ class ListedIntegers:
         return Layout((len(self._ids),) * 2, None if are_numbers(self._ids) else self._ids)
 
 
-class ListedNames:
-    """Names of a list of vertices.
-
-    Parameters
-    ----------
-    names : Arrow array of large strings, ascending
-    folder : folder of a file of names, from which the store's ids are written; None for the system's temporary folder
-    first : name on the first line
-    """
-
-    def __init__(self, names: Any, folder: Path | None = None, first: str | None = None) -> None:
-        self.unused_first = first
-        """Name on the first line until an edge has it, as it may be a header; else None."""
-        self._codes, writer = NameTable(), IdWriter(folder, np.dtype(object))
-        self._codes.encode(names)
-        writer.append(names)
-        self._names = writer.finish()
-
-    def encode(self, *columns: Any) -> list[np.ndarray]:
-        if self.unused_first is not None:
-            sought = pa.array([self.unused_first], pa.string())
-            if any(pa.compute.any(pa.compute.is_in(ids, value_set=sought)).as_py() for ids in columns):
-                self.unused_first = None
-        codes = map(self._codes.encode, columns)  # a code beyond the list aborts the ingest
-        return [np.where(own < len(self._names), own, UNKNOWN) for own in codes]
-
-    def finish(self) -> Layout:
-        return Layout((len(self._names),) * 2, self._names)
-
-
-Vertices = NumberedVertices | OccurringIntegers | OccurringNames | ListedIntegers | ListedNames
+Vertices = NumberedVertices | OccurringIntegers | OccurringNames | ListedIntegers
 """Mapping from ids to codes (`encode`, batches in their order), and from codes to numbers (`finish`).
 
-Equal ids in a batch have one code, and ids of no vertex have `UNKNOWN`.
+Equal ids in a batch have one code, and integers of no vertex have `UNKNOWN`.
 """
 
 
@@ -233,8 +248,8 @@ def _mark(ids: Any, seen: Any) -> None:
 
 
 def find_unknown(vertices: Vertices, codes: np.ndarray) -> int | None:
-    """Return the index of the first id that is not in the list of vertices; None if all are, or without a list."""
-    if not isinstance(vertices, ListedIntegers | ListedNames):
+    """Return the index of the first integer that is not in the list of vertices; None if all are, or without a list."""
+    if not isinstance(vertices, ListedIntegers):
         return None
     unknown = np.flatnonzero(codes == UNKNOWN)
     return int(unknown[0]) if len(unknown) else None
@@ -257,7 +272,8 @@ def read_vertices(
     reading: StatedForm = DEFAULT_READING,
     room: MemoryBudget = ANY_ROOM,
     is_vertex: Callable[[str], bool] | None = None,
-) -> tuple[ListedIntegers | ListedNames, dict[str, Any]]:
+    edges: str = "",
+) -> tuple[ListedIntegers | OccurringNames, dict[str, Any]]:
     """Read a list of vertices: one per line, its id in the first column or in the one that a header names.
 
     A line of names that has no tab is one id, blanks included; a quoted id may hold any character.
@@ -269,6 +285,7 @@ def read_vertices(
     reading : the user's options for delimiter and comments
     room : memory for the list
     is_vertex : function that returns whether a name is known to be an id
+    edges : name of the source of the edges, for messages about names that are not in the list
 
     Returns
     -------
@@ -289,7 +306,9 @@ def read_vertices(
             _check_room(need, text, room)
         if not any(map(len, ids)):
             raise SourceError("the list of vertices is empty; expected one id per line", source=text.name)
-        return _list_vertices(ids, text.name, room.folder, has_header=has_header), text.provenance()
+        if isinstance(ids[0], np.ndarray):
+            return _list_integers(ids, text.name), text.provenance()
+        return _list_names(ids, text.name, room, edges, has_header=has_header), text.provenance()
 
 
 def choose_vertices(
@@ -298,13 +317,19 @@ def choose_vertices(
     path: str | os.PathLike[str] | None,
     reading: StatedForm,
     id_room: MemoryBudget,
+    edges: str,
 ) -> tuple[Vertices, dict[str, Any]]:
-    """Choose the mapping from ids to numbers; return it with the provenance of the list of vertices, if any."""
+    """Choose the mapping from ids to numbers; return it with the provenance of the list of vertices, if any.
+
+    Parameters
+    ----------
+    edges : name of the source of the edges, for messages
+    """
     if n_vertices is not None:
         return NumberedVertices(n_vertices), {}
     if path is not None:
         column = replace(id_column, name="vertex")
-        vertices, provenance = read_vertices(path, column, reading, id_room)
+        vertices, provenance = read_vertices(path, column, reading, id_room, edges=edges)
         return vertices, {"vertices": provenance}
     return (OccurringNames(id_room) if id_column.dtype == "string" else OccurringIntegers(id_room)), {}
 
@@ -328,23 +353,26 @@ def _check_room(need: int, text: TextStream, room: MemoryBudget) -> None:
     )
 
 
-def _list_vertices(
-    columns: list[Any], source: str, folder: Path | None, *, has_header: bool = True
-) -> ListedIntegers | ListedNames:
+def _list_integers(columns: list[np.ndarray], source: str) -> ListedIntegers:
     """Return the vertices of a list, given in parts, which are released."""
-    if isinstance(columns[0], np.ndarray):
-        ids = np.concatenate(columns)
-        columns.clear()
-        ids.sort()
-        _raise_repeated(ids[1:][ids[1:] == ids[:-1]].tolist(), source)
-        return ListedIntegers(ids)
+    ids = np.concatenate(columns)
+    columns.clear()
+    ids.sort()
+    _raise_repeated(ids[1:][ids[1:] == ids[:-1]].tolist(), source)
+    return ListedIntegers(ids)
+
+
+def _list_names(
+    columns: list[Any], source: str, room: MemoryBudget, edges: str = "", *, has_header: bool = True
+) -> OccurringNames:
+    """Return the vertices of a list, given in parts, which are released."""
     names = pa.concat_arrays(columns)
     first_name = None if has_header else names[0].as_py()
     columns.clear()
     names = names.take(pa.compute.sort_indices(names))
     repeated = names.slice(1).filter(pa.compute.equal(names.slice(1), names.slice(0, len(names) - 1)))
     _raise_repeated(repeated.slice(0, 1).to_pylist(), source)
-    return ListedNames(names, folder, first_name)
+    return OccurringNames(room, names, first_name, edges)
 
 
 def _raise_repeated(repeated: list[Any], source: str) -> None:

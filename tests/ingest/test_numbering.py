@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import mgspmv as mg
+from mgspmv.errors import SourceError
+from mgspmv.ingest import vertices
+from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.entries import sort_source
 from mgspmv.ingest.external_sort import EntrySorter
-from mgspmv.ingest.numbering import number_ids
+from mgspmv.ingest.numbering import SpilledNames, number_ids, number_names, rank_ids
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.scratch import MemoryBudget
+from mgspmv.ingest.store_writing import store_source
+from mgspmv.ingest.vertices import OccurringNames
 from mgspmv.model import CooBatch, IngestOptions
 from mgspmv.store.read import open_store
 from tests.support.pairwise import cover_pairs
@@ -26,9 +33,7 @@ PLENTY = 1 << 40
 def small(monkeypatch):
     """Buckets, groups and pieces of which a few entries make many."""
     sorter = {"N_BUCKETS": 4, "GROUPED_ENTRIES": 20, "BLOCK_ENTRIES": 7, "BLOCK_ROWS": 8}
-    shrink(
-        monkeypatch, ingest__external_sort=sorter, ingest__numbering={"PIECE_IDS": 8}, ingest__names={"PAGE_NAMES": 8}
-    )
+    shrink(monkeypatch, ingest__external_sort=sorter, ingest__numbering={"PIECE_IDS": 8, "PAGE_NAMES": 8})
 
 
 def check(rows, cols, memory, threads=2):
@@ -131,3 +136,135 @@ def test_ids_and_an_order(tmp_path, order):
     mg.ingest(tmp_path / "a.txt", tmp_path / "a.zarr", order=order)
     assert (open_store(tmp_path / "a.zarr").read_array("vertex_ids") % (1 << 55) == 0).all()
     assert mg.verify(tmp_path / "a.zarr") == []
+
+
+# --- names -----------------------------------------------------------------------------------------------------------
+
+any_names = st.lists(st.text(max_size=3), unique=True)
+
+
+@pytest.fixture
+def small_pages(small, monkeypatch):
+    shrink(monkeypatch, ingest__numbering={"PAGE_NAMES": 3, "MERGED_PAGES": 2})
+
+
+@given(st.lists(st.one_of(any_names, st.lists(st.text("a\0é", max_size=20), unique=True)), max_size=5))
+def test_runs_are_merged(small_pages, runs):
+    spilled, codes = SpilledNames(None), []
+    for names in runs:
+        places = np.random.default_rng(1).integers(0, max(1, len(names)), 2 * len(names))
+        spilled.add(pa.array(sorted(names), pa.string()), places)
+        codes += [sorted(names)[place] for place in places]
+    assert [spilled.find(code) for code in range(len(codes))] == codes
+    merged, of_runs = [], [[] for _ in runs]
+    for names, parts in spilled.merge():
+        for own, places in zip(of_runs, parts, strict=True):
+            own += (len(merged) + places).tolist()
+        merged += names.to_pylist()
+    assert merged == sorted({name for names in runs for name in names})
+    assert [[merged[place] for place in own] for own in of_runs] == [sorted(names) for names in runs]
+    spilled.close()
+
+
+@pytest.mark.parametrize(("memory", "threads"), [(PLENTY, 1), (10_000, 3)])
+def test_entries_are_numbered(small_pages, memory, threads):
+    rng = np.random.default_rng(1)
+    names = [f"v{k}" for k in (rng.random((2, 900)) ** 2 * 200).astype(int).ravel()]
+    numbering = OccurringNames(MemoryBudget(8000))
+    with EntrySorter(memory, threads) as held:
+        for k in range(0, 900, 30):
+            rows, cols = numbering.encode(pa.array(names[k : k + 30]), pa.array(names[900 + k : 930 + k]))
+            held.add(CooBatch(rows, cols, np.arange(k, k + 30)))
+        spilled = numbering.finish().names
+        assert len(spilled.runs) > 3
+        numbered, known = number_names(held, spilled, lambda: EntrySorter(memory, threads), None)
+        assert known[:].tolist() == sorted(set(names))
+        with numbered:
+            blocks = list(numbered.blocks((len(known), len(known))))
+    found = []
+    for b in blocks:
+        rows = b.row_offset + np.repeat(np.arange(b.n_rows), np.diff(b.indptr))
+        found += zip(known[:][rows], known[:][b.indices], b.data.tolist(), strict=True)
+    assert found == sorted(zip(names[:900], names[900:], range(900), strict=True))
+    known.close()
+
+
+def test_equal_names_in_one_batch_have_one_code(small_pages):
+    """Also where the batch fills the memory, or self loops would not be found."""
+    numbering = OccurringNames(MemoryBudget(1))
+    for k in range(5):
+        rows, cols = numbering.encode(pa.array([f"a{k}", "b"]), pa.array([f"a{k}", "b"]))
+        assert rows.tolist() == cols.tolist()
+        assert sorted(rows.tolist()) == [2 * k, 2 * k + 1]
+
+
+@pytest.mark.parametrize(
+    ("suffix", "kind", "memory"), [("txt", "graph", 1 << 17), ("parquet", "matrix", 1 << 17), ("txt", "matrix", PLENTY)]
+)
+def test_the_store_is_that_of_names_in_memory(small_pages, tmp_path, suffix, kind, memory):
+    rng = np.random.default_rng(2)
+    ends = [f"vertex {k}" for k in (rng.random((2, 2000)) ** 2 * 900).astype(int).ravel()]
+    table = pa.table({"src": ends[:2000], "dst": ends[2000:], "weight": rng.integers(1, 9, 2000)})
+    if suffix == "txt":
+        (tmp_path / "e.txt").write_text(
+            "".join(f"{a}\t{b}\t{w}\n" for a, b, w in zip(*table.to_pydict().values(), strict=True))
+        )
+    else:
+        pa.parquet.write_table(table, tmp_path / "e.parquet")
+    options = IngestOptions(kind=kind, dtype="float64", self_loops="drop", symmetrize=True)
+    wanted = mg.ingest(tmp_path / f"e.{suffix}", tmp_path / "a.zarr", **{**vars(options), "order": "none"}).info
+    source = open_source(tmp_path / f"e.{suffix}", id_room=MemoryBudget(1 << 15))
+    room = MemoryBudget(memory, 2, None)
+    store_source(source, tmp_path / "b.zarr", options, lambda p: p, lambda *_: None, room, base=None)
+    found = open_store(tmp_path / "b.zarr")
+    assert found.info.digest == wanted.digest
+    assert found.info.vertex_ids == "string"
+    assert mg.verify(tmp_path / "b.zarr") == []
+
+
+@pytest.mark.parametrize("memory", [1, PLENTY])
+def test_listed_names_are_vertices_whatever_the_memory(small_pages, tmp_path, monkeypatch, memory):
+    (tmp_path / "e.txt").write_text("".join(f"v{k % 7} v{k % 5}\n" for k in range(50)))
+    names = [f"v{k}" for k in (8, 3, 0, 1, 2, 4, 5, 6)]
+    (tmp_path / "e.v").write_text("\n".join(names))
+    own = {"batch_bytes": 20, "id_room": MemoryBudget(memory), "vertices": tmp_path / "e.v"}
+    monkeypatch.setattr(vertices, "_check_room", lambda *_: None)
+    with sort_source(EdgeListSource(tmp_path / "e.txt", **own), IngestOptions(), lambda *_: None) as found:
+        assert found.vertex_ids[:].tolist() == sorted(names)
+        assert found.layout.shape == (8, 8)
+        assert sum(block.nnz for block in found.blocks()) == 35
+    (tmp_path / "e.v").write_text("\n".join(names[:-1]))
+    with (
+        pytest.raises(SourceError, match=r"e.txt: 'v6' is not in the list of vertices; add it there or remove its"),
+        sort_source(EdgeListSource(tmp_path / "e.txt", **own), IngestOptions(), lambda *_: None),
+    ):
+        pass
+
+
+def test_messages_name_them(small_pages, tmp_path):
+    (tmp_path / "e.txt").write_text("a b\nb c\nc c\na b\n")
+    for options, message in (
+        ({"self_loops": "error"}, "vertex c has a self loop"),
+        ({"duplicates": "error", "kind": "matrix"}, r"the entry \(a, b\) occurs more than once"),
+    ):
+        source = EdgeListSource(tmp_path / "e.txt", batch_bytes=4, id_room=MemoryBudget(1))
+        room, given = MemoryBudget(PLENTY, 2, None), IngestOptions(**options)
+        with pytest.raises(SourceError, match=message):
+            store_source(source, tmp_path / "a.zarr", given, lambda p: p, lambda *_: None, room, base=None)
+    assert not (tmp_path / "a.zarr").exists()
+
+
+def test_integers_are_ranked():
+    for spread in (1, 3, 1000, 2**50):
+        ids = np.random.default_rng(5).integers(-50, 50, 300) * spread
+        own, places = rank_ids(pa.array(ids))
+        wanted, where = np.unique(ids, return_inverse=True)
+        assert own.to_pylist() == wanted.tolist(), spread
+        assert places.tolist() == where.tolist(), spread
+
+
+def test_names_are_ranked_in_the_order_of_their_characters():
+    names = ["b", "ä", "a", "", "b", "𝄞", "\ue000", "a"]
+    own, places = rank_ids(pa.array(names, pa.large_string()))
+    assert own.to_pylist() == sorted(set(names))
+    assert [own[k].as_py() for k in places] == names

@@ -19,10 +19,10 @@ from mgspmv.ingest.columns import TextColumn
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.edge_list_head import StatedForm
 from mgspmv.ingest.entries import sort_source
-from mgspmv.ingest.scratch import MemoryBudget
+from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.streams import TextStream
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
-from mgspmv.ingest.vertices import UNKNOWN, ListedIntegers, _list_vertices, read_vertices
+from mgspmv.ingest.vertices import UNKNOWN, ListedIntegers, _list_integers, _list_names, read_vertices
 from mgspmv.model import IngestOptions
 from tests.support.memory import measure_peak
 
@@ -84,7 +84,7 @@ def test_refused_lists(tmp_path, text, column, message):
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_a_list_of_many_chunks_is_read_by_several_threads(tmp_path, monkeypatch, are_names, suffix):
     monkeypatch.setattr(TextStream.__init__, "__defaults__", (1000, 1))
-    monkeypatch.setattr(sys.modules["mgspmv.ingest.names"], "PAGE_NAMES", 100)
+    monkeypatch.setattr(sys.modules["mgspmv.ingest.numbering"], "PAGE_NAMES", 100)
     numbers = np.random.default_rng(0).permutation(20_000) * 7
     ids = [f"é{k}" for k in numbers] if are_names else numbers.tolist()
     path, text = tmp_path / f"a.v{suffix}", "".join(f"{each}\tx\n" for each in ids).encode()
@@ -92,7 +92,8 @@ def test_a_list_of_many_chunks_is_read_by_several_threads(tmp_path, monkeypatch,
     column = NAME if are_names else INT
     listed, provenance = read_vertices(path, column, StatedForm(), MemoryBudget(threads=3))
     assert listed.finish().vertex_ids[:].tolist() == sorted(ids)
-    assert listed.encode(pa.array(sorted(ids)) if are_names else np.sort(numbers))[0].tolist() == list(range(20_000))
+    codes = listed.encode(pa.array(sorted(ids)) if are_names else np.sort(numbers))[0]
+    assert (listed.finish().positions[codes] if are_names else codes).tolist() == list(range(20_000))
     assert provenance["bytes"] == path.stat().st_size
     text += text[: text.index(b"\n") + 1]
     path.write_bytes(gzip.compress(text) if suffix else text)
@@ -137,14 +138,19 @@ def write_pipe(path, text):
 
 
 @pytest.mark.parametrize("kind", LISTS)
-def test_a_list_takes_no_more_than_is_counted(tmp_path, kind):
+def test_a_list_takes_no_more_than_is_counted(kind):
     """Beside the text on its way."""
     ids = LISTS[kind][1]
     columns = [np.array(list(map(int, ids)))] if kind == "integers" else [pa.array(ids, pa.large_string())]
     counted = sum(vertices._estimate_bytes(own) for own in columns)
     held = columns[0].nbytes
-    _list_vertices(list(columns), "", tmp_path)
-    measured = held + measure_peak(lambda: _list_vertices(list(columns), "", tmp_path))
+
+    def read():
+        make = _list_integers(list(columns), "") if kind == "integers" else _list_names(list(columns), "", ANY_ROOM)
+        make.finish()
+
+    read()
+    measured = held + measure_peak(read)
     peak = measured + (2 * held if kind == "names" else 0)  # Arrow's, which is not traced: joined, and sorted
     assert peak <= counted + (5 << 20) <= 4 * peak, f"counted {counted}, measured {peak}"
 
