@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mgspmv.store.read import StoredMatrix
 
 CHUNKS_HELD = 4
-"""Number of chunks of ids in memory, the most recently read ones."""
+"""Number of chunks of ids in memory while single ids are looked up."""
 NEAR_NAMES = 1 << 9
 """Number of names before and after an unknown name that are searched for a similar one."""
 UNKNOWN = -1
@@ -30,15 +30,35 @@ _MOST = (1 << 63) - 1
 class VertexLookup:
     """Lookup of vertices in a stored matrix, whose ids ascend: chunks of ids are read on demand.
 
+    It is sliced like an array of the ids, if the vertices have ids.
+
     Parameters
     ----------
     stored : a matrix, not a transpose
+    chunks_held : number of chunks of ids in memory, the most recently read ones
     """
 
-    def __init__(self, stored: StoredMatrix) -> None:
+    def __init__(self, stored: StoredMatrix, chunks_held: int = CHUNKS_HELD) -> None:
         self._stored, self._n, self._kind = stored, stored.info.shape[0], stored.info.vertex_ids
         self._n_in_chunk = CHUNK_ELEMENTS
-        self._read_chunk: Callable[[int], np.ndarray] = lru_cache(CHUNKS_HELD)(self._read)
+        self._read_chunk: Callable[[int], np.ndarray] = lru_cache(chunks_held)(self._read)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the ids: int64, or object for strings."""
+        return np.dtype(object if self._kind == "string" else np.int64)
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __getitem__(self, which: int | slice) -> Any:
+        if not isinstance(which, slice):
+            return self.read([range(self._n)[which]])[0]
+        start, stop, _ = which.indices(self._n)
+        size, parts = self._n_in_chunk, [np.zeros(0, self.dtype)]
+        for chunk in range(start // size, -(-stop // size)):
+            parts.append(self._read_chunk(chunk)[max(0, start - chunk * size) : max(0, stop - chunk * size)])
+        return np.concatenate(parts)
 
     def find(self, ids: Sequence[Any] | np.ndarray, name: str = "ids") -> np.ndarray:
         """Return the numbers of ids, `UNKNOWN` for ids that no vertex has.
@@ -141,6 +161,11 @@ class VertexLookup:
     def _read(self, chunk: int) -> np.ndarray:
         start = chunk * CHUNK_ELEMENTS
         return self._stored.read_array("vertex_ids", start, min(start + CHUNK_ELEMENTS, self._n), threads=1)
+
+
+def open_ids(stored: StoredMatrix) -> VertexLookup | None:
+    """Return the ids of a stored matrix, of which one chunk is in memory at a time; None if they are 0..n-1."""
+    return None if stored.info.vertex_ids is None else VertexLookup(stored, 1)
 
 
 class ArrayLookup(VertexLookup):

@@ -15,7 +15,7 @@ from mgspmv.model import CooBatch, Kind
 
 if TYPE_CHECKING:
     from mgspmv.ingest.numbering import SortedIds, SpilledNames  # Numba takes a second to import
-    from mgspmv.ingest.stored_ids import StoredIds
+    from mgspmv.lookup import VertexLookup
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Layout:
 
     shape: tuple[int, int]
     """Rows and columns of the source's matrix; (n, n) vertices of a graph."""
-    vertex_ids: np.ndarray | SortedIds | StoredIds | None = None
+    vertex_ids: np.ndarray | SortedIds | VertexLookup | None = None
     """(n,) ascending ids in the source, int64 or strings (object); None if they are 0..n-1."""
     positions: np.ndarray | None = None
     """(n_codes,) number of the vertex of each code in the batches; None if codes are already numbers."""

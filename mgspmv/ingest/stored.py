@@ -9,11 +9,10 @@ from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.source import Layout, Source
-from mgspmv.ingest.stored_ids import StoredIds
+from mgspmv.lookup import open_ids
 from mgspmv.model import CooBatch, CsrBlock, Duplicates, Kind, MatrixInfo, default_threads, index_dtype
 from mgspmv.order import list_rows
 from mgspmv.store.chunks import CHUNK_ELEMENTS
@@ -73,8 +72,16 @@ class EdgeSet:
 
     def select(self, block: CsrBlock) -> np.ndarray:
         """Return which entries of a block are kept, (nnz,) bool; thread-safe."""
-        is_listed = np.zeros(block.nnz, bool)
-        _mark(block.row_offset, block.indptr, block.indices, self.rows, self.cols, is_listed, self.is_found)
+        width = max(block.n_cols, 1 + int(self.cols.max(initial=0)))  # columns may be those of unknown vertices
+        keys = (list_rows(block) - block.row_offset) * width + block.indices
+        own = (self.rows.astype(np.int64) - block.row_offset) * width + self.cols
+        first, last = (np.searchsorted(keys, own, side) for side in ("left", "right"))
+        is_found = first < last
+        self.is_found[is_found] = True
+        steps = np.zeros(block.nnz + 1, np.int8)
+        steps[first[is_found]] += 1
+        steps[last[is_found]] -= 1
+        is_listed: np.ndarray = np.cumsum(steps[:-1], dtype=np.int8) > 0
         return is_listed if self.are_staying else ~is_listed
 
 
@@ -103,8 +110,7 @@ class StoredRows:
     ) -> None:
         info = stored.info
         if numbers is None:
-            ids = None if info.vertex_ids is None else StoredIds(stored)
-            numbers = RowNumbers(info.shape, ids, stored.read_order(threads), None)
+            numbers = RowNumbers(info.shape, open_ids(stored), stored.read_order(threads), None)
         self.kind: Kind = info.kind
         self.rule: Duplicates = info.duplicates
         self.name = info.url
@@ -153,14 +159,18 @@ class StoredRows:
         if not is_kept.any() or (edges is not None and edges.are_staying and not len(edges.rows)):
             return None
         block = read_entries(self._stored, entries)
-        stays = None if edges is None else edges.select(block)
-        columns = np.empty(block.nnz, index_dtype(self.shape[1]))
-        values = None if block.data is None else np.empty(block.nnz, block.data.dtype)
-        ends = np.zeros(int(np.count_nonzero(is_kept)) + 1, np.int64)
-        n = _drop(block.indptr, block.indices, block.data, is_kept, places, self._bounds, stays, ends, columns, values)
-        if not n:
+        rows = list_rows(block) - row
+        columns, stays = block.indices if places is None else places[block.indices], is_kept[rows]
+        stays &= columns >= 0
+        if self._bounds is not None:
+            stays &= (block.data >= self._bounds[0]) & (block.data <= self._bounds[1])  # type: ignore[operator]
+        if edges is not None:
+            stays &= edges.select(block)
+        if not stays.any():
             return None
-        kept = columns[:n].copy(), None if values is None else values[:n].copy()
+        lengths = np.bincount(rows[stays], minlength=len(own))[is_kept]
+        kept = columns[stays].astype(index_dtype(self.shape[1])), None if block.data is None else block.data[stays]
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         return CsrBlock(int(own[np.argmax(is_kept)]), self.shape[1], ends, *kept)
 
 
@@ -244,44 +254,3 @@ def read_entries(stored: StoredMatrix, entries: tuple[int, np.ndarray]) -> CsrBl
     indices = stored.read_array("indices", start, stop, threads=1)
     values = None if stored.info.is_pattern else stored.read_array("data", start, stop, threads=1)
     return CsrBlock(row, stored.info.shape[1], bounds - start, indices, values)
-
-
-@njit(nogil=True, cache=True)
-def _drop(indptr, indices, data, is_kept, places, limits, stays, ends, columns, values):
-    """Write the kept entries, and the end of each kept row from `ends[1]` on; return the number of entries."""
-    n = row = 0
-    for i in range(len(indptr) - 1):
-        if not is_kept[i]:
-            continue
-        for k in range(indptr[i], indptr[i + 1]):
-            column = indices[k]
-            if places is not None:
-                column = places[column]
-                if column < 0:
-                    continue
-            if stays is not None and not stays[k]:
-                continue
-            if limits is not None and not limits[0] <= data[k] <= limits[1]:
-                continue
-            columns[n] = column
-            if values is not None:
-                values[n] = data[k]
-            n += 1
-        row += 1
-        ends[row] = n
-    return n
-
-
-@njit(nogil=True, cache=True)
-def _mark(row, indptr, indices, rows, cols, is_listed, is_found):
-    """Mark the entries of rows from `row` on whose positions are listed in ascending order, and the found positions."""
-    d = 0
-    for i in range(len(indptr) - 1):
-        while d < len(rows) and rows[d] < row + i:
-            d += 1
-        for k in range(indptr[i], indptr[i + 1]):
-            while d < len(rows) and rows[d] == row + i and cols[d] < indices[k]:
-                d += 1
-            if d < len(rows) and rows[d] == row + i and cols[d] == indices[k]:
-                is_listed[k] = True
-                is_found[d] = True

@@ -32,11 +32,10 @@ from mgspmv.ingest.numbering import PIECE_IDS, Ids, IdWriter
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.store_writing import describe_matrix, write_matrix
 from mgspmv.ingest.stored import Bounds, RowNumbers, StoredRows
-from mgspmv.ingest.stored_ids import StoredIds
 from mgspmv.ingest.vector_files import read_vector
 from mgspmv.ingest.vertex_vectors import ById, classify_vector, is_class
 from mgspmv.ingest.vertices import are_numbers, read_vertices
-from mgspmv.lookup import VertexLookup
+from mgspmv.lookup import VertexLookup, open_ids
 from mgspmv.model import MatrixInfo, Progress, index_dtype
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.read import StoredMatrix
@@ -178,7 +177,7 @@ def _fit(bound: float, to_integer: Callable[[float], int]) -> int:
 
 def _number(stored: StoredMatrix, is_kept: np.ndarray | None, room: MemoryBudget) -> RowNumbers:
     """Number the kept rows and columns; for `is_kept` see `select_vertices`, None for all."""
-    info, ids = stored.info, None if stored.info.vertex_ids is None else StoredIds(stored)
+    info, ids = stored.info, open_ids(stored)
     if is_kept is None:
         return RowNumbers(info.shape, ids, stored.read_order(room.threads), None)
     order = stored.read_order(room.threads)
@@ -210,7 +209,7 @@ def _count_kept(is_kept: np.ndarray) -> np.ndarray:
     return places
 
 
-def _list_kept(ids: StoredIds | None, is_kept: np.ndarray, folder: Path | None) -> Ids:
+def _list_kept(ids: VertexLookup | None, is_kept: np.ndarray, folder: Path | None) -> Ids:
     """Write the ids, or numbers, of the kept vertices to a file."""
     writer = IdWriter(folder, np.dtype(np.int64) if ids is None else ids.dtype)
     for first in range(0, len(is_kept), PIECE_IDS):

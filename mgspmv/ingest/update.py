@@ -11,7 +11,7 @@ ingesting the edited list of entries.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -22,12 +22,11 @@ from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest.counts import make_report
 from mgspmv.ingest.entries import SortedSource, shrink, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
-from mgspmv.ingest.numbering import PIECE_IDS, Ids, IdWriter, pair_ids
+from mgspmv.ingest.numbering import Ids, IdWriter, pair_ids
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.store_writing import describe_matrix, write_matrix
 from mgspmv.ingest.stored import EdgeSet, RowNumbers, StoredRows
-from mgspmv.ingest.stored_ids import StoredIds
 from mgspmv.ingest.subgraph import find_table_bytes
 from mgspmv.ingest.update_checks import (
     check_growing_shape,
@@ -38,6 +37,7 @@ from mgspmv.ingest.update_checks import (
     join_shapes,
 )
 from mgspmv.ingest.vertices import are_numbers
+from mgspmv.lookup import UNKNOWN, VertexLookup, open_ids
 from mgspmv.model import CooBatch, CsrBlock, Duplicates, IngestOptions, MatrixInfo, Progress, index_dtype
 from mgspmv.order import check_square, invert, list_rows
 from mgspmv.store.read import StoredMatrix
@@ -46,6 +46,8 @@ from mgspmv.validation import to_json
 
 PLACE_BYTES = 36
 """Bytes per deletion while deletions are sorted by row."""
+LABEL_BYTES = 24
+"""Bytes per vertex of the deletions, in addition to its name."""
 
 Missing = Literal["ignore", "error"]
 
@@ -124,14 +126,16 @@ def update_store(
             check_growing_shape(added, info, allow_hypersparse=allow_hypersparse)
         if _is_empty(added, info) and (removed is None or not removed.most_entries):
             return _stay(stored, keep)
-        deletions = None if removed is None else _Deletions(removed, _number(stored, None, room.folder), memory)
-        numbering = _number(stored, None if added is None else added.layout, room.folder)
+        deletions = None if removed is None else _Deletions(removed, stored, memory)
+        numbering, numbers = _number(stored, added, memory // 4, room.folder)
         sorter = stack.enter_context(EntrySorter(memory, room.threads, room.folder))
         n_kept = _add_stored(sorter, stored, deletions, numbering, report, room)
         if deletions is not None and missing == "error":
             deletions.check_found()
         if added is not None:
-            _add_inserted(sorter, added, numbering, memory // 4)
+            for block in added.blocks():
+                sorter.add(CooBatch(*_list_ends(block, numbers), block.data))
+            added.close()
         name = info.url if added is None else added.name
         value = None if info.dtype is None else np.dtype(info.dtype)
         layout = Layout(numbering.shape, numbering.vertex_ids)
@@ -210,102 +214,87 @@ def _check_tables(need: int, room: int, name: str) -> None:
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
 
-class _Numbering(RowNumbers):
-    """Numbering of the rows and columns of the new version, which has all the old ones."""
-
-    def find(self, labels: Ids) -> np.ndarray:
-        """Return the (k,) stored numbers of ascending labels; unknown labels get numbers after all others."""
-        n, n_found, n_unknown = self.shape[0], 0, 0
-        numbers = np.empty(len(labels), index_dtype(n + len(labels)))
-        places = None if self.order is None else invert(self.order)
-        for found, is_known in self._look_up(labels):
-            unknown = np.flatnonzero(~is_known)
-            found[unknown] = np.arange(n + n_unknown, n + n_unknown + len(unknown))
-            if places is not None:
-                found[is_known] = places[found[is_known]]
-            numbers[n_found : n_found + len(found)] = found
-            n_found, n_unknown = n_found + len(found), n_unknown + len(unknown)
-        return numbers
-
-    def _look_up(self, labels: Ids) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield the number of ids less than each label, and whether the label is one of them, piece by piece."""
-        if self.vertex_ids is None:
-            for first in range(0, len(labels), PIECE_IDS):
-                given = labels[first : first + PIECE_IDS]
-                yield given.copy(), (given >= 0) & (given < self.shape[0])
-            return
-        for first, known, given in pair_ids(self.vertex_ids, labels):
-            found, is_known = _look_up(given, known)
-            yield first + found, is_known
-
-
-def _number(stored: StoredMatrix, added: Layout | None, folder: Path | None) -> _Numbering:
+def _number(
+    stored: StoredMatrix, added: SortedSource | None, memory: int, folder: Path | None
+) -> tuple[RowNumbers, np.ndarray | None]:
     """Number old and new rows and columns together; in a store with an order, new ones come after the old.
 
     Parameters
     ----------
+    memory : bytes for the numbers of inserted vertices
     folder : folder of the file of all ids
+
+    Returns
+    -------
+    The numbering of the new version, and the number of each vertex of the insertions; None if that is its own.
+
+    Raises
+    ------
+    CapacityError : the numbers do not fit in `memory`
     """
-    info, order = stored.info, stored.read_order()
-    ids: Ids | None = None if info.vertex_ids is None else StoredIds(stored)
+    info, ids, order = stored.info, open_ids(stored), stored.read_order()
     if added is None:
-        return _Numbering(info.shape, ids, order, None)
+        return RowNumbers(info.shape, ids, order, None), None
+    united: Ids | None = ids
+    labels, moved = added.layout.vertex_ids, None
+    if labels is not None or ids is not None or order is not None:
+        need = added.shape[0] * index_dtype(sum(info.shape) + sum(added.shape)).itemsize
+        _check_tables(need, memory, added.name)
+        added.sorter.reserve(need)
     if ids is None:
-        shape, moved = join_shapes(info.shape, find_extent(added)), None
-        new = np.arange(info.shape[0], shape[0]) if order is not None else None
+        shape, numbers = join_shapes(info.shape, find_extent(added.layout)), None if labels is None else labels[:]
     else:
-        ids, before = _unite(ids, _list_labels(added), folder)
-        new, moved = before + np.arange(len(before)), _move(before, info.shape[0])
-        shape = (len(ids), len(ids))
-        if ids.dtype == np.int64 and len(ids) and are_numbers(ids):
-            ids = None
+        united, moved, numbers = _unite(ids, _list_labels(added.layout), folder)
+        shape = (len(united), len(united))
+        if united.dtype == np.int64 and len(united) and are_numbers(united):
+            united = None
     if order is not None:
         check_square(shape, info.url)
-        order = np.concatenate([order if moved is None else moved[order], new]).astype(index_dtype(shape[1]))
-        moved = None
-    return _Numbering(shape, ids, order, moved)
+        order, moved = _extend(order if moved is None else moved[order], shape[0]), None
+        numbers = invert(order) if numbers is None else invert(order)[numbers]
+    return RowNumbers(shape, united, order, moved), numbers
 
 
-def _unite(ids: StoredIds, labels: Ids, folder: Path | None) -> tuple[Ids, np.ndarray]:
-    """Merge ascending ids into those of a store; return all, and the numbers of the old ids that new ones precede.
+def _extend(order: np.ndarray, n: int) -> np.ndarray:
+    """Append the numbers below `n` that an order lacks, ascending."""
+    is_new = np.ones(n, bool)
+    is_new[order] = False
+    return np.concatenate([order, np.flatnonzero(is_new)]).astype(index_dtype(n))
 
-    If none is new, the ids of the store are returned.
+
+def _unite(ids: VertexLookup, labels: Ids, folder: Path | None) -> tuple[Ids, np.ndarray | None, np.ndarray]:
+    """Merge ascending labels into the ids of a store.
+
+    Returns
+    -------
+    All ids; the number among them of each old id, None if none is new; and that of each label.
     """
-    before, writer = [np.zeros(0, np.int64)], IdWriter(folder, ids.dtype)
+    writer, n, n_given, dtype = IdWriter(folder, ids.dtype), 0, 0, index_dtype(len(ids) + len(labels))
+    moved, numbers = np.empty(len(ids), dtype), np.empty(len(labels), dtype)
     for first, known, given in pair_ids(ids, labels):
-        found, is_known = _look_up(given, known)
-        places = found[~is_known]
-        before.append(first + places)
-        writer.append(np.insert(known, places, given[~is_known]))
-    united, places = writer.finish(), np.concatenate(before)
-    if len(places):
-        return united, places
+        found, own = np.searchsorted(known, given), np.arange(len(known))
+        is_new = found == len(known)
+        is_new[~is_new] = known[found[~is_new]] != given[~is_new]
+        places = found[is_new]
+        writer.append(np.insert(known, places, given[is_new]))
+        moved[first : first + len(known)] = n + own + np.searchsorted(places, own, side="right")
+        numbers[n_given : n_given + len(given)] = n + found + np.cumsum(is_new) - is_new
+        n, n_given = n + len(known) + len(places), n_given + len(given)
+    united = writer.finish()
+    if n > len(ids):
+        return united, moved, numbers
     united.close()
-    return ids, places
+    return ids, None, numbers
 
 
-def _move(before: np.ndarray, n: int) -> np.ndarray | None:
-    """Return the (n,) number of each old id among all; None if none is new.
-
-    Parameters
-    ----------
-    before : numbers of the old ids that new ones precede, ascending
-    """
-    if not len(before):
-        return None
-    moved = np.empty(n, index_dtype(n + len(before)))
-    for first in range(0, n, PIECE_IDS):
-        own = np.arange(first, min(first + PIECE_IDS, n))
-        moved[first : first + len(own)] = own + np.searchsorted(before, own, side="right")
-    return moved
-
-
-def _look_up(labels: np.ndarray, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the number of ascending ids less than each label, and whether the label is one of them."""
-    found = np.searchsorted(ids, labels)
-    is_known = found < len(ids)
-    is_known[is_known] = ids[found[is_known]] == labels[is_known]
-    return found, is_known
+def _find_stored(stored: StoredMatrix, labels: np.ndarray) -> np.ndarray:
+    """Return the (k,) stored numbers of labels; unknown labels get numbers after all others."""
+    numbers, order = VertexLookup(stored, 1).find(labels), stored.read_order()
+    is_known = numbers != UNKNOWN
+    if order is not None:
+        numbers[is_known] = invert(order)[numbers[is_known]]
+    numbers[~is_known] = stored.info.shape[0] + np.arange(len(labels))[~is_known]
+    return numbers
 
 
 def _list_labels(layout: Layout) -> Ids:
@@ -314,28 +303,6 @@ def _list_labels(layout: Layout) -> Ids:
 
 
 # --- entries ---------------------------------------------------------------------------------------------------------
-
-
-def _find_numbers(batch: SortedSource, numbering: _Numbering, memory: int) -> tuple[Ids, np.ndarray] | None:
-    """Return the labels of a batch's vertices and their numbers; None if labels are numbers.
-
-    Parameters
-    ----------
-    memory : bytes for them
-
-    Raises
-    ------
-    CapacityError : they do not fit in `memory`
-    """
-    layout = batch.layout
-    if numbering.order is None and numbering.vertex_ids is None and layout.vertex_ids is None:
-        return None
-    n = layout.shape[0]
-    need = n * (index_dtype(numbering.shape[0] + n).itemsize + (8 if layout.vertex_ids is None else 0))
-    _check_tables(need, memory, batch.name)
-    batch.sorter.reserve(need)
-    labels = _list_labels(layout)
-    return labels, numbering.find(labels)
 
 
 def _list_ends(block: CsrBlock, numbers: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
@@ -350,7 +317,7 @@ class _Deletions:
     Parameters
     ----------
     removed : sorted deletions; they are closed
-    numbering : numbering of the rows and columns of the previous version
+    stored : previous version
     memory : bytes for the places
 
     Attributes
@@ -362,11 +329,15 @@ class _Deletions:
     CapacityError : the places do not fit in `memory`
     """
 
-    def __init__(self, removed: SortedSource, numbering: _Numbering, memory: int) -> None:
-        self._name, self._kind = removed.name, removed.kind
-        self._labels = _find_numbers(removed, numbering, memory // 4)
+    def __init__(self, removed: SortedSource, stored: StoredMatrix, memory: int) -> None:
+        self._name, self._kind, info = removed.name, removed.kind, stored.info
+        self._labels: tuple[np.ndarray, np.ndarray] | None = None
+        if info.order or info.vertex_ids is not None or removed.vertex_ids is not None:
+            _check_tables(LABEL_BYTES * removed.shape[0], memory // 4, removed.name)
+            labels = _list_labels(removed.layout)[:]
+            self._labels = labels, _find_stored(stored, labels)
         numbers = None if self._labels is None else self._labels[1]
-        n, dtype = removed.most_entries, index_dtype(max(numbering.shape) + max(removed.shape))
+        n, dtype = removed.most_entries, index_dtype(max(info.shape) + max(removed.shape))
         need = PLACE_BYTES * n
         if need > memory:
             raise CapacityError(
@@ -406,7 +377,7 @@ def _add_stored(
     sorter: EntrySorter,
     stored: StoredMatrix,
     deletions: _Deletions | None,
-    numbering: _Numbering,
+    numbering: RowNumbers,
     report: Progress,
     room: MemoryBudget,
 ) -> int:
@@ -419,14 +390,6 @@ def _add_stored(
         n += block.nnz
         report("read", n, info.nnz)
     return n
-
-
-def _add_inserted(sorter: EntrySorter, added: SortedSource, numbering: _Numbering, memory: int) -> None:
-    """Add all insertions to a sorter, and close them."""
-    known = _find_numbers(added, numbering, memory)
-    for block in added.blocks():
-        sorter.add(CooBatch(*_list_ends(block, None if known is None else known[1]), block.data))
-    added.close()
 
 
 class _UpdatedRows(SortedSource):

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from zarr.storage import MemoryStore
 
 from mgspmv.ingest.stored import StoredRows
-from mgspmv.ingest.stored_ids import StoredIds
+from mgspmv.lookup import open_ids
 from mgspmv.store.read import open_store
 from tests.support.arrays import write_store
 from tests.support.pairwise import cover_pairs
@@ -53,7 +53,7 @@ def test_rows_of_a_store_with_an_order():
 @pytest.mark.parametrize("kind", ["int64", "string"])
 def test_ids(kind):
     known = np.array([f"é{k:03}" for k in range(30)], object) if kind == "string" else np.arange(30) * 10**15 - 5
-    ids = StoredIds(store(make_scipy(30, 30), ids=known))
+    ids = open_ids(store(make_scipy(30, 30), ids=known))
     assert (len(ids), ids.dtype) == (30, known.dtype)
     for start in range(0, 31, 3):
         for stop in range(0, 33, 4):

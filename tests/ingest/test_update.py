@@ -30,7 +30,6 @@ from tests.support.stores import Crash, CrashingStore, check_same
 SMALL = {
     "store__chunks": {"CHUNK_ELEMENTS": 7},
     "ingest__stored": {"CHUNK_ELEMENTS": 7, "PIECE_ENTRIES": 7, "PIECE_ROWS": 5},
-    "ingest__update": {"PIECE_IDS": 3},
     "ingest__numbering": {"PIECE_IDS": 3},
     "ingest__external_sort": {"GROUPED_ENTRIES": 16, "BLOCK_ENTRIES": 32, "BLOCK_ROWS": 8},
 }
@@ -183,7 +182,7 @@ def test_ids_by_way_of_files(small, monkeypatch, tmp_path, kind):
     paths = [write_list(tmp_path / name, own, kind, False) for name, own in zip("ab", lists, strict=True)]
     gone = write_list(tmp_path / "gone", lists[0][::3] + lists[1][:50], kind, False)
     mg.ingest(paths[0], tmp_path / "s", duplicates="keep", transpose=True)
-    allow(monkeypatch, 70_000)
+    allow(monkeypatch, 140_000)
     info = mg.update(tmp_path / "s", insert=paths[1], delete=gone).info
     places = {edge[:2] for edge in lists[0][::3] + lists[1][:50]}
     edges = [edge for edge in lists[0] if edge[:2] not in places] + lists[1]
