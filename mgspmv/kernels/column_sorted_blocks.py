@@ -15,7 +15,7 @@ Source: this project's; after cache-aware binning (Lakhotia, Kannan, Prasanna, U
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -228,12 +228,10 @@ def build_column_sorted_blocks(
     if block is None:  # free the tables of all rows, as the layout needs their memory
         del indptr_there, lengths, starts, in_order
         release_device_memory()
-        cells = _Cells(windows, columns, height)
     else:
-        jobs = _cut_jobs(block_starts, windows.job_entries)
-        cells = _Cells(windows, columns, height, jobs)
-        whole = _Piece(block, in_order, order, starts, cells.others, windows)
+        whole = _Piece(block, in_order, order, starts, block_starts, windows)
         whole.keep_columns(None if columns is None else nnz)
+    cells = _Cells(windows, columns, height)
 
     def each_piece() -> Iterator[_Piece]:
         if whole is not None:
@@ -270,14 +268,12 @@ class _Cells:
     Parameters
     ----------
     places : (n_cols,) of the columns; None where they are the columns
-    others : arrays that are copied along
     """
 
-    def __init__(self, windows: Windows, places: Any | None, height: int, others: tuple[np.ndarray, ...] = ()) -> None:
+    def __init__(self, windows: Windows, places: Any | None, height: int) -> None:
         self.n, self.n_blocks = int(windows.cell_starts[-1]), len(windows.shifts)
         blocks = np.repeat(np.arange(len(windows.shifts), dtype=np.int32), np.diff(windows.cell_starts))
-        arrays = (windows.shifts, windows.cell_starts, blocks, *others)
-        shifts, self.starts, self.blocks, *self.others = map(put, arrays)
+        shifts, self.starts, self.blocks = map(put, (windows.shifts, windows.cell_starts, blocks))
         self._held = (places, shifts)
         self.there = pack(places, height, shifts, self.starts)
 
@@ -328,18 +324,19 @@ class _Piece:
     places : (n_rows,) of the rows in the order of their places
     by_place : (n_rows,) the piece's rows in the order of their places; None where that is CSR's
     starts : (n_rows + 1,) the first entry of each row in that order
-    jobs : as `_cut_jobs` cuts them, on the device
+    block_starts : (n_blocks + 1,) on the host: first entry of each block in that order
     """
 
     def __init__(
-        self, block: CsrBlock, places: Any, by_place: Any, starts: Any, jobs: Sequence[Any], windows: Windows
+        self, block: CsrBlock, places: Any, by_place: Any, starts: Any, block_starts: np.ndarray, windows: Windows
     ) -> None:
         import cupy
 
         self.block, self._windows = block, windows
+        jobs = [put(own) for own in _cut_jobs(block_starts, windows.job_entries)]
         jumps = None if by_place is None else block.indptr[by_place] - starts[:-1]
-        self._n_jobs, begins = len(jobs[0]), jobs[1]
-        rows = cupy.searchsorted(starts[1:], begins, side="right")
+        self._n_jobs = len(jobs[0])
+        rows = cupy.searchsorted(starts[1:], jobs[1], side="right")
         self._tables = (*jobs, rows, starts, jumps, places)  # keep the memory alive until the enqueued kernels have run
         self._jobs = pack(*jobs, rows, block.n_rows, starts, jumps, places)
         self.found = address(None)
@@ -359,8 +356,7 @@ class _Piece:
         by_place = cupy.argsort(places)
         starts = accumulate(cupy.diff(block.indptr)[by_place])
         own_bounds = cupy.searchsorted(places[by_place], cupy.asarray(bounds))
-        jobs = [put(own) for own in _cut_jobs(cupy.asnumpy(starts[own_bounds]), windows.job_entries)]
-        return cls(block, places[by_place], by_place, starts, jobs, windows)
+        return cls(block, places[by_place], by_place, starts, cupy.asnumpy(starts[own_bounds]), windows)
 
     @property
     def value(self) -> np.dtype[Any] | None:

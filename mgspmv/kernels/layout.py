@@ -7,7 +7,7 @@ sums in shared memory. Column-sorted blocks suit all others.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any, Literal
@@ -45,50 +45,14 @@ def choose_layout(nnz: int, n_rows: int, survey: Survey) -> tuple[LayoutName, Or
 
 
 @dataclass(frozen=True, eq=False)
-class MatrixLayout:
-    """Rows of a square matrix in a layout, in one or several pieces, which are on the device or streamed to it."""
-
-    shape: tuple[int, int]
-    """Number of rows, and of columns of z."""
-    nnz: int
-    value: np.dtype[Any] | None
-    """Dtype of the values; None for a pattern."""
-    name: LayoutName
-    order: Any | None
-    """(n_rows,) int32, on the device: row at each place; None if places are rows."""
-    rows: tuple[int, ...]
-    """First row of each piece, and the number of rows."""
-    sent: tuple[int, ...]
-    """First column of each piece, whose rows that are columns come first, and the number of columns."""
-    feed: ChunkStream[ColumnSortedBlocks | SellSlices]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes on the device."""
-        return self.feed.nbytes + (0 if self.order is None else int(self.order.nbytes))
-
-
-def hold_whole(layout: ColumnSortedBlocks | SellSlices, n_sent: int, order: Any | None = None) -> MatrixLayout:
-    """Wrap a layout that is on the device in one piece.
-
-    Parameters
-    ----------
-    n_sent : number of rows that are columns; these come first
-    order : as in `MatrixLayout`
-    """
-    value = None if layout.values is None else layout.values.dtype
-    own = (value, layout.name, order, (0, layout.shape[0]), (0, n_sent))
-    return MatrixLayout(layout.shape, layout.nnz, *own, ChunkStream({0: layout}, None, 1))
-
-
-@dataclass(frozen=True, eq=False)
 class RowOrder:
     """Order of the rows on the device, and the columns they correspond to. Rows do not move to other pieces."""
 
     by_place: Any | None
     """(n_rows,) int32: row at each place; None if places are rows."""
     columns: Any
-    """(n_rows,) int32: place of each row among the `n_sent` that are columns; 0 for the others."""
+    """(n_rows,) int32: place of each row among the `n_sent` that are columns, 0 for the others; None once the layout is
+    built."""
     rows: tuple[int, ...]
     """First row of each piece, and the number of rows."""
     sent: tuple[int, ...]
@@ -107,6 +71,39 @@ class RowOrder:
     @property
     def n_pieces(self) -> int:
         return len(self.sent) - 1
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixLayout:
+    """Rows of a square matrix in a layout, in one or several pieces, which are on the device or streamed to it."""
+
+    shape: tuple[int, int]
+    """Number of rows, and of columns of z."""
+    nnz: int
+    value: np.dtype[Any] | None
+    """Dtype of the values; None for a pattern."""
+    name: LayoutName
+    places: RowOrder
+    feed: ChunkStream[ColumnSortedBlocks | SellSlices]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the device."""
+        by_place = self.places.by_place
+        return self.feed.nbytes + (0 if by_place is None else int(by_place.nbytes))
+
+
+def hold_whole(layout: ColumnSortedBlocks | SellSlices, n_sent: int, order: Any | None = None) -> MatrixLayout:
+    """Wrap a layout that is on the device in one piece.
+
+    Parameters
+    ----------
+    n_sent : number of rows that are columns; these come first
+    order : `by_place` of `RowOrder`
+    """
+    value = None if layout.values is None else layout.values.dtype
+    places = RowOrder(order, None, (0, layout.shape[0]), (0, n_sent))
+    return MatrixLayout(layout.shape, layout.nnz, value, layout.name, places, ChunkStream({0: layout}, None, 1))
 
 
 class LayoutBuilder:
@@ -242,8 +239,8 @@ class LayoutBuilder:
             return hold_whole(self.build_share(places, columns, n_columns), places.n_sent, places.by_place)
         release_device_memory()  # frees the temporary memory of `place`
         feed = hold_pieces(partial(self.build_share, places, columns, n_columns), places.n_pieces, streaming, check)
-        shape, own = (places.rows[-1], n_columns), (places.by_place, places.rows, places.sent)
-        return MatrixLayout(shape, int(self._indptr[-1]), self._value, self.layout, *own, feed)
+        shape, nnz, held = (places.rows[-1], n_columns), int(self._indptr[-1]), replace(places, columns=None)
+        return MatrixLayout(shape, nnz, self._value, self.layout, held, feed)
 
 
 def _read_shifted(read: Callable[[int, int], CsrBlock], by: int, first: int, last: int) -> CsrBlock:

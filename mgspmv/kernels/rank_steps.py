@@ -300,7 +300,7 @@ class RankSteps:
         slices, rank, addresses = self._exchange.slices, self._exchange.rank, np.array(self._shared.addresses)
         tail = (slices.starts[rank] + slices.tails[rank]) * dtype.itemsize
         self._meeting = [put(addresses + place) for place in (8 * rank, *(place + tail for place in places))]
-        first = slices.starts[rank] + np.array(self.layout.sent[:-1], np.int64)[:, None]
+        first = slices.starts[rank] + np.array(self.layout.places.sent[:-1], np.int64)[:, None]
         others = np.delete(addresses, rank) + first * dtype.itemsize
         self._there = [put(others + place) for place in reversed(places)]  # even steps write the odd z
         return z
@@ -334,7 +334,7 @@ class RankSteps:
                 self._exchange.enqueue(arrays.z[0])
             scalars = (np.float64(mass), np.float64(FLOAT32_ROUNDING if layout.value == np.float32 else 0.0))
             for k, (product, matrix) in self._multiply(goes_on=False):
-                self._launch("residual", True, product, (matrix, runs[k], *scalars, out[layout.rows[k] :]))
+                self._launch("residual", True, product, (matrix, runs[k], *scalars, out[layout.places.rows[k] :]))
                 arrays.state[0] = 0  # the item counter, which only `step` resets
         self._rest()
         # Each product is rounded to 2^-62 at most twice: first z, then the product.
@@ -351,7 +351,7 @@ class RankSteps:
     def ranks(self) -> np.ndarray:
         """Return (n_rows,) ranks on the host."""
         self._stream.synchronize()
-        x, order = self._arrays.vectors[0], self.layout.order
+        x, order = self._arrays.vectors[0], self.layout.places.by_place
         if order is not None:
             placed, x = x, self._cupy.empty_like(x)
             x[order] = placed
@@ -397,7 +397,7 @@ class RankSteps:
             shared = (z[tail:], z_next[tail:])
         rule = (rules.alpha, *self._units(is_exact), rules.threshold, int(rules.by_largest))
         runs = []
-        pieces = zip(pairwise(layout.rows), pairwise(layout.sent), strict=True)
+        pieces = zip(pairwise(layout.places.rows), pairwise(layout.places.sent), strict=True)
         for k, ((row, end), (column, after)) in enumerate(pieces):
             own = [share[row:] if stride else share for share, stride in zip(shares, strides, strict=True)]
             first = start + column
@@ -417,7 +417,7 @@ class RankSteps:
     def _permute(self, vector: Any) -> Any:
         """Return the vector on the device, in the order of the places."""
         on_device = self._cupy.asarray(vector)
-        order = self.layout.order
+        order = self.layout.places.by_place
         return on_device if order is None or len(vector) == 1 else on_device[order]
 
     def _load(self, name: str, is_exact: bool) -> Any:
@@ -437,7 +437,7 @@ class RankSteps:
 
     def _run_rows(self, name: str, is_exact: bool, runs: list[np.ndarray], *arguments: Any) -> None:
         kernel, threads = self._load(name, is_exact), self._bind.threads
-        for run, (first, last) in zip(runs, pairwise(self.layout.rows), strict=True):
+        for run, (first, last) in zip(runs, pairwise(self.layout.places.rows), strict=True):
             kernel((max(1, -(-(last - first) // threads)),), (threads,), (run, *arguments))
 
     def _step(self) -> None:

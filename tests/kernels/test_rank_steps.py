@@ -395,12 +395,14 @@ def test_the_layout_that_suits(name, kind, is_ordered, monkeypatch):
     for piece_entries in (None, 3000):
         layout = build_layout(block, read_to_device(block), piece_entries=piece_entries)
         assert type(layout.feed.kept[0]) is kind
-        assert (None if layout.order is None else layout.order.tolist()) == (by_degree if is_ordered else None)
+        assert (None if layout.places.by_place is None else layout.places.by_place.tolist()) == (
+            by_degree if is_ordered else None
+        )
     for named, other in (("column-sorted-blocks", ColumnSortedBlocks), ("sell-slices", SellSlices)):
         layout = build_layout(block, read_to_device(block), layout=named)
         assert (layout.name, type(layout.feed.kept[0])) == (named, other)
     layout = build_layout(block, read_to_device(block), layout="column-sorted-blocks", order="degree")
-    assert layout.order.tolist() == by_degree
+    assert layout.places.by_place.tolist() == by_degree
 
 
 @pytest.mark.gpu
