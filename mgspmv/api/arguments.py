@@ -91,9 +91,13 @@ class Call:
             self.progress(event)
 
     def count_loading(self, seconds: dict[str, float], loaded: float) -> None:
-        """Add the time from the call to `loaded` to the phase `load`, or `start` where the matrix is on a cluster."""
+        """Add the time from the call to `loaded` to the phase `load`, or `start` where the matrix is on a cluster; and
+        the time in which its source was read for this call to `read`.
+        """
         phase = "start" if self.place.is_distributed else "load"
         seconds[phase] = seconds.get(phase, 0.0) + loaded - self.began
+        if isinstance(self.A, Matrix) and (reading_s := self.A.take_reading()):
+            seconds["read"] = reading_s
 
     def make_solution(
         self, outcome: Outcome, options: dict[str, Any], before: RunProgress = BEGINNING, *, is_rank: bool = False
