@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
@@ -25,11 +25,11 @@ from mgspmv.solvers.options import DEFAULT_TOL, PowerOptions, describe_end
 from mgspmv.solvers.placing import Executor
 from mgspmv.solvers.power import PowerTask, Products, Step, Update, compile_product, iterate_power
 from mgspmv.solvers.run import Outcome
+from mgspmv.solvers.steps import Times
 from mgspmv.solvers.vectors import Weights, make_vector
 
 if TYPE_CHECKING:
     from mgspmv.cluster.matrix import DistributedMatrix
-    from mgspmv.cluster.power_tasks import TaskProducts
 
 AnyUpdate = Step | Update
 
@@ -177,8 +177,6 @@ class ProductPlacement:
     """Products with each matrix, for iterations that this process makes."""
     matrices: tuple[DistributedMatrix, ...] = ()
     """Matrices on the workers of a cluster; empty where this process computes."""
-    rounds: TaskProducts | None = None
-    """Products on the cluster and their costs; None where this process computes."""
 
     def iterate(self, update: AnyUpdate, x: np.ndarray) -> Outcome:
         """Iterate from x to the end, and publish the progress on a cluster.
@@ -189,12 +187,12 @@ class ProductPlacement:
         x : (n,) float64, in the order of the source
         """
         run, loaded = self.run, time.perf_counter()
-        if self.rounds is None:
+        if self.matrices:
+            outcome = self._iterate_on_cluster(update, x)
+        else:
             outcome = self._iterate_here(update, x, run.emit)
             taken = measure_memory(has_device=run.place.computes == "cuda")
             outcome = replace(outcome, memory={name: [n_bytes] for name, n_bytes in taken.items()})
-        else:
-            outcome = self._iterate_on_cluster(self.rounds, update, x)
         run.count_loading(outcome.seconds, loaded)
         return outcome
 
@@ -203,7 +201,7 @@ class ProductPlacement:
         step = update.place(products.put) if isinstance(update, Step) else update
         return iterate_power(products, step, x, self.run.task, emit)
 
-    def _iterate_on_cluster(self, rounds: TaskProducts, update: AnyUpdate, x: np.ndarray) -> Outcome:
+    def _iterate_on_cluster(self, update: AnyUpdate, x: np.ndarray) -> Outcome:
         from mgspmv.cluster.power_supersteps import run_power
         from mgspmv.monitor.events import publish_run
 
@@ -215,8 +213,7 @@ class ProductPlacement:
                 assert isinstance(update, Step)
                 outcome = run_power(self.matrices, update, x, run.task, emit, news.report(run.report))
             else:
-                outcome = self._iterate_here(update, x, emit)
-                outcome = replace(outcome, memory=rounds.measure_memory(), transport="client")
+                outcome = replace(self._iterate_here(update, x, emit), transport="client")
             news.end(outcome.status, outcome)
         return outcome
 
@@ -229,27 +226,36 @@ def open_placement(run: PowerCall, *others: MatrixLike) -> Iterator[ProductPlace
     if not run.place.is_on_cluster:
         yield ProductPlacement(run, tuple(_multiply_here(A, run) for A in matrices if isinstance(A, Matrix)))
         return
-    from mgspmv.cluster.power_tasks import TaskProducts
-
     reads: dict[str, Any] = {"precision": run.precision, "weights": run.weights, "build_layout": False}
     with ExitStack() as stack:
-        held = [stack.enter_context(run.distribute(A, **reads)) for A in matrices]
+        held = tuple(stack.enter_context(run.distribute(A, **reads)) for A in matrices)
         for D in held:
             D.check_open()
-        rounds = TaskProducts(held, run.task)
-        put = partial(np.ascontiguousarray, dtype=run.precision)
-        products = tuple(
-            Products(
-                partial(rounds.multiply, D),
-                put,
-                np.asarray,
-                f"{len(D.workers)} workers on {_name_backend(D)}",
-                0,
-                report_times=rounds.report_times,
-            )
-            for D in held
-        )
-        yield ProductPlacement(run, products, tuple(held), rounds)
+        yield ProductPlacement(run, tuple(_multiply_in_rounds(D, held, run) for D in held), held)
+
+
+def _multiply_in_rounds(D: DistributedMatrix, held: Sequence[DistributedMatrix], run: PowerCall) -> Products:
+    """Return the products of a matrix on a cluster, each a round of tasks.
+
+    Parameters
+    ----------
+    held : all matrices of the run, for the times of an iteration, of which this process knows only their sum
+    """
+    from mgspmv.cluster.executors import list_planned
+
+    planned: dict[Any, int] = {}
+    for matrix in held:
+        for member, n_bytes in zip(matrix.members, list_planned(matrix), strict=True):
+            planned[member] = planned.get(member, 0) + n_bytes
+    n, received = len(planned), len(held) * D.shape[0] * np.dtype(run.precision).itemsize
+    rest = ((0.0,) * n, (0.0,) * n, (received,) * n, tuple(planned.values()))
+    return Products(
+        partial(D.multiply, precision=run.precision, weights=run.weights),
+        partial(np.ascontiguousarray, dtype=run.precision),
+        np.asarray,
+        f"{len(D.workers)} workers on {_name_backend(D)}",
+        report_times=lambda elapsed_s, _: Times((elapsed_s,) * n, *rest),
+    )
 
 
 def _name_backend(D: DistributedMatrix) -> str:

@@ -116,24 +116,6 @@ class HeldObjects:
             ]
         return self.cluster.settle(self.running, self.members, phase, **waiting)
 
-    def broadcast(self, vector: np.ndarray, phase: str, method: str, *args: Any) -> tuple[list[Any], float, float]:
-        """Send a vector to all workers and call a method of each object with it, in a round that is timed.
-
-        Returns
-        -------
-        The results by rank, the seconds of sending and collecting, and those in between, of the slowest worker.
-        """
-        began = done = time.perf_counter()
-
-        def note_done(n_done: int) -> None:
-            nonlocal done
-            done = time.perf_counter()
-
-        with self.cluster.scatter_each([vector], self.members, phase, name_task(method, phase)) as [sent]:
-            ready = time.perf_counter()
-            results = self.do(phase, method, sent, *args, on_done=note_done)
-        return results, ready - began + time.perf_counter() - done, done - ready
-
     def release(self) -> None:
         """Release all tasks."""
         self.cluster.release([*self.running, *self._made])
@@ -265,8 +247,18 @@ class TaskRounds(_ClusterExecution):
 
     def advance(self, mass: float, n: int) -> Sequence[Made]:
         self._iteration += 1
-        self._phase = phase = f"iteration {self._iteration}"
-        reports, moved_s, computed_s = self._workers.broadcast(self._z, phase, "step", mass)
+        self._phase, workers = f"iteration {self._iteration}", self._workers
+        began = done = time.perf_counter()
+
+        def note_done(n_done: int) -> None:
+            nonlocal done
+            done = time.perf_counter()
+
+        task = name_task("step", self._phase)
+        with workers.cluster.scatter_each([self._z], workers.members, self._phase, task) as [z]:
+            ready = time.perf_counter()
+            reports = workers.do(self._phase, "step", z, mass, on_done=note_done)
+        moved_s, computed_s = ready - began + time.perf_counter() - done, done - ready
         sums, n_workers = self._join(reports), len(reports)
         product_s, held = zip(*((report.product_s, report.held_bytes) for report in reports), strict=True)
         waited_s = tuple(max(0.0, computed_s - s) for s in product_s)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any, Literal
@@ -13,7 +12,7 @@ from mgspmv.exchange.halo import Halo, make_halo
 from mgspmv.exchange.peer_comm import PeerComm
 from mgspmv.heartbeat import find_heartbeat
 from mgspmv.kernels.catalogue import Backend
-from mgspmv.kernels.device import get, measure_memory, put
+from mgspmv.kernels.device import get, put
 from mgspmv.kernels.select import BoundKernel, BoundMany, bind_kernel, bind_many
 from mgspmv.model import CsrBlock, Precision, default_threads
 from mgspmv.plan import Streaming
@@ -162,13 +161,6 @@ class RowBlock:
         find_heartbeat().n_terms = self.nnz * (shape[1] if x.ndim == 2 else 1)
         bound.multiply(held, product, options.alpha, beta)
         return product if is_numpy else put(product)
-
-    def multiply_timed(self, x: Any, options: ProductOptions) -> tuple[np.ndarray, float, int, dict[str, int]]:
-        """Compute A x for the rows of this block; also return the seconds, bytes held and memory taken."""
-        began = time.perf_counter()
-        rows = self.multiply(x, None, options)
-        product_s = time.perf_counter() - began
-        return rows, product_s, self.nbytes + x.nbytes + rows.nbytes, measure_memory(has_device=self.backend == "cuda")
 
     def _load(self, dtype: str | None) -> None:
         """Read the pattern and the values of this dtype."""

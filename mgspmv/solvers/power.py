@@ -94,7 +94,7 @@ class Products:
     """Copy of such a vector on the host; may be the vector itself."""
     hardware: str
     """Description of the hardware."""
-    nbytes: int
+    nbytes: int = 0
     """Bytes of the matrix in this process."""
     combine: Callable[[float, Normalization | ChangeNorm], float] = lambda own, of: own
     """Function that combines the norm or change of this process's elements to that of whole vectors."""

@@ -180,12 +180,13 @@ def test_seconds_memory_and_events(executor, stores, client):
         assert 0 < sum(solution.seconds.values()) <= elapsed_s
         assert solution.edges_per_s > 0
         memory = solution.memory
-        assert memory.keys() == {"host_peak_bytes", "held_bytes", "planned_bytes"}
-        assert memory["planned_bytes"] == planned
         assert memory["held_bytes"] == list(heard[-1].memory_bytes)
         assert sum(memory["held_bytes"]) > 24 * A.nnz
         assert all(held <= most for held, most in zip(memory["held_bytes"], planned, strict=True))
-        assert len(set(memory["host_peak_bytes"])) > 1  # each process its own
+        if executor == "supersteps":
+            assert memory.keys() == {"host_peak_bytes", "held_bytes", "planned_bytes"}
+            assert memory["planned_bytes"] == planned
+            assert len(set(memory["host_peak_bytes"])) > 1  # each process its own
         assert solution.matrix["hardware"] == f"4 workers {'of 1 threads' if executor == 'supersteps' else 'on hosts'}"
     assert said == ([("start", 0, None)] if executor == "supersteps" else [])
 

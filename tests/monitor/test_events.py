@@ -51,7 +51,8 @@ def check_run(run, solution, client):
     received = np.sum([event.exchanged_bytes for event in solution.events], axis=0)
     assert run.exchanged_bytes == received.tolist()
     assert run.held_bytes == solution.memory["held_bytes"]
-    assert run.used_bytes("host").tolist() == solution.memory["host_peak_bytes"]
+    if "host_peak_bytes" in solution.memory:
+        assert run.used_bytes("host").tolist() == solution.memory["host_peak_bytes"]
     for phase in ("product", "exchange", "schedule"):  # this process has more to start and to collect
         assert run.seconds[phase] == solution.seconds[phase]
     assert run.transport == solution.matrix["transport"]
@@ -81,7 +82,8 @@ def test_centralities_are_runs_of_both_their_matrices(executor, A, in_process):
     run = find_run(client, found.hubs)
     check_run(run, found.hubs, client)
     assert (run.operation, run.edges, run.threshold) == ("HITS", 2 * A.nnz, 1e-3)
-    assert run.planned_bytes("host").tolist() == found.hubs.memory["planned_bytes"]
+    planned = found.hubs.memory["planned_bytes" if executor == "supersteps" else "held_bytes"]
+    assert run.planned_bytes("host").tolist() == planned
 
 
 def test_batches_are_runs_of_passes(A, in_process):
