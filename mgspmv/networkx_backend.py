@@ -164,19 +164,10 @@ AnyGraph = StoredGraph | ConvertedGraph
 
 def get_info() -> dict[str, Any]:
     """Return the description of the backend for NetworkX."""
-    calls = {"pagerank": "pagerank", "hits": "hits", "katz_centrality": "katz"}
-    calls["eigenvector_centrality"] = "eigenvector_centrality"
-    functions = {
-        name: {"additional_parameters": {"**options": f"others of mgspmv.{call}, such as precision"}}
-        for name, call in calls.items()
-    }
-    return {
-        "backend_name": "mgspmv",
-        "project": "mgspmv",
-        "package": "mgspmv",
-        "short_summary": "Sparse products on matrices too large for one GPU.",
-        "functions": functions,
-    }
+    more = {"additional_parameters": {"**options": "others of the function of mgspmv, such as precision"}}
+    names = dict.fromkeys(("backend_name", "project", "package"), "mgspmv")
+    summary = "Sparse products on matrices too large for one GPU."
+    return {**names, "short_summary": summary, "functions": dict.fromkeys(_FUNCTIONS, more)}
 
 
 def convert_from_nx(

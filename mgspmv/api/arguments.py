@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from numbers import Real
@@ -64,20 +64,16 @@ class Call:
                 "leave it out"
             )
 
-    @contextmanager
-    def distribute(self, A: Matrix | DistributedMatrix | None = None, **reads: Any) -> Iterator[DistributedMatrix]:
-        """Distribute the matrix, or another one, for the context; a distributed one is yielded unchanged.
+    def distribute(self, A: Any = None, **reads: Any) -> AbstractContextManager[DistributedMatrix]:
+        """Distribute the matrix, or another one, for a context; a distributed one stays as it is.
 
         Parameters
         ----------
         reads : as in `distribute_matrix`
         """
-        matrix: Any = self.A if A is None else A
-        if not isinstance(matrix, Matrix):
-            yield matrix
-            return
-        with matrix.distribute_as_placed(self.progress, **reads) as distributed:
-            yield distributed
+        matrix = self.A if A is None else A
+        distributes = isinstance(matrix, Matrix)
+        return matrix.distribute_as_placed(self.progress, **reads) if distributes else nullcontext(matrix)
 
     def report(self, phase: str, done: int, total: int | None) -> None:
         """Pass a phase to `progress`."""
@@ -91,13 +87,9 @@ class Call:
             self.progress(event)
 
     def count_loading(self, seconds: dict[str, float], loaded: float) -> None:
-        """Add the time from the call to `loaded` to the phase `load`, or `start` where the matrix is on a cluster; and
-        the time in which its source was read for this call to `read`.
-        """
+        """Add the time from the call to `loaded` to the phase `load`, or `start` where the matrix is on a cluster."""
         phase = "start" if self.place.is_distributed else "load"
         seconds[phase] = seconds.get(phase, 0.0) + loaded - self.began
-        if isinstance(self.A, Matrix) and (reading_s := self.A.take_reading()):
-            seconds["read"] = reading_s
 
     def make_solution(
         self, outcome: Outcome, options: dict[str, Any], before: RunProgress = BEGINNING, *, is_rank: bool = False

@@ -19,15 +19,8 @@ from mgspmv.store.digests import digest_array
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.metadata import MatrixProperties
 
-_VECTORS = {
-    "personalization": "personalization",
-    "dangling": "distribution of the rank of dangling vertices",
-    "out_weight": "vector of out-weights",
-    "nstart": "start vector",
-}
-"""Descriptions of the inputs that are compared by digest."""
-
-
+_VECTORS = ("personalization", "dangling", "out_weight", "nstart")
+"""Inputs that are compared by digest."""
 _FORMER = {"norm": "tol_mode"}
 """Names of inputs when the format was made, under which they may still be written."""
 
@@ -133,15 +126,10 @@ def _describe_run(
 
     Where the run computes and when it ends are left out; in `exact` these do not change a bit.
     """
-    vectors = {
-        "personalization": start.personalization,
-        "dangling": start.dangling,
-        "out_weight": start.out_weight,
-        "nstart": start.x,
-    }
-    digests = {name: None if vector is None else digest_array(vector) for name, vector in vectors.items()}
+    vectors = [start.personalization, start.dangling, start.out_weight, start.x]
+    digests = [None if vector is None else digest_array(vector) for vector in vectors]
     asked = {name: getattr(options, name) for name in ("alpha", "precision", "norm", "stop")}
-    return {"matrix": A.stored.name_entries(weights=use_weights), **asked, **digests}
+    return {"matrix": A.stored.name_entries(weights=use_weights), **asked, **dict(zip(_VECTORS, digests, strict=True))}
 
 
 def _compare(reached: RunProgress, identity: dict[str, Any], options: PageRankOptions, threshold: float) -> str | None:
@@ -151,7 +139,7 @@ def _compare(reached: RunProgress, identity: dict[str, Any], options: PageRankOp
         if found == asked:
             continue
         if name in _VECTORS:
-            return f"it has another {_VECTORS[name]}"
+            return f"it has another {name}"
         if name == "matrix":
             return f"its matrix is {found}, not {asked}"
         return f"it has {name}={found!r}, not {name}={asked!r}"

@@ -13,10 +13,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from mgspmv.model import Event, Progress, Recovery, Stability, Status, Underflow, ignore
 from mgspmv.solvers.checkpointing import Checkpointer, Writers
+
+if TYPE_CHECKING:
+    from mgspmv.solvers.batch import Batch
+    from mgspmv.solvers.pagerank import Loop
+    from mgspmv.solvers.power import PowerLoop
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,26 +96,6 @@ class Execution(ABC):
         """Return the values of the outcome."""
 
 
-class IterationLoop(Protocol):
-    """Loop of iterations, which all processes make alike."""
-
-    seconds: dict[str, float]
-    """Seconds as in `Execution`."""
-
-    @property
-    def status(self) -> Status | None:
-        """Status at the end; None before that."""
-        ...
-
-    def start(self) -> None:
-        """Prepare the first iteration."""
-        ...
-
-    def advance(self, n: int | None = None) -> Iterator[Event]:
-        """Iterate to the end, or n times if that is less; yield the event of each iteration."""
-        ...
-
-
 class LocalExecution(Execution):
     """Iterations of a loop in this process.
 
@@ -119,7 +104,7 @@ class LocalExecution(Execution):
     collect : returns the values of the outcome
     """
 
-    def __init__(self, hardware: str, loop: IterationLoop, collect: Callable[[], Any]) -> None:
+    def __init__(self, hardware: str, loop: Loop | Batch | PowerLoop, collect: Callable[[], Any]) -> None:
         super().__init__(hardware)
         self._loop, self._collect = loop, collect
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -103,7 +104,6 @@ class LocalSteps:
         self._open = open_transport or (lambda dtype: LocalTransport(kernel.block.n_cols, dtype, kernel.zeros))
         self._transport = self._open(kernel.z_dtype)
         self._watch: TopkCertificate | None = None
-        self._tolerance: Tolerance | None = None
 
     def compile(self) -> None:
         """Compile the kernels, so that no step is timed with it."""
@@ -154,12 +154,14 @@ class LocalSteps:
     def check_rows(self) -> tuple[RowCheck, float]:
         """Sum the ranks of these rows, and count rows whose z does not match the ranks; also return a bound on the
         rounding error of the sum in a step."""
-        r, kernel = self.rows, self.rows.kernel
-        if self._tolerance is None:
-            has_values = kernel.block.data is not None
-            self._tolerance = find_tolerance(r.rounding, kernel.get(r.weight), kernel.precision, has_values=has_values)
-        found = kernel.check_rows(r.x, r.weight, self._transport.get_own())
+        found = self.rows.kernel.check_rows(self.rows.x, self.rows.weight, self._transport.get_own())
         return found, self._tolerance.find_slack(found.sum)
+
+    @cached_property
+    def _tolerance(self) -> Tolerance:
+        r, kernel = self.rows, self.rows.kernel
+        has_values = kernel.block.data is not None
+        return find_tolerance(r.rounding, kernel.get(r.weight), kernel.precision, has_values=has_values)
 
     def measure(self, mass: float) -> float:
         """Compute `residual`, together with all owners of rows. No more steps can be made after it."""
@@ -229,7 +231,6 @@ class DeviceSteps:
         is_counted: bool = True,
     ) -> None:
         self._device, self._vectors, self._alpha = device, vectors, task.options.alpha
-        self._tolerance: Tolerance | None = None
         self._at_once = at_once or (1 if device.streams else STEPS_AT_ONCE)
         options = task.options
         self._rules = RankRules(options.alpha, task.threshold, options.by_largest, options.is_relative, is_counted)
@@ -279,11 +280,13 @@ class DeviceSteps:
 
     def check_rows(self) -> tuple[RowCheck, float]:
         """Check the rows of the device; see `LocalSteps.check_rows`."""
-        device, weight = self._device, self._vectors.weight
-        if self._tolerance is None:
-            self._tolerance = find_tolerance(self._rounding, weight, device.precision, has_values=device.has_values)
-        found = device.check_rows()
+        found = self._device.check_rows()
         return found, self._tolerance.find_slack(found.sum)
+
+    @cached_property
+    def _tolerance(self) -> Tolerance:
+        device = self._device
+        return find_tolerance(self._rounding, self._vectors.weight, device.precision, has_values=device.has_values)
 
     @property
     def _rounding(self) -> Rounding:

@@ -40,32 +40,28 @@ def find_resolution(precision: Precision, n: int, nnz: int, *, on_device: bool) 
 def add_underflow(
     A: MatrixProperties, outcome: Outcome, start: RunInputs, task: RankTask, step: OneStep, *, on_device: bool
 ) -> Outcome:
-    """Add to the outcome of a run what `find_underflow` finds in its ranks, and the seconds that it takes."""
-    if outcome.status == Status.NON_FINITE:
-        return outcome
-    began = time.perf_counter()
-    found = find_underflow(A, outcome.values, start, task, step, on_device=on_device)
-    outcome.seconds["residual"] += time.perf_counter() - began
-    return replace(outcome, underflow=found)
-
-
-def find_underflow(
-    A: MatrixProperties, x: np.ndarray, start: RunInputs, task: RankTask, step: OneStep, *, on_device: bool
-) -> Underflow | None:
-    """Find vertices whose rank is 0 although jumps, or edges from vertices with a rank above 0, lead to them.
+    """Add to the outcome of a run the vertices whose rank is 0 although jumps, or edges from vertices with a rank above
+    0, lead to them.
 
     Nothing is read, and no step made, where no rank is 0; no step where no contribution is below the resolution.
 
     Parameters
     ----------
-    x : (n,) ranks at the end of a run, in the order of the stored rows
+    outcome : with ranks in the order of the stored rows
     start : of the run, likewise
     on_device : as in `find_resolution`
-
-    Returns
-    -------
-    None where there are none.
     """
+    if outcome.status == Status.NON_FINITE:
+        return outcome
+    began = time.perf_counter()
+    found = _find_underflow(A, outcome.values, start, task, step, on_device=on_device)
+    outcome.seconds["residual"] += time.perf_counter() - began
+    return replace(outcome, underflow=found)
+
+
+def _find_underflow(
+    A: MatrixProperties, x: np.ndarray, start: RunInputs, task: RankTask, step: OneStep, *, on_device: bool
+) -> Underflow | None:
     options, use_weights = task.options, task.dtype is not None
     is_zero = x == 0
     if not is_zero.any():
