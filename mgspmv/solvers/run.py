@@ -13,15 +13,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mgspmv.model import Event, Progress, Recovery, Stability, Status, Underflow, ignore
 from mgspmv.solvers.checkpointing import Checkpointer, Writers
-
-if TYPE_CHECKING:
-    from mgspmv.solvers.batch import Batch
-    from mgspmv.solvers.pagerank import Loop
-    from mgspmv.solvers.power import PowerLoop
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,10 +96,11 @@ class LocalExecution(Execution):
 
     Parameters
     ----------
+    loop : `Loop`, `Batch` or `PowerLoop`, with `start`, `advance`, `status` and `seconds`
     collect : returns the values of the outcome
     """
 
-    def __init__(self, hardware: str, loop: Loop | Batch | PowerLoop, collect: Callable[[], Any]) -> None:
+    def __init__(self, hardware: str, loop: Any, collect: Callable[[], Any]) -> None:
         super().__init__(hardware)
         self._loop, self._collect = loop, collect
 
