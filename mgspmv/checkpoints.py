@@ -307,7 +307,7 @@ class Checkpoints:
             return found
         if damaged:
             raise CheckpointError(
-                f"{self.url} holds no usable checkpoint: {'; '.join(damaged)}; pass resume=False to start from the "
+                f"{self.url} holds no usable checkpoint: {'; '.join(damaged)}; leave out resume=True to start from the "
                 "beginning"
             )
         return None

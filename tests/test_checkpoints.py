@@ -154,7 +154,7 @@ def test_a_damaged_state_is_passed_over(tmp_path, damage):
         restored = Checkpoints(tmp_path).restore()
     assert restored.x.tobytes() == make_x(5).tobytes()
     damage(find_state(tmp_path, 0))
-    with pytest.raises(CheckpointError, match=r"holds no usable checkpoint: state s0.* pass resume=False"):
+    with pytest.raises(CheckpointError, match=r"holds no usable checkpoint: state s0.* leave out resume=True"):
         Checkpoints(tmp_path).restore()
 
 

@@ -206,7 +206,9 @@ def _choose_by_place(
             f'{_COLUMNS_HINT} or columns=(1, 2), or pass extra_columns="ignore" to read the first three'
         )
     if weights is True and len(kept) == 2:
-        raise Undecided('expected a third column of weights, found 2 columns; pass weights=False or weights="auto"')
+        raise Undecided(
+            "expected a third column of weights, found 2 columns; pass weights=False, or leave weights= out"
+        )
     has_weight = len(kept) > 2 and weights is not False
     if names is not None:
         _check_places([names[k] for k in kept])
