@@ -14,13 +14,12 @@ from typing import Any
 import typer
 
 from mgspmv.cli import clusters
-from mgspmv.cli.centrality import eigenvector, hits, katz, stationary
 from mgspmv.cli.doctor import doctor
 from mgspmv.cli.make_stores import generate, ingest, update
 from mgspmv.cli.pipelines import run
 from mgspmv.cli.products import plan, spmv
 from mgspmv.cli.program import Group, add_command, app
-from mgspmv.cli.ranking import pagerank, pagerank_batch
+from mgspmv.cli.ranking import eigenvector, hits, katz, pagerank, pagerank_batch, stationary
 from mgspmv.cli.results import report, summary, top
 from mgspmv.cli.runs import cancel, status
 from mgspmv.cli.signals import catch_interrupts

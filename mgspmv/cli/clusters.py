@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from mgspmv.cli.mode import ARGS, print_note
-from mgspmv.cli.options import check_wait, option
+from mgspmv.cli.options import option
 from mgspmv.cli.placement import quieten_dask
 from mgspmv.cli.program import Answer
 from mgspmv.cli.tables import tabulate, tabulate_fields
@@ -48,7 +48,6 @@ def start(
     from mgspmv import launching
 
     _check(name, backend, protocol, dashboard_origin or [])
-    check_wait(wait)
     if foreground:
         asked: dict[str, Any] = {"backend": backend, "workers": workers, "threads": threads, "protocol": protocol}
         asked |= {"tls": tls, "host": host, "scheduler_port": port}
@@ -117,7 +116,6 @@ def status(name: str | None = None, *, wait: float = 10.0) -> Answer:
     """List the clusters of this machine, or show one. Exit code 7 if that is still starting or does not answer."""
     from mgspmv.launching import find_cluster, list_clusters
 
-    check_wait(wait)
     if name is not None:
         asked = _ask(find_cluster(name), wait)
         fields = asked | {"began": _format_time(asked["began"])}
@@ -174,7 +172,6 @@ def stop(name: str = DEFAULT, wait: float = 30.0) -> Answer:
     """Stop a cluster and wait until its processes have exited; runs on it fail."""
     from mgspmv import launching
 
-    check_wait(wait)
     launched = launching.find_cluster(name)
     runs = _ask(launched, ASK_S)["runs"] or []
     is_clean = launching.stop(launched, wait)

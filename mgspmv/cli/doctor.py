@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, get_args
 
 from mgspmv.cli.mode import open_progress
-from mgspmv.cli.options import check_wait
 from mgspmv.cli.placement import PlacementOptions, open_client
 from mgspmv.cli.program import Answer
 from mgspmv.errors import MgspmvError
@@ -32,7 +31,7 @@ def doctor(
     from mgspmv.doctor import examine
     from mgspmv.doctor.findings import FindingStatus
 
-    place = PlacementOptions(cluster, workers, None, cluster_option, scheduler, tls, check_wait(wait))
+    place = PlacementOptions(cluster, workers, None, cluster_option, scheduler, tls, wait)
     with open_progress() as progress:
         reach = None if place.is_embedded else lambda: open_client(place, progress)
         found = examine(reach, stores or [], wait, progress.phase)

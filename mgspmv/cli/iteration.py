@@ -13,7 +13,7 @@ from mgspmv.cli.placement import ComputingOptions, PlacementOptions, open_client
 from mgspmv.cli.program import Answer
 from mgspmv.cli.results import answer_ranks
 from mgspmv.cli.stores import list_report
-from mgspmv.errors import ConvergenceError, OptionError, SourceError, StoreFormatError
+from mgspmv.errors import ConvergenceError, MgspmvError, OptionError, SourceError, StoreFormatError
 
 if TYPE_CHECKING:
     from mgspmv.api import Checkpoint
@@ -78,6 +78,10 @@ class Iteration:
     place: ComputingOptions
     overwrite: bool = False
 
+    def find_outputs(self) -> Outputs:
+        """Find the outputs of `-o`, as `find_outputs`."""
+        return find_outputs(self.output, overwrite=self.overwrite)
+
     def compute(
         self, call: str, vectors: Sequence[str] = (), *, reverse: bool = False, seeds: str | None = None, **own: Any
     ) -> tuple[Any, ConvergenceError | None]:
@@ -127,6 +131,12 @@ class VectorIteration(Iteration):
         own |= {name: getattr(self, name) for name in ("nstart", "precision", "executor")}
         return super().compute(call, ["nstart", *vectors], **own)
 
+    def answer(self, call: str, vectors: Sequence[str] = (), **own: Any) -> Answer:
+        """Compute one vector by a function of the API, write it, and make the answer."""
+        outputs = self.find_outputs()
+        solution, failure = self.compute(call, vectors, **own)
+        return self.write(solution, outputs, failure)
+
     def write(
         self,
         solution: Solution,
@@ -150,16 +160,19 @@ def _open_graph(graph: str, place: PlacementOptions, *, kind: Kind = "graph", tr
 
     Raises
     ------
-    OptionError : edges, and the workers of a cluster, which cannot reach the memory of this process
+    OptionError : saved ranks
     SourceError : edges that cannot be read
-    StoreError : a store that cannot be read
+    StoreError : a store that cannot be read; edges, and the workers of a cluster, which cannot reach this process
     """
     from mgspmv import api
     from mgspmv.api.inputs import as_matrix
 
     try:
-        matrix = as_matrix(graph, kind, transpose=transpose, threads=place.threads)
+        reading: dict[str, Any] = {"transpose": transpose, "threads": place.threads}
+        matrix = as_matrix(graph, kind, **reading) if place.is_embedded else api.open(graph)
     except SourceError as error:
+        if _has_ranks(graph):
+            raise OptionError(f"{graph} has saved ranks, not a graph; name its store, or its file of edges") from error
         if graph.rstrip("/").endswith(".zarr"):
             with suppress(StoreFormatError):
                 api.open(graph)  # raises what is wrong with it as a store
@@ -168,15 +181,19 @@ def _open_graph(graph: str, place: PlacementOptions, *, kind: Kind = "graph", tr
         raise
     with matrix:
         if matrix.info.url != graph and matrix.info.url.startswith("memory://"):
-            if not place.is_embedded:
-                raise OptionError(
-                    f"{graph} is a file of edges, which is read into the memory of this process, where workers cannot "
-                    f"reach it; store it by `mgspmv ingest {graph} STORE`, and rank that"
-                )
-            lines = list_report(matrix.ingest_report)
-            for line in (line for line in lines if not line.startswith("warning: ")):  # warnings were shown as such
-                print_note(line)
+            for line in list_report(matrix.ingest_report):
+                if not line.startswith("warning: "):  # warnings were shown as such
+                    print_note(line)
         yield matrix
+
+
+def _has_ranks(path: str) -> bool:
+    from mgspmv.results import load_solution
+
+    with suppress(MgspmvError):
+        load_solution(path)
+        return True
+    return False
 
 
 def _listen(

@@ -9,7 +9,6 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from mgspmv.errors import OptionError
 from mgspmv.ingest.tokens import split_fields
 
 
@@ -126,11 +125,11 @@ OPTIONS: dict[str, Any] = {
     "stop.name": argument("[NAME]", "Name of the cluster."),
     "start.workers": option("Number of workers; default one per GPU, or as Dask chooses.", "N", min=1),
     "start.threads": option("Threads per worker; default the processors divided by the workers.", min=1),
-    "start.wait": option("Time for all workers to join.", "SECONDS"),
-    "status.wait": option("Time for the scheduler to answer.", "SECONDS"),
-    "stop.wait": option("Time for the cluster to exit before it is killed.", "SECONDS"),
-    "cancel.wait": option("Time for the client to end the run before its workers do.", "SECONDS"),
-    "doctor.wait": option("Time limit of each check.", "SECONDS"),
+    "start.wait": option("Time for all workers to join.", "SECONDS", min=0.1),
+    "status.wait": option("Time for the scheduler to answer.", "SECONDS", min=0.1),
+    "stop.wait": option("Time for the cluster to exit before it is killed.", "SECONDS", min=0.1),
+    "cancel.wait": option("Time for the client to end the run before its workers do.", "SECONDS", min=0.1),
+    "doctor.wait": option("Time limit of each check.", "SECONDS", min=0.1),
     "dashboard_port": option(
         "Port of the dashboard; default 8787, or any free one if that is taken.", min=0, max=65535
     ),
@@ -255,18 +254,6 @@ class SortingOptions(MemoryOptions):
     """Memory, scratch folder and threads for sorting in this process."""
 
     threads: int | None = None
-
-
-def check_wait(seconds: float) -> float:
-    """Return the seconds that a command waits.
-
-    Raises
-    ------
-    OptionError : they are not positive
-    """
-    if not seconds > 0:
-        raise OptionError(f"--wait must be a positive number of seconds, not {seconds:g}")
-    return seconds
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:

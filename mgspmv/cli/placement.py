@@ -159,23 +159,22 @@ def open_client(place: PlacementOptions, progress: ProgressLine | None = None) -
     if place.is_embedded:
         yield None
         return
-    from mgspmv.cluster.dask_cluster import Cluster
-    from mgspmv.cluster.managers import check_shared, start_cluster
-    from mgspmv.cluster.tls import use_tls
+    from mgspmv.cluster.managers import connect
 
-    if place.cluster is not None:
-        check_shared(place.cluster, place.tls)
     with ExitStack() as stack:
         stack.enter_context(quieten_dask())
-        stack.enter_context(use_tls(place.tls))
         with open_progress() if progress is None else nullcontext(progress) as shown:
             shown.phase("connecting" if place.cluster is None else "starting workers")
-            reached: Any = place.scheduler
-            if place.cluster is not None:
-                started = start_cluster(place.cluster, place.workers, place.threads, print_note, **place.options)
-                reached = stack.enter_context(started)
-            cluster = Cluster(reached, place.timeout)
-        stack.callback(cluster.close)  # before the started cluster ends, or the client would report its loss
-        if cluster.dashboard_link:
-            print_note(f"dashboard: {cluster.dashboard_link}")
-        yield cluster.client
+            client = stack.enter_context(
+                connect(
+                    place.cluster,
+                    place.scheduler,
+                    timeout=place.timeout,
+                    workers=place.workers,
+                    threads=place.threads,
+                    options=place.options,
+                    tls=place.tls,
+                    on_note=print_note,
+                )
+            )
+        yield client

@@ -1,4 +1,4 @@
-"""Commands of PageRank: `pagerank` and `pagerank-batch`."""
+"""Commands that rank the vertices of a graph: PageRank, of one vector or many, HITS and other centralities."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class PageRankFlags:
 
 def pagerank(own: PageRankFlags, ranking: RankingOptions, reverse: bool = False, scaler: str = "none") -> Answer:
     """Compute PageRank of a graph. Ranks that did not converge are written too, with exit code 5."""
-    outputs = find_outputs(ranking.output, overwrite=ranking.overwrite)
+    outputs = ranking.find_outputs()
     vectors = ("personalization", "dangling", "out_weight")
     solution, failure = ranking.compute("pagerank", vectors, reverse=reverse, **own.arguments)
     order, solution = solution.check_order(ranking.top), solution.scale(cast("Scaler", scaler))
@@ -85,9 +85,45 @@ def pagerank_batch(
     transport: str = "auto",
 ) -> Answer:
     """Compute PageRank of a graph for many personalizations at once. Exit code 5 if one did not converge."""
-    outputs = find_outputs(iteration.output, overwrite=iteration.overwrite)
+    outputs = iteration.find_outputs()
     own: dict[str, Any] = {"alpha": alpha or 0.85, "dangling": dangling, "out_weight": out_weight, "width": width}
     own |= {"keep_top": keep_top, "precision": precision, "transport": transport}
     vectors = ("dangling", "out_weight")
     batch, failure = iteration.compute("pagerank_batch", vectors, reverse=reverse, seeds=personalization, **own)
     return outputs.write(batch, answer_batch(batch, top, outputs.paths, failure))
+
+
+def hits(iteration: VectorIteration, hubs: list[str] | None = None, normalized: bool = True) -> Answer:
+    """Compute hubs and authorities (HITS) of a graph; --output takes the authorities. Needs the stored transpose."""
+    of_hubs = find_outputs(hubs, overwrite=iteration.overwrite, option="--hubs")
+    of_authorities = iteration.find_outputs()
+    if of_hubs.prints and of_authorities.prints:
+        raise OptionError("--hubs - and -o - both write to standard output; name a file for one of them")
+    found, failure = iteration.compute("hits", normalized=normalized)
+    answers = {
+        "hubs": iteration.write(found.hubs, of_hubs, None),
+        "authorities": iteration.write(found.authorities, of_authorities, None),
+    }
+    parts = [part for name, answer in answers.items() for part in (name, *answer.parts)]
+    lines = next((answer.lines for answer in answers.values() if answer.lines is not None), None)
+    return Answer({name: answer.payload for name, answer in answers.items()}, parts, failure, lines)
+
+
+def katz(iteration: VectorIteration, alpha: str = "0.1", beta: str = "1.0", normalized: bool = True) -> Answer:
+    """Compute the Katz centrality of the vertices of a graph."""
+    from mgspmv.cli.vectors import to_number
+
+    number = to_number(alpha)
+    if number is None and alpha != "auto":
+        raise OptionError(f"--alpha must be a number or auto, not {alpha!r}")
+    return iteration.answer("katz", ["beta"], alpha=number, beta=beta, normalized=normalized)
+
+
+def eigenvector(iteration: VectorIteration) -> Answer:
+    """Compute the eigenvector centrality of the vertices of a graph."""
+    return iteration.answer("eigenvector_centrality")
+
+
+def stationary(iteration: VectorIteration, lazy: float = 0.0) -> Answer:
+    """Compute the stationary vector of a Markov chain, a store of kind stochastic."""
+    return iteration.answer("stationary", lazy=lazy)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from mgspmv.cli.options import check_wait
 from mgspmv.cli.placement import PlacementOptions, open_client
 from mgspmv.cli.program import Answer
 from mgspmv.cli.tables import tabulate
@@ -59,7 +58,7 @@ def _find_run(runs: list[dict[str, Any]], name: str) -> dict[str, Any]:
 @contextmanager
 def _open_client(scheduler: str | None, tls: str | None, wait: float) -> Iterator[Any]:
     """Connect to the named cluster, or to the only one of this machine."""
-    found = PlacementOptions(scheduler=scheduler, tls=tls, timeout=check_wait(wait))
+    found = PlacementOptions(scheduler=scheduler, tls=tls, timeout=wait)
     place = replace(found, **_find_cluster()) if found.is_embedded else found
     with open_client(place) as client:
         yield client

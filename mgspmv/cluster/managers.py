@@ -14,9 +14,10 @@ import shlex
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,8 +26,10 @@ from distributed import Security, SpecCluster, Status
 
 from mgspmv.cluster.allowed_hosts import is_local, list_hosts
 from mgspmv.cluster.connect import list_causes, make_cluster, start_cuda, start_local
-from mgspmv.cluster.tls import MODULE, TEMPORARY, is_tls_required, list_variables
+from mgspmv.cluster.dask_cluster import Cluster
+from mgspmv.cluster.tls import MODULE, TEMPORARY, is_tls_required, list_variables, use_tls
 from mgspmv.errors import ClusterError, MissingDependencyError, OptionError
+from mgspmv.model import ignore
 
 WAIT_S, QUEUE_S = 120.0, 600.0
 """Default seconds for workers to join: as processes, and as jobs or pods that are queued first."""
@@ -229,6 +232,47 @@ def _check_class(manager: Manager) -> None:
 
 
 # --- clusters --------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def connect(
+    kind: str | None,
+    address: str | None = None,
+    *,
+    timeout: float,
+    workers: int | None = None,
+    threads: int | None = None,
+    options: Mapping[str, Any] = MappingProxyType({}),
+    tls: str | None = None,
+    on_note: Callable[[str], None] = ignore,
+) -> Iterator[Any]:
+    """Yield the client of a cluster that is started, and stopped at the end of the context, or of a running one.
+
+    Parameters
+    ----------
+    kind : of the cluster to start, as in `start_cluster`; None for the running one at `address`
+    address : of its scheduler, or the path of the scheduler's file
+    timeout : seconds that a worker may be silent
+    workers, threads, options : as in `start_cluster`
+    tls : folder of certificates, or `temporary`
+    on_note : called with a description of each wait, and with the address of the dashboard
+
+    Raises
+    ------
+    SchedulerNotFoundError : no scheduler answers at the address
+    MgspmvError : errors of `start_cluster`
+    """
+    with ExitStack() as stack:
+        stack.enter_context(use_tls(tls))
+        reached: Any = address
+        if kind is not None:
+            check_shared(kind, tls)
+            reached = stack.enter_context(start_cluster(kind, workers, threads, on_note, **options))
+        cluster = Cluster(reached, timeout)
+        stack.callback(cluster.close)  # before the started cluster ends, or the client would report its loss
+        if cluster.dashboard_link:
+            on_note(f"dashboard: {cluster.dashboard_link}")
+        yield cluster.client
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import psutil
 
 from mgspmv.api import open_matrix
 from mgspmv.api.matrix import Matrix
-from mgspmv.model import default_threads
+from mgspmv.model import default_threads, ignore
 from mgspmv.monitor.progress import watched
 from mgspmv.pipeline.definition import ClusterSection
 from mgspmv.pipeline.reading import Definition
@@ -44,7 +44,7 @@ class ComputeResources(ExitStack):
         self.section = section or ClusterSection()
         self.threads = self.section.threads if self.is_on_cluster else threads
         """Number of threads for kernels; on a cluster, per worker."""
-        self._given, self._on_note = client, on_note
+        self._given, self._on_note = client, on_note or ignore
 
     @cached_property
     def client(self) -> Any:
@@ -56,22 +56,12 @@ class ComputeResources(ExitStack):
         """
         if self._given is not None:
             return self._given
-        from mgspmv.cluster.dask_cluster import Cluster
-        from mgspmv.cluster.managers import start_cluster
-        from mgspmv.cluster.tls import use_tls
+        from mgspmv.cluster.managers import connect
 
         own = self.section
-        self.enter_context(use_tls(own.tls))
-        reached: Any = own.address
-        if own.kind != "address":
-            reached = self.enter_context(
-                start_cluster(own.kind, own.workers, own.threads, self._on_note, **own.options)
-            )
-        cluster = Cluster(reached, own.timeout)
-        self.callback(cluster.close)
-        if self._on_note is not None and cluster.dashboard_link:
-            self._on_note(f"dashboard: {cluster.dashboard_link}")
-        return cluster.client
+        kind = own.kind if own.address is None else None
+        given = own.given("timeout", "workers", "threads", "options", "tls")
+        return self.enter_context(connect(kind, own.address, **given, on_note=self._on_note))
 
     @property
     def placing(self) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def test_there_are_none():
         (["--name", "a\n"], "--name takes letters"),
         (["--backend", "tpu"], "--backend must be"),
         (["--protocol", "ucxx", "--backend", "cpu"], "--protocol ucxx is for workers on GPUs"),
-        (["--wait", "0"], "--wait must be a positive number of seconds, not 0"),
+        (["--wait", "0"], "Invalid value for '--wait': "),
         (["--dashboard-origin", "https://a.example/"], "--dashboard-origin must be a host as in the browser's address"),
     ],
 )

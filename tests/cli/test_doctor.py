@@ -101,7 +101,7 @@ def test_what_is_asked_for(finding):
     ("args", "message"),
     [
         (["--workers", "2"], "--workers is the size of a started cluster"),
-        (["--wait", "0"], "--wait must be a positive number of seconds"),
+        (["--wait", "0"], "Invalid value for '--wait': "),
     ],
 )
 def test_usage(args, message):

@@ -45,13 +45,12 @@ def test_duplicates_and_warnings_are_shown():
 
 
 def test_what_is_refused():
+    invoke("pagerank", "edges.txt", "-o", "r.parquet", "-o", "r.zarr")
     for args, code, said in (
         (["pagerank", "none.csv"], 3, "error: none.csv: there is no such file; check the path\n"),
-        (
-            ["pagerank", "edges.txt", "--cluster", "local"],
-            2,
-            "error: edges.txt is a file of edges, which is read into ",
-        ),
+        (["pagerank", "edges.txt", "--cluster", "local"], 4, "error: there is no matrix store at edges.txt; create "),
+        (["pagerank", "r.parquet"], 2, "error: r.parquet has saved ranks, not a graph; name its store, or its file"),
+        (["pagerank", "r.zarr"], 2, "error: r.zarr has saved ranks, not a graph; name its store, or its file of edges"),
         (["katz", "a.mtx"], 3, "error: "),
     ):
         _, stderr = invoke(*args, code=code)
