@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from numbers import Integral
@@ -32,6 +32,7 @@ from mgspmv.ingest.edge_list_head import (
     Head,
     StatedForm,
     check_alike,
+    check_doubts,
     check_edge_comment,
     read_head,
 )
@@ -58,95 +59,34 @@ _ZEROS_HINT = 'pass ids="string" to keep them apart, or ids="int" if they are th
 _WEIGHTS_HINT = "pass weights=False to leave that column out"
 
 
+@dataclass
 class _EdgeListFacts:
-    """Facts about the files, in addition to their edges."""
+    """Facts about the files, or parts of files, in addition to their edges."""
 
-    def __init__(self) -> None:
-        self._files: list[dict[str, Any]] = []
-        self._claims: list[dict[str, int]] = []
-        self._stated: StatedShape | None = None
-        self.counts = Counter(n_header=0, n_comments=0, n_rows=0)
-        """Counts of header lines, comments and edges."""
-        self.doubts: list[DoubtfulHeader] = []
-        self.ids: tuple[int, int] | None = None
-        """Smallest and largest id if the vertices are the integers that occur; None if there is none."""
-        self.listed: dict[str, Any] = {}
-        """Provenance of the list of vertices."""
-        self.unused_first: str | None = None
-        """First name of the list of vertices if no edge has it, as in `OccurringNames`."""
-
-    @property
-    def claims(self) -> dict[str, int]:
-        """Numbers that the comments of all files state alike."""
-        first, *others = self._claims or [{}]
-        return {what: n for what, n in first.items() if all(found.get(what) == n for found in others)}
-
-    def find_stated(self, claim: int | None) -> StatedShape | None:
-        """Return the comment that states the number of vertices; None unless this number, `claim`, is used."""
-        return None if claim is None or claim != self.claims.get("nodes") else self._stated
+    files: list[dict[str, Any]] = field(default_factory=list)
+    """Provenance of the files."""
+    claims: list[dict[str, int]] = field(default_factory=list)
+    """Numbers that the comments of each file state."""
+    stated: StatedShape | None = None
+    """First comment that states the number of vertices."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """Counts of header lines, comments and edges."""
+    doubts: list[DoubtfulHeader] = field(default_factory=list)
+    ids: tuple[int, int] | None = None
+    """Smallest and largest id if the vertices are the integers that occur; None if there is none."""
+    listed: dict[str, Any] = field(default_factory=dict)
+    """Provenance of the list of vertices."""
+    unused_first: str | None = None
+    """First name of the list of vertices if no edge has it, as in `OccurringNames`."""
 
     def begin(self, name: str, head: Head) -> None:
         """Record the beginning of a file."""
-        self._claims.append(head.preamble.claims)
-        if self._stated is None and "nodes" in head.preamble.claims:
-            self._stated = StatedShape(name, *head.preamble.nodes_line)
+        self.claims.append(head.preamble.claims)
+        if self.stated is None and "nodes" in head.preamble.claims:
+            self.stated = StatedShape(name, *head.preamble.nodes_line)
         self.counts.update(n_header=head.n_header, n_comments=head.preamble.n_lines)
         if head.doubt is not None:
             self.doubts.append(head.doubt)
-
-    def end(self, provenance: dict[str, Any]) -> None:
-        """Record the provenance of a file."""
-        self._files.append(provenance)
-
-    def join(self, later: _EdgeListFacts) -> None:
-        """Add the facts about the files, or parts of files, that follow."""
-        self._claims += later._claims
-        self._stated = self._stated or later._stated
-        self._files += later._files
-        self.counts.update(later.counts)
-        self.doubts += later.doubts
-
-    def check_doubts(self) -> None:
-        """Raise SourceError if the first line of a file may be a header after all."""
-        settled = {doubt.place for doubt in self.doubts if doubt.is_settled}
-        for doubt in self.doubts:
-            if doubt.place not in settled:
-                raise doubt.make_error()
-
-    def describe(self, name: str, form: Form, unused_first: str | None) -> dict[str, Any]:
-        """Return the provenance of all edges, and how the columns were read.
-
-        Parameters
-        ----------
-        unused_first : as in `OccurringNames`
-        """
-        header = {**self.claims, **({"columns": form.head.names} if form.head.names else {})}
-        described = {"format": "edge-list", **describe_files(name, self._files), "header": header}
-        return {**described, "taken": self._describe_taken(form, unused_first)}
-
-    def _describe_taken(self, form: Form, unused_first: str | None) -> dict[str, Any]:
-        names, preamble = form.head.names, form.head.preamble
-        notes = []
-        if preamble.is_undirected:
-            notes.append("each edge is read in both directions, as the file says that it is undirected")
-        elif preamble.mentions_undirected:
-            notes.append(
-                "a comment says `undirected`, but each line is read as one arc; pass symmetrize=True if all edges are "
-                "undirected"
-            )
-        if unused_first is not None and self.counts["n_rows"]:
-            notes.append(
-                f"{unused_first!r}, the first id of the list of vertices, occurs in no edge; replace it by `id` if it "
-                "is a header"
-            )
-        return {
-            **form.columns.describe(names or [None] * len(form.table.columns)),
-            "header": names is not None,
-            "header_by": form.head.header_by,
-            **self.counts,
-            "delimiter": form.table.delimiter,
-            "notes": notes,
-        }
 
 
 class EdgeListSource(FileSource):
@@ -256,16 +196,30 @@ class EdgeListSource(FileSource):
 
     def join(self, told: Sequence[tuple[Form, _EdgeListFacts]]) -> Combined:
         """Combine the facts of all parts; see `FileSource`."""
-        notes, form, parts = _EdgeListFacts(), told[0][0], [own for _, own in told]
-        for part in parts:
-            notes.join(part)
-        notes.check_doubts()
-        claim, ids = notes.claims.get("nodes"), [part.ids for part in parts if part.ids is not None]
-        is_fit = claim is not None and ids and all(low >= 0 and high < claim for low, high in ids)
-        unused = {part.unused_first for part in parts}
-        described = notes.describe(self.name, form, None if None in unused else unused.pop())
-        used = claim if is_fit else None
-        return Combined(used, {**described, **parts[0].listed}, notes.find_stated(used))
+        form, parts = told[0][0], [own for _, own in told]
+        check_doubts([doubt for part in parts for doubt in part.doubts])
+        first, *others = [claims for part in parts for claims in part.claims] or [{}]
+        claims = {what: n for what, n in first.items() if all(found.get(what) == n for found in others)}
+        nodes, ids = claims.get("nodes"), [part.ids for part in parts if part.ids is not None]
+        are_fit = nodes is not None and ids and all(low >= 0 and high < nodes for low, high in ids)
+        names = form.head.names
+        provenance = {
+            "format": "edge-list",
+            **describe_files(self.name, [file for part in parts for file in part.files]),
+            "header": {**claims, **({"columns": names} if names else {})},
+            "taken": {
+                **form.columns.describe(names or [None] * len(form.table.columns)),
+                "header": names is not None,
+                "header_by": form.head.header_by,
+                **{name: sum(part.counts[name] for part in parts) for name in ("n_header", "n_comments", "n_rows")},
+                "delimiter": form.table.delimiter,
+                "notes": _list_notes(form.head, parts),
+            },
+            **parts[0].listed,
+        }
+        if not are_fit:
+            return Combined(None, provenance)
+        return Combined(nodes, provenance, next(part.stated for part in parts if part.stated is not None))
 
     def _begin(self, texts: Iterator[TextStream], notes: _EdgeListFacts) -> Iterator[tuple[TextStream, Head]]:
         """Yield texts that were read up to their first edge, with the beginning of the first that has one so far.
@@ -288,7 +242,7 @@ class EdgeListSource(FileSource):
             assert known is not None
             yield text, known
             if not text.segment.begin:
-                notes.end(text.provenance() if text.segment.is_whole else describe_cut(text.name))
+                notes.files.append(text.provenance() if text.segment.is_whole else describe_cut(text.name))
 
     def _find_first(self, begun: Iterator[tuple[TextStream, Head]]) -> tuple[TextStream, Head]:
         """Return the first text that has an edge, or the last one."""
@@ -305,38 +259,36 @@ class EdgeListSource(FileSource):
                 yield chunk
 
     def _find_form(self, head: Head) -> Form:
-        reading = self._reading
-        if head.first is None or head.columns is None:
-            return self._find_empty_form(head)
-        tokens = split_line(head.first, head.delimiter)
-        ids = [tokens[place] for place in head.columns.ids]
-        try:
-            named = reading.ids == "string" or (reading.ids == "auto" and self._n_vertices is None and are_names(ids))
-        except Undecided as error:
-            raise head.first.make_error(str(error)) from error
-        columns = [TextColumn("more", None)] * len(tokens)
-        columns[head.columns.source], columns[head.columns.target] = self._id_columns(named)
-        if head.columns.weight is not None:
-            columns[head.columns.weight] = TextColumn("weight", "float64", finite=True, hint=_WEIGHTS_HINT)
+        reading, chosen, n_columns = self._reading, head.columns, head.n_columns
+        if chosen is None:
+            has_weights = reading.weights is True
+            chosen, n_columns = ColumnChoice(0, 1, 2 if has_weights else None), 2 + has_weights
+        columns = [TextColumn("more", None)] * n_columns
+        columns[chosen.source], columns[chosen.target] = self._id_columns(self._has_names(head))
+        if chosen.weight is not None:
+            columns[chosen.weight] = TextColumn("weight", "float64", finite=True, hint=_WEIGHTS_HINT)
         check = check_edge_comment if reading.comment is None else None
         table = TableFormat(tuple(columns), head.delimiter, reading.comments, check)
-        return Form(table, head)
+        return Form(table, replace(head, columns=chosen))
 
-    def _find_empty_form(self, head: Head) -> Form:
-        """Return the form of a list without edges, where only the vertices have ids, if any."""
-        if self._n_vertices is None and self._vertices is None and not self.may_be_empty:
-            where = "this file has" if len(self._files) == 1 else "these files have"
-            raise SourceError(
-                f"{where} no edges; pass n_vertices= or vertices= for a graph without edges",
-                source=self.name,
-            )
-        reading = self._reading
-        named = reading.ids == "string"
-        if reading.ids == "auto" and self._vertices is not None:
-            named = lists_names(self._vertices, self._reading)
-        weights = (TextColumn("weight", "float64", finite=True),) if reading.weights is True else ()
-        table = TableFormat((*self._id_columns(named), *weights), reading.delimiter or " ", reading.comments)
-        return Form(table, replace(head, columns=ColumnChoice(0, 1, 2 if weights else None)))
+    def _has_names(self, head: Head) -> bool:
+        """Return whether ids are names, by the first edge or, without edges, by the list of vertices."""
+        ids = self._reading.ids
+        if head.first is None or head.columns is None:
+            if self._n_vertices is None and self._vertices is None and not self.may_be_empty:
+                where = "this file has" if len(self._files) == 1 else "these files have"
+                raise SourceError(
+                    f"{where} no edges; pass n_vertices= or vertices= for a graph without edges", source=self.name
+                )
+            if ids == "auto" and self._vertices is not None:
+                return lists_names(self._vertices, self._reading)
+            return ids == "string"
+        tokens = split_line(head.first, head.delimiter)
+        try:
+            may_be_names = ids == "auto" and self._n_vertices is None
+            return ids == "string" or (may_be_names and are_names([tokens[place] for place in head.columns.ids]))
+        except Undecided as error:
+            raise head.first.make_error(str(error)) from error
 
     def _id_columns(self, are_names: bool) -> tuple[TextColumn, TextColumn]:
         if are_names:
@@ -349,6 +301,25 @@ class EdgeListSource(FileSource):
         plain = _ZEROS_HINT if self._reading.ids == "auto" and self._n_vertices is None else ""
         source, target = (TextColumn(name, dtype, low, high, hint=hint, plain=plain) for name in ("source", "target"))  # type: ignore[arg-type]  # int32 or int64
         return source, target
+
+
+def _list_notes(head: Head, parts: Sequence[_EdgeListFacts]) -> list[str]:
+    """List the assumptions about edges of which users should know."""
+    notes = []
+    if head.preamble.is_undirected:
+        notes.append("each edge is read in both directions, as the file says that it is undirected")
+    elif head.preamble.mentions_undirected:
+        notes.append(
+            "a comment says `undirected`, but each line is read as one arc; pass symmetrize=True if all edges are "
+            "undirected"
+        )
+    unused = {part.unused_first for part in parts}
+    if None not in unused and any(part.counts["n_rows"] for part in parts):
+        notes.append(
+            f"{unused.pop()!r}, the first id of the list of vertices, occurs in no edge; replace it by `id` if it is a "
+            "header"
+        )
+    return notes
 
 
 def check_vertex_options(n_vertices: Any, vertices: Any, ids: str) -> None:

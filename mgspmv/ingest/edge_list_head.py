@@ -180,7 +180,7 @@ class DoubtfulHeader:
     """
 
     def __init__(self, line: TextLine, ids: Sequence[str], message: str) -> None:
-        self._line, self._ids, self._message = line, pa.array(ids, pa.string()), message
+        self._ids, self.error = pa.array(ids, pa.string()), line.make_error(message)
         self.place = line.source, line.number
         self.is_settled = False
 
@@ -198,9 +198,13 @@ class DoubtfulHeader:
         if compute.any(compute.and_not(compute.or_(*is_found), is_same)).as_py():
             self.is_settled = True
 
-    def make_error(self) -> SourceError:
-        """Return the error for a line that may be a header."""
-        return self._line.make_error(self._message)
+
+def check_doubts(doubts: Sequence[DoubtfulHeader]) -> None:
+    """Raise SourceError if the first line of a file may be a header, for no part of the files has settled it."""
+    settled = {doubt.place for doubt in doubts if doubt.is_settled}
+    for doubt in doubts:
+        if doubt.place not in settled:
+            raise doubt.error
 
 
 def read_head(
