@@ -166,17 +166,15 @@ def has_list_header(
     first: Sequence[str],
     below: Sequence[Sequence[str]],
     *,
-    has_numbers: bool = False,
     are_names: bool = False,
     is_vertex: Callable[[str], bool] | None = None,
 ) -> bool:
-    """Return whether the first line of a list of vertices, or of a vector, names the columns.
+    """Return whether the first line of a list of vertices names the columns.
 
     Parameters
     ----------
     first : fields of the first line
     below : fields of lines that follow
-    has_numbers : whether a column of numbers is expected next to the ids
     are_names : whether ids are known to be names, which may look like numbers
     is_vertex : function that returns whether a name is known to be an id
 
@@ -188,8 +186,6 @@ def has_list_header(
         return False
     if first[0] == "" and any(first):
         return True
-    if has_numbers and len(first) > 1:
-        return not any(map(is_number, first))
     if is_number(first[0]):
         return False
     for place, name in enumerate(first):

@@ -90,7 +90,7 @@ def find_vector_form(
         for line in suspects:
             if count_fields(line.text, delimiter) == len(first) and _ends_in_number(line.text, delimiter):
                 check_list_comment(line)
-        has_header = has_list_header(first, [], has_numbers=True)
+        has_header = first[0] == "" or not any(map(is_number, first))
         own, other = _choose_vector_columns([line.text for line in sample[:2]], first, delimiter, has_header)
     except Undecided as error:
         raise sample[0].make_error(str(error)) from error
