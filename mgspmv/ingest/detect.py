@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest.files import name_files
-from mgspmv.ingest.local_files import Pipe
+from mgspmv.ingest.files import Pipe, name_files
 from mgspmv.ingest.streams import read_head
 
 Format = Literal["matrix-market", "edge-list", "parquet", "npz"]
@@ -182,18 +181,10 @@ def _detect(name: str, by_name: Format | ForeignFormat | None) -> Format:
         raise SourceError("this text is in UTF-16; convert it to UTF-8", source=name)
     if _CONTROL_CHARACTER.search(head):
         raise SourceError(f"this is not a text file; {READABLE}", source=name)
-    if is_matrix:
+    if is_matrix or head.lstrip().startswith(b"%%"):
         raise SourceError(
-            "the suffix .mtx indicates Matrix Market, but there is no banner; write a first line '%%MatrixMarket "
-            'matrix coordinate real general\', or pass format="edge-list"',
+            "the suffix .mtx, or %% in the first line, indicates Matrix Market, but there is no banner; write a first "
+            "line '%%MatrixMarket matrix coordinate real general', or pass format=\"edge-list\"",
             source=name,
-        )
-    first = head.split(b"\n", 1)[0].strip()
-    if first.startswith(b"%%"):
-        raise SourceError(
-            f"the first line is not a valid banner of Matrix Market; {READABLE}",
-            source=name,
-            line_number=1,
-            text=first.decode("utf-8", "replace"),
         )
     return "edge-list"

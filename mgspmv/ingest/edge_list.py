@@ -36,9 +36,8 @@ from mgspmv.ingest.edge_list_head import (
     check_edge_comment,
     read_head,
 )
-from mgspmv.ingest.files import Path, describe_files, list_paths, name_files
+from mgspmv.ingest.files import Path, Pipe, describe_files, list_paths, name_files, take_name
 from mgspmv.ingest.headers import are_names
-from mgspmv.ingest.local_files import Pipe, take_name
 from mgspmv.ingest.parts import cut_texts, make_absolute, place_error
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Combined, FileSource, Layout, StatedShape

@@ -59,6 +59,18 @@ class Header:
     def shape(self) -> tuple[int, int]:
         return self.n_rows, self.n_cols
 
+    def check_entries(self, n_read: int, *, are_all: bool = False) -> None:
+        """Raise SourceError if more entries were read than the size line states, or less if these are all."""
+        if n_read > self.n_entries:
+            raise self.size_line.make_error(
+                f"expected {self.n_entries} entries, found more; the size line is wrong, or two files were concatenated"
+            )
+        if are_all and n_read < self.n_entries:
+            raise self.size_line.make_error(
+                f"expected {self.n_entries} entries, the file ends after {n_read}; it is cut short or its size line is "
+                "wrong"
+            )
+
     @property
     def stated(self) -> StatedShape | None:
         """Place where the shape is stated; None for an array, which lists each row and column."""
@@ -107,21 +119,19 @@ class MatrixMarketSource(FileSource):
                 header = self._header or read_header(text)
                 if self._header is not None and not self._segment.begin:
                     read_header(text)
-                counted = _Counted(header)
-                read, threads = _read_coordinate if header.layout == "coordinate" else _read_array, self._threads
-                for batch in read(text, header, counted, threads or default_threads(), self.as_float64):
+                form, n_read = _find_form(header, self.as_float64), 0
+                for chunk, columns in read_chunks(text.chunks(), form, self._threads or default_threads()):
                     self.fraction = text.fraction
-                    yield _symmetrize(batch, header)
-                if self._header is None:
-                    counted.check()
-                    described = _describe(text.provenance(), header)
-                    self._layout = Layout(shape=header.shape, provenance=described, stated=header.stated)
-                else:
-                    counted.file = describe_cut(self.name)
-                    self._told = counted
-                    self._layout = Layout(shape=header.shape)
+                    header.check_entries(n_read + len(columns[0]))
+                    yield _make_batch(header, form, chunk, columns, n_read)
+                    n_read += len(columns[0])
+                self._told = header, n_read, describe_cut(self.name) if self._header else text.provenance()
         except SourceError as error:
             raise place_error(error, [self._segment]) from error.__cause__
+        self._layout = Layout(header.shape)
+        if self._header is None:
+            joined = self.join([self._told])
+            self._layout = Layout(header.shape, provenance=joined.provenance, stated=joined.stated)
 
     def split(self, n_parts: int) -> list[FileSource]:
         """Return parts for other processes, see `FileSource`; only coordinate files of plain text are divided."""
@@ -137,14 +147,14 @@ class MatrixMarketSource(FileSource):
             part._segment, part._header = segment, header
         return list(parts)
 
-    def join(self, told: Sequence[Any]) -> Combined:
-        """Combine the results of all parts; see `FileSource`."""
-        if not isinstance(told[0], _Counted):
-            return super().join(told)
-        counted = _Counted(told[0].header)
-        counted.add(sum(own.n_read for own in told))
-        counted.check()
-        return Combined(None, _describe(told[0].file, told[0].header), told[0].header.stated)
+    def join(self, told: Sequence[tuple[Header, int, dict[str, Any]]]) -> Combined:
+        """Combine the headers, numbers of entries and provenance of all parts; see `FileSource`."""
+        header, _, file = told[0]
+        header.check_entries(sum(n_read for _, n_read, _ in told), are_all=True)
+        stated = {name: getattr(header, name) for name in ("layout", "field", "symmetry")}
+        described = {"format": "matrix-market", **file, "header": {**stated, "entries": header.n_entries}}
+        taken = {"n_rows": header.n_entries} if header.layout == "coordinate" else {}
+        return Combined(None, {**described, "taken": taken}, header.stated)
 
 
 def is_banner(line: TextLine) -> bool:
@@ -216,61 +226,26 @@ def _parse_size(token: str, name: str, line: TextLine) -> int:
     return int(token)
 
 
-class _Counted:
-    """Count of the entries read, which must equal the number in the size line."""
-
-    def __init__(self, header: Header) -> None:
-        self.header, self.n_read = header, 0
-        self.file: dict[str, Any] = {}
-        """Provenance of the file, once it is read."""
-
-    def add(self, n_new: int) -> None:
-        """Count more entries; raises SourceError if there are more than the size line states."""
-        self.n_read += n_new
-        if self.n_read > self.header.n_entries:
-            raise self.header.size_line.make_error(
-                f"expected {self.header.n_entries} entries, found more; the size line is wrong, or two files were "
-                "concatenated"
-            )
-
-    def check(self) -> None:
-        """Raise SourceError if there are less entries than the size line states."""
-        if self.n_read < self.header.n_entries:
-            raise self.header.size_line.make_error(
-                f"expected {self.header.n_entries} entries, the file ends after {self.n_read}; "
-                "it is cut short or its size line is wrong"
-            )
-
-
-def _read_coordinate(
-    text: TextStream, header: Header, counted: _Counted, threads: int, as_float64: bool
-) -> Iterator[CooBatch]:
+def _find_form(header: Header, as_float64: bool) -> TableFormat:
+    values = _value_columns(header, as_float64)
+    if header.layout == "array":
+        return TableFormat(values, " ", _COMMENTS)
     index = index_dtype(max(header.shape)).name
     row = TextColumn("row", index, 1, header.n_rows)  # type: ignore[arg-type]  # int32 or int64
     col = TextColumn("column", index, 1, header.n_cols)  # type: ignore[arg-type]  # likewise
-    form = TableFormat((row, col, *_value_columns(header, as_float64)), " ", _COMMENTS)
-    for chunk, (rows, cols, *values) in read_chunks(text.chunks(), form, threads):
-        counted.add(len(rows))
-        batch = CooBatch(rows - 1, cols - 1, values[0] if values else None)
+    return TableFormat((row, col, *values), " ", _COMMENTS)
+
+
+def _make_batch(header: Header, form: TableFormat, chunk: Chunk, columns: list[Any], n_before: int) -> CooBatch:
+    """Return the entries of a chunk and their mirror images, after `n_before` values of an array."""
+    if header.layout == "array":
+        nonzero, index = np.flatnonzero(columns[0]), index_dtype(max(header.shape))
+        rows, cols = locate_values(n_before + nonzero, header.n_rows, header.symmetry)
+        batch = CooBatch(rows.astype(index), cols.astype(index), columns[0][nonzero])
+    else:
+        batch = CooBatch(columns[0] - 1, columns[1] - 1, columns[2] if len(columns) > 2 else None)
         if header.symmetry == "skew-symmetric":
             _check_diagonal(batch, chunk, form)
-        yield batch
-
-
-def _read_array(
-    text: TextStream, header: Header, counted: _Counted, threads: int, as_float64: bool
-) -> Iterator[CooBatch]:
-    form = TableFormat(_value_columns(header, as_float64), " ", _COMMENTS)
-    index = index_dtype(max(header.shape))
-    for _, (values,) in read_chunks(text.chunks(), form, threads):
-        first = counted.n_read
-        counted.add(len(values))
-        nonzero = np.flatnonzero(values)
-        rows, cols = locate_values(first + nonzero, header.n_rows, header.symmetry)
-        yield CooBatch(rows.astype(index), cols.astype(index), values[nonzero])
-
-
-def _symmetrize(batch: CooBatch, header: Header) -> CooBatch:
     whole = symmetrize(batch, header.symmetry)
     if header.field == "integer" and whole.values is not None and whole.values.dtype == np.float64:
         return replace(whole, values=whole.values + 0.0)  # integers have no -0.0
@@ -295,12 +270,6 @@ def _check_diagonal(batch: CooBatch, chunk: Chunk, form: TableFormat) -> None:
         raise line.make_error(
             "the diagonal of a skew-symmetric matrix must be zero; remove the entry or write 'general'"
         )
-
-
-def _describe(file: dict[str, Any], header: Header) -> dict[str, Any]:
-    stated = {"layout": header.layout, "field": header.field, "symmetry": header.symmetry, "entries": header.n_entries}
-    taken = {"n_rows": header.n_entries} if header.layout == "coordinate" else {}
-    return {"format": "matrix-market", **file, "header": stated, "taken": taken}
 
 
 def count_before(col: Any, n_rows: int, symmetry: str) -> Any:

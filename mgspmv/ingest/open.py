@@ -14,10 +14,9 @@ from zarr.abc.store import Store
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.detect import detect_format, find_format_by_name
 from mgspmv.ingest.edge_list import EdgeListSource
-from mgspmv.ingest.files import Path, find_files, is_path, name_files
+from mgspmv.ingest.files import Path, find_files, is_path, name_files, take_name
 from mgspmv.ingest.frames import FrameSource, find_library, has_no_columns, source_from_arrays
 from mgspmv.ingest.interchange import convert_arrays
-from mgspmv.ingest.local_files import take_name
 from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.objects import NpzSource, is_igraph, is_networkx, source_from_object
 from mgspmv.ingest.parquet import ParquetSource

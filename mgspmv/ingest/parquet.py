@@ -12,8 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
-from mgspmv.ingest.files import Path, describe_files, list_paths, name_files
-from mgspmv.ingest.local_files import open_anywhere
+from mgspmv.ingest.files import Path, describe_files, list_paths, name_files, open_anywhere
 from mgspmv.ingest.parts import MANY_FILES, cut_evenly, make_absolute
 from mgspmv.ingest.remote import open_sought
 from mgspmv.ingest.tables import BATCH_ROWS, Table, TableSource, find_saved_index, make_empty

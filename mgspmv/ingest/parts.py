@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import SourceError, SourceNotFoundError
-from mgspmv.ingest.local_files import LocalFile, find_size, open_anywhere
+from mgspmv.ingest.files import LocalFile, find_size, open_anywhere
 from mgspmv.ingest.streams import CHUNK_BYTES, LINE_LIMIT_BYTES, Segment, TextStream, find_compression
 
 LEAST_BYTES = 2**24

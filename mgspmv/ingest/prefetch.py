@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from queue import Empty, Queue
 from threading import Thread
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from mgspmv.heartbeat import beat
 
@@ -43,7 +43,7 @@ def _take(ahead: deque[Future[R]]) -> R:
     return result
 
 
-class Prefetcher(Generic[T]):
+class Prefetcher(Iterator[T]):
     """Iterator that takes items of another iterator ahead of time, on a thread.
 
     The thread may be blocked forever, for example by a pipe or a server; then neither `close` nor the end of the
@@ -60,9 +60,6 @@ class Prefetcher(Generic[T]):
         self._items, self._is_over = items, False
         self._taken: Queue[tuple[Any, BaseException | None]] = Queue(n_ahead)
         self._thread = Thread(target=self._run, name=name, daemon=True)
-
-    def __iter__(self) -> Iterator[T]:
-        return self
 
     def __next__(self) -> T:
         if self._is_over:

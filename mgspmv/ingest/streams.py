@@ -15,9 +15,9 @@ from typing import IO, Any, cast
 import numpy as np
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest.local_files import HEAD_BYTES, LentFile, Pipe, find_size, open_anywhere
+from mgspmv.ingest.files import HEAD_BYTES, LentFile, Pipe, find_size, open_anywhere
 from mgspmv.ingest.prefetch import AHEAD, Prefetcher
-from mgspmv.ingest.remote import open_streamed, translate_error
+from mgspmv.ingest.remote import open_streamed, translating
 from mgspmv.os_errors import source_error
 
 CHUNK_BYTES = 4 * 2**20
@@ -239,13 +239,9 @@ class _CountedFile(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        try:
+        with translating(self._name):
             own = buffer if self._most is None else memoryview(buffer)[: self._most - self.n_bytes]
             n = self._file.readinto(own)  # type: ignore[attr-defined]  # all files read here have it
-        except SourceError:
-            raise
-        except Exception as error:  # libraries behind a URL raise their own classes
-            raise translate_error(self._name, error) from error
         self.n_bytes += n
         self._sha256.update(memoryview(buffer)[:n])
         return int(n)

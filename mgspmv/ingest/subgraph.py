@@ -27,7 +27,7 @@ from mgspmv.ingest.edge_mask import (
     check_found,
     number_edges,
 )
-from mgspmv.ingest.local_files import take_name
+from mgspmv.ingest.files import take_name
 from mgspmv.ingest.numbering import PIECE_IDS, Ids, IdWriter
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.store_writing import describe_matrix, write_matrix

@@ -146,16 +146,13 @@ def choose_delimiter(lines: Sequence[str]) -> str:
     ----------
     lines : without comments and blank lines
     """
-    best, best_share = " ", 0
-    for delimiter in DELIMITERS:
-        counts = [count_fields(line, delimiter) for line in lines]
-        share = counts.count(max(set(counts), key=counts.count)) if counts and max(counts) > 1 else 0
-        if share and share == len(counts) and counts[0] > 1:
+    counts = {delimiter: [count_fields(line, delimiter) for line in lines] for delimiter in DELIMITERS}
+    for delimiter, own in counts.items():
+        if len(set(own)) == 1 and own[0] > 1:
             return " " if delimiter == "\t" and _have_tabs_for_blanks(lines) else delimiter
-        n_wide = sum(count > 1 for count in counts)
-        if counts and n_wide > best_share:
-            best, best_share = delimiter, n_wide
-    return best
+    n_split = {delimiter: sum(count > 1 for count in own) for delimiter, own in counts.items()}
+    best = max(DELIMITERS, key=n_split.__getitem__)
+    return best if n_split[best] else " "
 
 
 _STATED_DELIMITER = re.compile(r'"?sep=(.)"?\r?', re.IGNORECASE | re.DOTALL)

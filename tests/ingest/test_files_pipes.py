@@ -13,7 +13,7 @@ from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import OptionError, SourceError
-from mgspmv.ingest.local_files import Pipe
+from mgspmv.ingest.files import Pipe
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.streams import TextStream
 

@@ -14,7 +14,7 @@ from mgspmv.errors import SourceError
 from mgspmv.ingest import open as opening
 from mgspmv.ingest import parts
 from mgspmv.ingest.edge_list import EdgeListSource
-from mgspmv.ingest.local_files import LocalFile, take_name
+from mgspmv.ingest.files import LocalFile, take_name
 from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.streams import Segment, TextStream
 from tests.support.commands import invoke
