@@ -48,8 +48,6 @@ class Kernel:
     """True if the format depends on the dtype of the sums."""
     keeps_csr: bool = True
     """True if CSR is read in addition to the format, False if the format replaces it."""
-    adds_as_reference: bool = True
-    """True if sums are added in the order of the reference, so that results are bit-identical."""
 
     @property
     def reference(self) -> Callable[..., None]:
@@ -138,7 +136,6 @@ KERNELS = {
             "Merrill, Garland, SC 2016, and NVR-2016-002 (look-back); Blelloch, Heroux, Zagha 1993",
             step_backends=("cuda",),
             builder="csr_cuts:build_split",
-            adds_as_reference=False,
         ),
         Kernel(
             "csr-many",
@@ -160,7 +157,6 @@ KERNELS = {
             "Bell, Garland 2008",
             builder="formats:build_coo",
             keeps_csr=False,
-            adds_as_reference=False,
         ),
         Kernel(
             "dia",
@@ -177,7 +173,6 @@ KERNELS = {
             "Bell, Garland 2008",
             builder="formats:build_hyb",
             keeps_csr=False,
-            adds_as_reference=False,
         ),
         Kernel(
             "bsr",

@@ -15,8 +15,6 @@ from mgspmv.model import Precision
 
 LEAST_ARCH = 70
 """Minimum compute capability, times 10, of all kernels; none needs more, so there are no fallbacks."""
-ARCHS = (70, 75, 80, 86, 89, 90, 100, 120)
-"""Architectures for which the tests compile every specialization."""
 
 _PACKAGE = Path(__file__).parents[1]
 _SUFFIXES = (".cu", ".cuh")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -22,7 +21,6 @@ from tests.support.pairwise import cover_pairs
 from tests.support.shrinking import shrink
 from tests.support.waiting import HANG_S
 
-sorter_module = sys.modules["mgspmv.ingest.external_sort"]
 PLENTY = 1 << 40
 BYTES = 2 * 64 * 3
 """That sorting by two threads takes of the memory for an entry with a value of 8 bytes."""

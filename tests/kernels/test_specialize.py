@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from mgspmv.errors import MgspmvError
-from mgspmv.kernels.specialize import ARCHS, LEAST_ARCH, find_cuda_sources, read_source, specialize
+from mgspmv.kernels.specialize import LEAST_ARCH, find_cuda_sources, read_source, specialize
 from tests.support.specialisations import list_specialisations
 
+ARCHS = (70, 75, 80, 86, 89, 90, 100, 120)
 SHARED_LIMIT = 48 << 10
 """Bytes of static shared memory that every architecture gives a thread block."""
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
