@@ -431,7 +431,7 @@ def large_arcs():
     return source, target, np.random.default_rng(3).random(len(source)) ** 3 + 1e-3
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["pattern", "weights"])
+@pytest.fixture(scope="module", params=[{"weights": False}, {}], ids=["pattern", "weights"])
 def large(request, large_arcs):
     """The graph, and the graph with vertices renumbered and arcs shuffled, with the renumbering."""
     source, target, weights = large_arcs
@@ -439,7 +439,7 @@ def large(request, large_arcs):
     new, order = rng.permutation(n), rng.permutation(len(source))
     made = sp.coo_array((weights, (source, target)), shape=(n, n))
     moved = sp.coo_array((weights[order], (new[source][order], new[target][order])), shape=(n, n))
-    return make_graph(made, weights=request.param), make_graph(moved, weights=request.param), new
+    return make_graph(made, **request.param), make_graph(moved, **request.param), new
 
 
 VERTEX_WEIGHTS = {
