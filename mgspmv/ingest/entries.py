@@ -74,7 +74,7 @@ class SortedSource:
         ------
         SourceError : an entry is duplicated and duplicates='error', or the sum of duplicates does not fit in int64
         """
-        return self.sorter.blocks(self.shape, self.layout.positions, self._merge)
+        return self.sorter.blocks(self.shape, self._merge)
 
     def close(self) -> None:
         """Free all entries."""

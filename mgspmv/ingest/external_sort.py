@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, TypeVar
@@ -125,7 +124,6 @@ class EntrySorter:
     def blocks(
         self,
         shape: tuple[int, int],
-        positions: np.ndarray | None = None,
         finish: Callable[[CsrBlock], CsrBlock] = lambda block: block,
     ) -> Iterator[CsrBlock]:
         """Yield all entries in row order; rows that are missing between blocks are empty.
@@ -135,7 +133,6 @@ class EntrySorter:
         Parameters
         ----------
         shape : rows and columns
-        positions : numbers of rows and columns that were added as codes, ascending with these; None if all are numbers
         finish : function applied to each block, in the thread that made it
 
         Raises
@@ -144,11 +141,9 @@ class EntrySorter:
         """
 
         def sort(lowest: int, highest: int, parts: list[Entries]) -> CsrBlock:
-            if positions is None:
-                return finish(sort_parts(parts, lowest, min(highest + 1, shape[0]), shape[1]))
-            return finish(sort_parts(parts, *_find_range(positions, lowest, highest), shape[1], positions))
+            return finish(sort_parts(parts, lowest, min(highest + 1, shape[0]), shape[1]))
 
-        return self.ranges(sort, dense=True, make_error=partial(_raise_place, positions))
+        return self.ranges(sort, dense=True, make_error=_raise_place)
 
     def ranges(
         self,
@@ -447,18 +442,9 @@ def _cut_runs(counts: np.ndarray, most: int, n_rows: np.ndarray, is_large: np.nd
         yield first, int(filled[k - 1]) + 1
 
 
-def _raise_place(positions: np.ndarray | None, row: int, col: int) -> None:
+def _raise_place(row: int, col: int) -> None:
     """Raise CapacityError for entries at one row and column that do not fit into memory."""
-    if positions is not None:
-        row, col = positions[[row, col]].tolist()
     raise CapacityError(
         f"the entries at row {row}, column {col} do not fit in the memory for sorting; raise memory=, or remove "
         "duplicate entries from the source"
     )
-
-
-def _find_range(positions: np.ndarray, lowest: int, highest: int) -> tuple[int, int]:
-    """Return the begin and end of the numbers of codes lowest .. highest, at least one of which has a number."""
-    numbers = positions[lowest : highest + 1]
-    numbers = numbers[numbers >= 0]
-    return int(numbers[0]), int(numbers[-1]) + 1

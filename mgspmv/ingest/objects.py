@@ -10,9 +10,9 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
-from numbers import Complex, Integral, Real
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -180,17 +180,16 @@ class GraphSource(Source):
     def _read_weights(self, edges: list[tuple[Any, ...]]) -> np.ndarray:
         wrong = tuple(kind for kind in {type(edge[2]) for edge in edges} if not issubclass(kind, Real))
         if wrong:
-            self._raise_weight(*next(edge for edge in edges if isinstance(edge[2], wrong)))
+            tail, head, weight = next(edge for edge in edges if isinstance(edge[2], wrong))
+            raise SourceError(
+                f"the {self._weight} of edge ({tail!r}, {head!r}) is {weight!r}, which is not a real number; "
+                "convert it",
+                source=self.name,
+            )
         try:
             return np.array([edge[2] for edge in edges], np.float64)
         except OverflowError as error:
             raise SourceError(f"a {self._weight} does not fit into float64 ({error})", source=self.name) from error
-
-    def _raise_weight(self, tail: Any, head: Any, weight: Any) -> NoReturn:
-        what = f"the {self._weight} of edge ({tail!r}, {head!r}) is {weight!r}"
-        if isinstance(weight, Complex):
-            raise SourceError(f"{what}; complex weights are not supported, make them real", source=self.name)
-        raise SourceError(f"{what}, which is not a number; convert it", source=self.name)
 
 
 class NetworkxSource(GraphSource):
@@ -276,25 +275,10 @@ def source_from_object(obj: Any, weights: str | bool = "auto") -> Source:
 
 
 def _slice_sparse(matrix: Any) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    if matrix.format == "dia":
-        yield from _slice_diagonals(matrix)
-        return
     coo = matrix.tocoo(copy=False)
     for begin in range(0, max(coo.nnz, 1), BATCH_ENTRIES):
         part = slice(begin, begin + BATCH_ENTRIES)
         yield coo.row[part], coo.col[part], coo.data[part]
-
-
-def _slice_diagonals(matrix: Any) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield non-zero entries: SciPy's conversion allocates memory for empty rows too and rejects float16."""
-    n_rows, n_cols = matrix.shape
-    cols = np.arange(min(matrix.data.shape[1], n_cols))
-    step = max(1, BATCH_ENTRIES // max(1, len(cols)))
-    for begin in range(0, max(1, len(matrix.offsets)), step):
-        data = matrix.data[begin : begin + step, : len(cols)]
-        rows = cols - matrix.offsets[begin : begin + step, None].astype(np.int64)
-        is_entry = (rows >= 0) & (rows < n_rows) & (data != 0)
-        yield rows[is_entry], np.nonzero(is_entry)[1], data[is_entry]
 
 
 def _slice_dense(matrix: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:

@@ -16,18 +16,16 @@ Entries = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 """Rows, columns and values of entries; the values are None for a pattern."""
 
 
-def sort_parts(
-    parts: Sequence[Entries], start: int, stop: int, n_cols: int, positions: np.ndarray | None = None
-) -> CsrBlock:
+def sort_parts(parts: Sequence[Entries], start: int, stop: int, n_cols: int) -> CsrBlock:
     """Sort the entries of rows start .. stop - 1, given in parts; those at the same place keep their order."""
     n, has_values = sum(len(rows) for rows, _, _ in parts), parts[0][2] is not None
     col_bits, row_bits = max(0, n_cols - 1).bit_length(), (stop - start - 1).bit_length()
     values = np.concatenate([v for _, _, v in parts if v is not None]) if has_values else None
     if col_bits + row_bits > KEY_BITS:
-        return _sort_wide(parts, values, start, stop, n_cols, positions)
+        return _sort_wide(parts, values, start, stop, n_cols)
     keys, first = np.empty(n, np.uint64), 0
     for rows, cols, _ in parts:
-        _pack(rows, cols, positions, start, np.uint64(col_bits), keys[first : first + len(rows)])
+        _pack(rows, cols, start, np.uint64(col_bits), keys[first : first + len(rows)])
         first += len(rows)
     del parts
     keys, values = sort_keys(keys, values, col_bits + row_bits)
@@ -50,18 +48,9 @@ def sort_keys(keys: np.ndarray, values: np.ndarray | None, n_bits: int) -> tuple
     return keys, values
 
 
-def _sort_wide(
-    parts: Sequence[Entries],
-    values: np.ndarray | None,
-    start: int,
-    stop: int,
-    n_cols: int,
-    positions: np.ndarray | None,
-) -> CsrBlock:
+def _sort_wide(parts: Sequence[Entries], values: np.ndarray | None, start: int, stop: int, n_cols: int) -> CsrBlock:
     """Sort parts whose rows and columns do not fit into one key; see `sort_parts`."""
     rows, cols = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
-    if positions is not None:
-        rows, cols = positions[rows], positions[cols]
     order = np.lexsort((cols, rows))
     indptr = np.concatenate([[0], np.cumsum(np.bincount(rows - start, minlength=stop - start))])
     indices = cols[order].astype(index_dtype(n_cols), copy=False)
@@ -93,12 +82,9 @@ def scatter_buckets(rows, cols, values, shift, base, cursor, out_rows, out_cols,
 
 
 @njit(nogil=True, cache=True)
-def _pack(rows, cols, positions, start, col_bits, keys):
+def _pack(rows, cols, start, col_bits, keys):
     for k in range(len(rows)):
-        row, col = np.int64(rows[k]), np.int64(cols[k])
-        if positions is not None:
-            row, col = np.int64(positions[row]), np.int64(positions[col])
-        keys[k] = (np.uint64(row - start) << col_bits) | np.uint64(col)
+        keys[k] = (np.uint64(np.int64(rows[k]) - start) << col_bits) | np.uint64(np.int64(cols[k]))
 
 
 @njit(nogil=True, cache=True)

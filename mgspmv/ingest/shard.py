@@ -31,7 +31,7 @@ from mgspmv.ingest.counts import EntryCounts
 from mgspmv.ingest.entries import SortedSource, choose_rule, feed_entries, number_entries
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.frames import FrameSource
-from mgspmv.ingest.numbering import SortedIds, rank_ids
+from mgspmv.ingest.numbering import rank_ids
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.radix_sort import Entries
 from mgspmv.ingest.scratch import FileArray, MemoryBudget
@@ -123,10 +123,10 @@ class Shard:
         self._given = self._make_sorter(self.memory // 2)
         self._ids: Any = None
         self._own_ids: Any = None
+        self._are_numbers = False
         self._places: list[np.ndarray] = []
         self._kind, self._is_transposed = spec.kind, False
         self._numbers: np.ndarray | None = None
-        self._positions: np.ndarray | None = None
         self._firsts: list[int] = []
         self._arrays: dict[str, FileArray] = {}
         self._transposed: EntrySorter | None = None
@@ -186,15 +186,14 @@ class Shard:
         layout = part.number(claim)
         self._feed.check(layout)
         self._given.reserve(layout.nbytes)
-        is_known = part.has_known_vertices or claim is not None
-        if layout.are_ids or layout.names is not None or (is_known and layout.positions is not None):
+        if not layout.is_numbered:
             make_sorter = partial(self._make_sorter, self.memory // 4)
             self._given.reserve(self.memory // 4)
             self._given, layout = number_entries(self._given, layout, make_sorter, self._folder)
-        if is_known:
+        if part.has_known_vertices or claim is not None:
             self._ids = layout.vertex_ids
             return OwnIds(layout.shape, None if self._ids is None else _find_type(self._ids), [])
-        self._positions = layout.positions
+        self._are_numbers = layout.vertex_ids is None
         self._ids = np.arange(layout.shape[0]) if layout.vertex_ids is None else layout.vertex_ids
         self._check_ids_fit(len(self._ids))
         step = max(1, len(self._ids) // SAMPLED_IDS)
@@ -294,18 +293,16 @@ class Shard:
         First rows of buckets, which are the same in all shares, and the entries per bucket in this share.
         """
         self._shape = shape
-        is_grouped = self._numbers is None or (are_numbers and not isinstance(self._ids, SortedIds))
+        is_grouped = self._numbers is None or (are_numbers and self._are_numbers)
         if not is_grouped and self._given.n_entries:
             held, self._given = self._given, self._make_sorter(self.memory // 2)
-            numbers, positions = self._numbers, self._positions
+            numbers = self._numbers
             assert numbers is not None
-            if positions is not None:
-                numbers = np.where(positions < 0, -1, numbers[positions])  # codes without an entry have position -1
             for batch in held.drain():
                 self._given.add(CooBatch(numbers[batch.rows], numbers[batch.cols], batch.values))
                 self._notify("number", self._given.n_entries, held.n_entries)
             held.close()
-        self._numbers, self._positions, self._places = None, None, []
+        self._numbers, self._places = None, []
         return self._count_buckets(self._given, shape[0])
 
     def group_transpose(self) -> tuple[np.ndarray, np.ndarray]:

@@ -61,16 +61,8 @@ class Layout:
 
     @property
     def is_numbered(self) -> bool:
-        """True if codes are numbers, or `positions` maps them to numbers in ascending order."""
-        if self.are_ids or self.names is not None:
-            return False
-        return self.positions is None or is_ascending(self.positions)
-
-
-def is_ascending(positions: np.ndarray) -> bool:
-    """Return whether the numbers of codes ascend with the codes, leaving out codes without a number."""
-    numbers = positions[positions >= 0]
-    return bool((numbers[1:] > numbers[:-1]).all())
+        """True if codes are numbers."""
+        return not self.are_ids and self.names is None and self.positions is None
 
 
 class Source:

@@ -73,11 +73,15 @@ def sources(tmp_path_factory) -> dict[str, Any]:
             + [f"{max(i, j) + 1} {min(i, j) + 1} {k}" for k, (i, j) in enumerate(pairs)],
         ),
         "several": str(folder / "several"),
+        "halves": str(folder / "halves"),
         "tables": str(folder / "tables"),
     }
     (folder / "several").mkdir()
     (folder / "several" / "a.txt.gz").write_bytes(gzip.compress("\n".join(f"{i} {j}" for i, j in pairs[:300]).encode()))
     write_lines(folder / "several" / "b.txt", [f"{i} {j}" for i, j in pairs[300:]])
+    (folder / "halves").mkdir()
+    for k, name in enumerate(("a.txt", "b.txt")):
+        write_lines(folder / "halves" / name, [f"{i} {(i + 34) % 100}" for i in range(k, 100, 2)])
     (folder / "tables").mkdir()
     for name, part in (("a", slice(0, 333)), ("b", slice(333, 1000))):
         columns = {"src": src[part] - 50, "dst": dst[part] - 50, "weight": np.arange(1000.0)[part]}
@@ -105,6 +109,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "a symmetric matrix, first": ("symmetric", {"duplicates": "first"}),
     "a symmetric matrix as graph": ("symmetric", {"kind": "graph"}),
     "several files": ("several", {}),
+    "numbers, of which each file has every other": ("halves", {}),
     "tables": ("tables", {"duplicates": "first"}),
 }
 

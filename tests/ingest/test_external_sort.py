@@ -50,14 +50,14 @@ def has_spilled(sorter):
     return any(piece.file is not None for piece in sorter._pieces)
 
 
-def sort(batches, shape, memory=PLENTY, *, threads=2, folder=None, positions=None):
+def sort(batches, shape, memory=PLENTY, *, threads=2, folder=None):
     """Row pointers, columns and values as the blocks have them, and the blocks."""
     pointers, indices, values = Collector(), [], []
     rows = RowPointers(pointers)
     with EntrySorter(memory, threads, folder) as sorter:
         for batch in batches:
             sorter.add(batch)
-        blocks = list(sorter.blocks(shape, positions))
+        blocks = list(sorter.blocks(shape))
         spilled = has_spilled(sorter)
     for block in blocks:
         assert block.n_cols == shape[1]
@@ -69,12 +69,10 @@ def sort(batches, shape, memory=PLENTY, *, threads=2, folder=None, positions=Non
     return pointers.finish(), np.concatenate([np.zeros(0, np.int32), *indices]), data, blocks, spilled
 
 
-def check(batches, shape, memory=PLENTY, positions=None, **options):
+def check(batches, shape, memory=PLENTY, **options):
     """The blocks, which have what the batches have, and the bytes that went to files."""
-    indptr, indices, data, blocks, spilled = sort(batches, shape, memory, positions=positions, **options)
+    indptr, indices, data, blocks, spilled = sort(batches, shape, memory, **options)
     rows, cols = (np.concatenate([np.zeros(0, np.int64), *(getattr(b, k) for b in batches)]) for k in ("rows", "cols"))
-    if positions is not None:
-        rows, cols = positions[rows], positions[cols]
     order = np.lexsort((cols, rows))
     assert indptr.tolist() == [0, *np.cumsum(np.bincount(rows, minlength=shape[0])).tolist()]
     assert indices.tolist() == cols[order].tolist()
@@ -139,21 +137,12 @@ def test_rows_and_columns_that_do_not_fit_into_one_key(values):
     rows, cols = rng.integers(0, 1 << 10, 300), rng.integers(0, 1 << 62, 300)
     data = None if values is None else rng.random(300)
     parts = [(rows[k : k + 100], cols[k : k + 100], None if data is None else data[k : k + 100]) for k in (0, 100, 200)]
-    block = sort_parts(parts, 0, 1 << 20, shape[1], None)
+    block = sort_parts(parts, 0, 1 << 20, shape[1])
     order = np.lexsort((cols, rows))
     assert block.indices.tolist() == cols[order].tolist()
     assert (block.data is None) == (data is None)
     assert data is None or block.data.tolist() == data[order].tolist()
     assert block.indptr[-1] == 300
-
-
-@pytest.mark.parametrize("memory", [PLENTY, 9000])
-def test_codes_are_numbered(small, memory):
-    positions = np.full(300, -1, np.int32)
-    positions[[3, 4, 90, 91, 200, 299]] = np.arange(6)
-    codes = np.flatnonzero(positions >= 0)
-    batches = [CooBatch(codes[b.rows], codes[b.cols], b.values) for b in make_batches(400, (6, 6), power=1.0)]
-    check(batches, (6, 6), memory, positions)
 
 
 def test_no_entries():
@@ -175,13 +164,6 @@ def test_a_place_that_does_not_fit_is_an_error(small):
         CapacityError, match=r"the entries at row 2, column 1 do not fit in the memory .* raise memory="
     ):
         sort([same], (5, 5), 5000)
-
-
-def test_such_a_place_is_named_by_its_number(small):
-    same = CooBatch(np.full(3000, 7, np.int32), np.full(3000, 5, np.int32), None)
-    positions = np.array([-1, -1, -1, -1, -1, 0, -1, 1])
-    with pytest.raises(CapacityError, match="the entries at row 1, column 0 do not fit"):
-        sort([same], (2, 2), 5000, positions=positions)
 
 
 @pytest.mark.parametrize("shape", [(30, 500), (1, 3000), (3000, 2)])
