@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from mgspmv.kernels.highest import order_highest
 from mgspmv.kernels.many import WIDTHS
 from mgspmv.kernels.select import bind_many
 from mgspmv.logs import name_run
-from mgspmv.model import ChangeNorm, Event, Precision, Progress, check_choice, free_memory
+from mgspmv.model import ChangeNorm, Event, Precision, check_choice, free_memory
 from mgspmv.monitor.progress import ProgressOption
 from mgspmv.order import restore
 from mgspmv.results import describe_matrix
@@ -36,14 +36,11 @@ from mgspmv.solvers.batch import (
     count_bytes,
 )
 from mgspmv.solvers.inputs import RunInputs, make_inputs
-from mgspmv.solvers.options import DEFAULT_TOL, PageRankOptions
+from mgspmv.solvers.options import PageRankOptions
 from mgspmv.solvers.queries import Query, make_queries
 from mgspmv.solvers.run import LocalExecution, Outcome, run, widen_bound
 from mgspmv.solvers.vectors import Weights
 from mgspmv.store.metadata import MatrixProperties
-
-if TYPE_CHECKING:
-    from mgspmv.cluster.matrix import DistributedMatrix
 
 
 @reads_input(predicts=False)
@@ -120,24 +117,15 @@ def pagerank_batch(
     dtype = None if not use_weights else "float32" if precision == "float32" else "float64"
     keeper = _ResultCollector(A, len(queries), top, "float32" if precision == "float32" else "float64")
 
-    def emit(event: Event, n_ended: int) -> None:
-        call.emit(event)
-        call.report("vectors", n_ended, len(queries))
-
     drops = isinstance(dangling, str) and dangling == "drop"
     task = BatchTask(name_run(), options, threshold, dtype, call.place.threads, width, top, drops)
-    if call.place.is_on_cluster:
-        with call.distribute(precision=precision, weights=use_weights, build_layout=False) as matrix:
-            loaded = time.perf_counter()
-            outcome, passes = _rank_distributed(matrix, queries, task, start, keeper, emit, call.report)
-        call.count_loading(outcome.seconds, loaded)
-    else:
-        outcome, passes = _rank_embedded(call, queries, task, start, keeper, emit)
-    described: dict[str, Any] = {"tol": None if norm == "fixed" else options.tol or DEFAULT_TOL}
+    passes = _Passes(call, queries, task, start, keeper)
+    outcome, used = passes.rank_on_cluster() if call.place.is_on_cluster else passes.rank_here()
+    described: dict[str, Any] = {"tol": options.choose_tol(n, A.nnz)}
     described |= {"dangling": describe_dangling(dangling), "weight": use_weights}
     described |= {"executor": "embedded" if outcome.transport is None else "supersteps"}
     described |= {"out_weight": "store" if out_weight is None else "vector"}
-    described |= {"width": passes, "steps": len(call.events), "top": top}
+    described |= {"width": used, "steps": len(call.events), "top": top}
     solution = _solve(A, queries, outcome, keeper, start.growth, vars(options) | described, tuple(call.events))
     failed = [k for k, status in enumerate(solution.statuses) if not status.is_success]
     if throw and failed:
@@ -152,56 +140,61 @@ def pagerank_batch(
 # --- placement -------------------------------------------------------------------------------------------------------
 
 
-def _rank_embedded(
-    call: Call,
-    queries: Sequence[Query],
-    task: BatchTask,
-    start: RunInputs,
-    keeper: _ResultCollector,
-    emit: Callable[[Event, int], None],
-) -> tuple[Outcome, int]:
-    """Rank the vectors of a batch in this process."""
-    A, backend = call.A, call.place.computes
-    dtype, precision, n = task.dtype, task.options.precision, A.shape[0]
-    kernel = bind_many(A.block(dtype, backend), precision, backend=backend, threads=task.threads)
-    panels = make_local(n, kernel.zeros_many)
-    free = free_memory() if backend == "cpu" else free_device_memory()
-    needed = {w: count_bytes(panels, n, precision, kernel.z_dtype.itemsize, w) for w in WIDTHS}
-    width = choose_width(task.width, len(queries), [("", kernel.best_width, [PassMemory("here", free, needed)])])
-    keeper.allocate()
-    weight = start.take_weight(lambda: A.read_out_weight(dtype is not None))
-    rows = ManyRows(kernel, kernel.put(weight), kernel.put(start.dangling))
-    n_dangling = int(np.count_nonzero(weight == 0))
-    loaded = time.perf_counter()
-    batch = Batch(rows, queries, task, width, panels, n_dangling, A.order, lambda kept: keeper.keep([kept]))
-    execution = LocalExecution(kernel.describe(), batch, lambda: batch.endings)
-    outcome = run(execution, lambda event: emit(event, batch.n_ended))
-    call.count_loading(outcome.seconds, loaded)
-    taken = measure_memory(has_device=backend == "cuda") | {"held_bytes": batch.first_bytes}
-    outcome.memory.update({name: [n_bytes] for name, n_bytes in taken.items()})
-    return outcome, width
+@dataclass(frozen=True, eq=False)
+class _Passes:
+    """Vectors of a batch, to be ranked in this process or on a cluster; both return the width of passes too."""
 
+    call: Call
+    queries: Sequence[Query]
+    task: BatchTask
+    start: RunInputs
+    keeper: _ResultCollector
 
-def _rank_distributed(
-    matrix: DistributedMatrix,
-    queries: Sequence[Query],
-    task: BatchTask,
-    start: RunInputs,
-    keeper: _ResultCollector,
-    emit: Callable[[Event, int], None],
-    on_progress: Progress,
-) -> tuple[Outcome, int]:
-    """Rank the vectors of a batch on the workers that hold the matrix."""
-    from mgspmv.cluster.batch_supersteps import run_batch
-    from mgspmv.monitor.events import publish_run
+    def rank_here(self) -> tuple[Outcome, int]:
+        """Rank the vectors in this process."""
+        call, task, keeper, start = self.call, self.task, self.keeper, self.start
+        A, backend, dtype, precision = call.A, call.place.computes, task.dtype, task.options.precision
+        kernel, n = bind_many(A.block(dtype, backend), precision, backend=backend, threads=task.threads), A.shape[0]
+        panels = make_local(n, kernel.zeros_many)
+        free = free_memory() if backend == "cpu" else free_device_memory()
+        needed = {w: count_bytes(panels, n, precision, kernel.z_dtype.itemsize, w) for w in WIDTHS}
+        room = ("", kernel.best_width, [PassMemory("here", free, needed)])
+        width = choose_width(task.width, len(self.queries), [room])
+        keeper.allocate()
+        weight = start.take_weight(lambda: A.read_out_weight(dtype is not None))
+        rows = ManyRows(kernel, kernel.put(weight), kernel.put(start.dangling))
+        n_dangling = int(np.count_nonzero(weight == 0))
+        loaded = time.perf_counter()
+        batch = Batch(rows, self.queries, task, width, panels, n_dangling, A.order, lambda kept: keeper.keep([kept]))
+        execution = LocalExecution(kernel.describe(), batch, lambda: batch.endings)
+        outcome = run(execution, lambda event: self._emit(event, batch.n_ended))
+        call.count_loading(outcome.seconds, loaded)
+        taken = measure_memory(has_device=backend == "cuda") | {"held_bytes": batch.first_bytes}
+        outcome.memory.update({name: [n_bytes] for name, n_bytes in taken.items()})
+        return outcome, width
 
-    keeper.allocate()
-    with publish_run([matrix], task, "pagerank_batch", "supersteps") as news:
-        outcome, width = run_batch(matrix, queries, task, start, keeper.keep, emit, news.report(on_progress))
-        endings: list[Ending] = outcome.values
-        status = next((e.status for e in endings if not e.status.is_success), endings[0].status)
-        news.end(status, outcome)
-    return outcome, width
+    def rank_on_cluster(self) -> tuple[Outcome, int]:
+        """Rank the vectors on the workers that hold the matrix, or are to hold it."""
+        from mgspmv.cluster.batch_supersteps import run_batch
+        from mgspmv.monitor.events import publish_run
+
+        call, task = self.call, self.task
+        reads: dict[str, Any] = {"precision": task.options.precision, "weights": task.dtype is not None}
+        with call.distribute(build_layout=False, **reads) as matrix:
+            loaded = time.perf_counter()
+            self.keeper.allocate()
+            with publish_run([matrix], task, "pagerank_batch", "supersteps") as news:
+                given = (self.queries, task, self.start, self.keeper.keep, self._emit, news.report(call.report))
+                outcome, width = run_batch(matrix, *given)
+                endings: list[Ending] = outcome.values
+                status = next((e.status for e in endings if not e.status.is_success), endings[0].status)
+                news.end(status, outcome)
+        call.count_loading(outcome.seconds, loaded)
+        return outcome, width
+
+    def _emit(self, event: Event, n_ended: int) -> None:
+        self.call.emit(event)
+        self.call.report("vectors", n_ended, len(self.queries))
 
 
 # --- options ---------------------------------------------------------------------------------------------------------

@@ -173,7 +173,8 @@ class _Here(LocalExecution):
 
     def iterate(self) -> Iterator[tuple[Event, bool]]:
         loop = self._loop
-        for event, _ in super().iterate():
+        for event in loop.advance():
+            self.status = loop.status
             is_due = loop.status is not None or time.monotonic() >= self._due_s
             # The ranks of a later step do not match the mass and the sum of this iteration.
             if is_due and not loop.is_ahead:

@@ -118,10 +118,15 @@ class LocalSteps:
 
     def step(self, mass: float) -> Made:
         """Make one step; `mass` as for `advance`."""
-        transport = self._transport
-        [sums], times = time_step(transport, lambda: [self._multiply(mass)])
+        transport, r = self._transport, self.rows
+
+        def multiply() -> list[StepSums]:
+            vectors, shares = (transport.z, r.x, transport.slot(), r.weight), (r.dangling, r.personalization)
+            return [r.kernel.step(*vectors, self._alpha, mass, *shares, is_relative=self._is_relative)]
+
+        [sums], times = time_step(transport, multiply)
         watched = 0 if self._watch is None else self._watch.nbytes
-        return sums, replace(times, memory_bytes=(self.rows.nbytes + transport.nbytes + watched,))
+        return sums, replace(times, memory_bytes=(r.nbytes + transport.nbytes + watched,))
 
     def ranks(self) -> np.ndarray:
         ranks = self.collect()
@@ -184,12 +189,6 @@ class LocalSteps:
         r = self.rows
         residual = r.kernel.residual(self._transport.z, r.x, self._alpha, mass, r.dangling, r.personalization)
         return float(residual + self._alpha * bound_mass_rounding(r.n_dangling))
-
-    def _multiply(self, mass: float) -> StepSums:
-        r = self.rows
-        vectors = (self._transport.z, r.x, self._transport.slot(), r.weight)
-        shares = (r.dangling, r.personalization)
-        return r.kernel.step(*vectors, self._alpha, mass, *shares, is_relative=self._is_relative)
 
 
 def time_step(panel: Transport, multiply: Callable[[], list[StepSums]]) -> tuple[list[StepSums], Times]:
