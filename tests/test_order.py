@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib import import_module
 from itertools import chain, pairwise
 from typing import Any
 
@@ -35,6 +34,7 @@ from tests.support.hearing import on_phases
 from tests.support.matrices import HARD
 from tests.support.placed import call_placed
 from tests.support.reference_data import shared_data
+from tests.support.shrinking import shrink
 from tests.support.stores import Crash, CrashingStore, find_group, make_arrays, make_scipy, make_stochastic, put
 
 SQUARE = {name: hard for name, hard in HARD.items() if hard.shape[0] == hard.shape[1]}
@@ -381,16 +381,9 @@ def test_what_an_order_takes_must_fit(method, transpose, monkeypatch):
 @pytest.fixture
 def small(monkeypatch):
     """Groups, blocks and chunks of which a small matrix has many."""
-    for name, value in {
-        "external_sort.GROUPED_ENTRIES": 500,
-        "external_sort.BLOCK_ENTRIES": 200,
-        "external_sort.WRITE_BYTES": 4096,
-        "stored.PIECE_ENTRIES": 300,
-        "stored.PIECE_ROWS": 70,
-    }.items():
-        module, _, constant = name.partition(".")
-        monkeypatch.setattr(import_module(f"mgspmv.ingest.{module}"), constant, value)
-    monkeypatch.setattr("mgspmv.store.chunks.CHUNK_ELEMENTS", 256)
+    sorter = {"GROUPED_ENTRIES": 500, "BLOCK_ENTRIES": 200, "WRITE_BYTES": 4096}
+    pieces = {"PIECE_ENTRIES": 300, "PIECE_ROWS": 70}
+    shrink(monkeypatch, ingest__external_sort=sorter, ingest__stored=pieces, store__chunks={"CHUNK_ELEMENTS": 256})
 
 
 ENDS = (np.random.default_rng(8).random((2, 3000)) ** 2 * 300).astype(np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise, product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,6 @@ from mgspmv.model import CsrBlock
 from tests.support.blocks import cut_rows, make_block, make_random, to_scipy
 from tests.support.matrices import HARD, naming
 from tests.support.pairwise import cover_pairs
-from tests.support.sums import add_by_lanes, add_in_order
 
 TWINS = list_kernels("cuda")
 IN_ORDER = ["csr-scalar", "csr-cached", "ell", "sell"]
@@ -235,6 +235,19 @@ def test_counts_of_a_pattern_have_the_dtype_of_the_precision(kernel):
     block = make_block(HARD["duplicates"], data=None)
     sizes = {p: bind_kernel(block, p, kernel=kernel).nbytes for p in ("float32", "float64", "exact")}
     assert sizes["float32"] < sizes["float64"] == sizes["exact"]
+
+
+def add_in_order(values: np.ndarray) -> Any:
+    """One after the other: `cumsum` does so."""
+    return np.cumsum(np.concatenate([np.zeros(1, values.dtype), values]), dtype=values.dtype)[-1]
+
+
+def add_by_lanes(values: np.ndarray, lanes: int) -> Any:
+    """Lane l adds values l, l + lanes, ...; then half of the lanes take the others' sums, until one is left."""
+    sums = np.array([add_in_order(values[lane::lanes]) for lane in range(lanes)], values.dtype)
+    while len(sums) > 1:
+        sums = sums[: len(sums) // 2] + sums[len(sums) // 2 :]
+    return sums[0]
 
 
 def make_floats(lengths, n_cols, dtype, seed=0):
