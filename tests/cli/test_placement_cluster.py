@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 import os
@@ -111,14 +110,6 @@ def test_plan_for_a_running_cluster(cluster, client):
     stdout, stderr = invoke("plan", "g.zarr", *on_cluster)
     assert len(re.findall(r"^ *\d +[\d,]+ \.\. [\d,]+ ", stdout, re.MULTILINE)) == 4
     assert DASHBOARD.fullmatch(stderr)
-
-
-def test_a_cluster_of_gpus_needs_dask_cuda(monkeypatch):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "dask_cuda" else found(name, *a))
-    for command in (["pagerank", "g.zarr"], ["spmv", "a.zarr", "x.npy", "-o", "z.npy"]):
-        _, stderr = invoke(*command, "--cluster", "cuda", code=2)
-        assert "a cluster of GPU workers needs dask-cuda, which is not installed; install mgspmv[cuda12]" in stderr
 
 
 def test_the_backend_cuda_needs_cupy(monkeypatch):
