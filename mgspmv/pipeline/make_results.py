@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Callable
@@ -17,15 +18,15 @@ from mgspmv.api import Checkpoint, pagerank, pagerank_batch, spmv
 from mgspmv.api.arguments import align_ranks
 from mgspmv.api.arguments import read_vector as read_given
 from mgspmv.batch_results import BatchSolution, load_batch
-from mgspmv.errors import CheckpointError, ConvergenceError, OptionError
+from mgspmv.errors import CheckpointError, ConvergenceError, OptionError, hide_secrets
 from mgspmv.ingest.vector_files import DANGLING_RULES, read_seeds, read_vector
 from mgspmv.model import peak_memory
 from mgspmv.os_errors import source_error
 from mgspmv.pipeline.compare import compare_batches, compare_ranks
 from mgspmv.pipeline.context import OpenedMatrix, RunContext, make_record
 from mgspmv.pipeline.definition import PREVIOUS, BatchSection
-from mgspmv.pipeline.outputs import digest_array, digest_ranks, find_ranks, publish, publish_record, save_top, stage
-from mgspmv.pipeline.records import PRIVATE, now, write_json
+from mgspmv.pipeline.outputs import find_ranks, publish_record, write_array, write_ranks, write_text, write_top
+from mgspmv.pipeline.records import PRIVATE, now
 from mgspmv.pipeline.sources import fetch
 from mgspmv.pipeline.steps import PipelineStep, find_file, identify_result
 from mgspmv.report.record import StepRecord, describe_iterations, describe_solution
@@ -37,7 +38,7 @@ _OPTIONS = ("alpha", "tol", "norm", "max_iter", "weight", "precision")
 
 
 def make_result(work: RunContext, step: PipelineStep, opened: OpenedMatrix) -> tuple[StepRecord, Exception | None]:
-    """Compute a step, publish its results and write its record.
+    """Compute a step, and write its results and its record.
 
     Returns
     -------
@@ -51,14 +52,12 @@ def make_result(work: RunContext, step: PipelineStep, opened: OpenedMatrix) -> t
     began, info = now(), opened.matrix.info
     identity = identify_result(step, work.definition.pipeline, info, work.records.checksums)
     work.records.checksums.save()
-    with stage(step, work.records.folder) as staged:
-        try:
-            fields = (_multiply if step.kind == "product" else _rank)(work, step, opened, staged)
-        except ConvergenceError as error:
-            fields = describe_iterations(error.solution)
-            return make_record(step, identity, began, info.provenance, outputs=[], **fields), error
-        outputs = publish(staged, step.target, fields.pop("digests"))
-    record = make_record(step, identity, began, info.provenance, outputs=outputs, **fields)
+    try:
+        fields = (_multiply if step.kind == "product" else _rank)(work, step, opened)
+    except ConvergenceError as error:
+        fields = describe_iterations(error.solution)
+        return make_record(step, identity, began, info.provenance, outputs=[], **fields), error
+    record = make_record(step, identity, began, info.provenance, **fields)
     portable = work.records.make_portable(record)
     publish_record(step.target, portable, work.records.read_step(step.name))
     work.records.write_step(portable)  # last: it marks the step as finished
@@ -74,38 +73,40 @@ def _locate_checkpoint(work: RunContext, step: PipelineStep) -> Path:
 # --- ranks -----------------------------------------------------------------------------------------------------------
 
 
-def _rank(work: RunContext, step: PipelineStep, opened: OpenedMatrix, folder: Path) -> dict[str, Any]:
-    """Compute ranks or a batch of them, write them, and compare them with the ranks that they replace."""
+def _rank(work: RunContext, step: PipelineStep, opened: OpenedMatrix) -> dict[str, Any]:
+    """Compute ranks or a batch of them, compare them with the ranks that they replace, and write them."""
     section, output, is_batch = step.section, work.definition.pipeline.output, step.kind == "batch"
     started = time.perf_counter()
-    before = _load_before(work, step) if getattr(section, "nstart", None) == PREVIOUS else None
+    is_warm = getattr(section, "nstart", None) == PREVIOUS
+    before = _load_before(work, step) if is_warm else None
     matrix = opened.find(section.reverse, for_steps=not is_batch)
     vectors = _read_vectors(section, matrix)
-    if before is not None:
+    if is_warm and before is not None:
         with suppress(OptionError):  # no common vertex: start without them
             vectors["nstart"] = align_ranks(before, matrix)
     ranks: Any = (_run_batch if is_batch else _run_pagerank)(work, step, matrix, vectors)
     ranked = time.perf_counter()
-    for format in output.formats:
-        ranks.save(folder / f"ranks.{format}")
     n_kept = (is_batch and section.keep_top) or matrix.shape[0]
     highest = ranks.top(min(section.top, n_kept))
-    save_top(highest if is_batch else {None: highest}, folder)
     if is_batch:
         fields = describe_iterations(ranks)
-        fields["top"] = list(next(iter(highest.values())))
+        fields["top"] = [[name, to_json(rank)] for name, rank in next(iter(highest.values()))]
     else:
         fields = describe_solution(ranks, section.top)
-        if section.nstart == PREVIOUS:
+        if is_warm:
             cold = "personalization" if "personalization" in vectors else "uniform"
             fields["result"]["start"] = PREVIOUS if "nstart" in vectors else cold
+    outputs = []
     if output.compare and (before := before or _load_before(work, step)) is not None:
         compare: Callable[..., dict[str, Any]] = compare_batches if is_batch else compare_ranks
-        fields["comparison"] = _save_comparison(work, step, compare(before, ranks, section.top), folder)
+        fields["comparison"] = _describe_before(work, step) | compare(before, ranks, section.top)
+        text = hide_secrets(json.dumps(fields["comparison"], indent=1, allow_nan=False))
+        outputs.append(write_text(f"{text}\n", f"{step.target}/comparison.json"))
+    outputs += write_ranks(ranks, step.target, output.formats)
+    outputs += write_top(highest if is_batch else {None: highest}, step.target)
     prepare_s = max(0.0, ranked - started - sum(ranks.seconds.values()))
     fields["seconds"] |= {"prepare": prepare_s, "save": time.perf_counter() - ranked}
-    digest = digest_ranks(ranks)
-    return fields | {"digests": {"ranks.zarr": digest, "ranks.parquet": digest}}
+    return fields | {"outputs": outputs}
 
 
 def _run_pagerank(work: RunContext, step: PipelineStep, matrix: Any, vectors: dict[str, Any]) -> Solution:
@@ -163,18 +164,16 @@ def _load_before(work: RunContext, step: PipelineStep) -> Any:
         return (load_batch if step.kind == "batch" else load_solution)(local)
 
 
-def _save_comparison(work: RunContext, step: PipelineStep, comparison: dict[str, Any], folder: Path) -> dict[str, Any]:
+def _describe_before(work: RunContext, step: PipelineStep) -> dict[str, Any]:
     record = work.records.read_step(step.name)
     assert record is not None
-    compared = {"before": {"key": record.key, "ended": record.ended}, **comparison}
-    write_json(folder / "comparison.json", compared)
-    return compared
+    return {"before": {"key": record.key, "ended": record.ended}}
 
 
 # --- products --------------------------------------------------------------------------------------------------------
 
 
-def _multiply(work: RunContext, step: PipelineStep, opened: OpenedMatrix, folder: Path) -> dict[str, Any]:
+def _multiply(work: RunContext, step: PipelineStep, opened: OpenedMatrix) -> dict[str, Any]:
     section = step.section
     started = time.perf_counter()
     matrix = opened.find(section.transpose)
@@ -184,19 +183,14 @@ def _multiply(work: RunContext, step: PipelineStep, opened: OpenedMatrix, folder
     prepared = time.perf_counter()
     product = np.asarray(spmv(placed, x, y=y, **options))
     multiplied = time.perf_counter()
-    if section.format == "npy":
-        np.save(folder / "y.npy", product)
-    else:
-        path = folder / "y.zarr"
-        stored = zarr.create_array(path, shape=product.shape, dtype=product.dtype, config={"write_empty_chunks": True})
-        stored[...] = product
+    output = write_array(product, f"{step.target}/y.{section.format}")
     seconds = {"prepare": prepared - started, "product": multiplied - prepared}
     return {
         "matrix": to_json(describe_matrix(opened.matrix.info, "", is_reversed=section.transpose)),
         "seconds": seconds | {"save": time.perf_counter() - multiplied},
         "memory": {"host_peak_bytes": [peak_memory()]},
         "result": {"shape": list(product.shape), "dtype": str(product.dtype)},
-        "digests": {"y.zarr": digest_array(product)},
+        "outputs": [output],
     }
 
 

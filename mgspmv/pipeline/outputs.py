@@ -1,10 +1,9 @@
-"""Results of steps: written to a temporary folder, moved to their place when complete, and checked in later runs.
+"""Results of steps: written to their place, each file in one step, and checked in later runs.
 
-    ROOT/.mgspmv/made/.NAME.0123abcd.part/   ranks.parquet  top.csv  ...      while they are written
-    ROOT/NAME/                               ranks.parquet  top.csv  ...      where they are moved to, or uploaded
-    FOLDER/.mgspmv/steps/NAME.json                                            written last: the step is finished
+    ROOT/NAME/                        ranks.parquet  top.csv  ...  record.json
+    FOLDER/.mgspmv/steps/NAME.json                                written last: the step is finished
 
-A run that is killed before the move leaves ROOT/NAME unchanged. If one is killed during the move, the next run makes
+A run that is killed while it computes leaves ROOT/NAME unchanged. If one is killed while it writes, the next run makes
 the step again.
 """
 
@@ -12,30 +11,24 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
+import zarr
 
 from mgspmv.batch_results import BatchSolution
-from mgspmv.files import (
-    find_inside,
-    find_system,
-    hold_folder,
-    is_url,
-    move_into_place,
-    translating_errors,
-)
+from mgspmv.files import create_file, find_inside, find_system, is_url, translating_errors, write_beside
 from mgspmv.ingest.remote import MARKS
-from mgspmv.pipeline.records import PRIVATE, write_record
-from mgspmv.pipeline.sources import compute_checksum
-from mgspmv.pipeline.steps import PipelineStep
+from mgspmv.pipeline.records import write_record
 from mgspmv.report.record import Output, StepRecord
 from mgspmv.results import Solution
+from mgspmv.store.locations import locate_store
 from mgspmv.validation import digest_json, to_json
 
 RECORD = "record.json"
@@ -44,29 +37,29 @@ RECORD = "record.json"
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def stage(step: PipelineStep, folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder for results, and remove the folders of killed runs of the step.
-
-    Parameters
-    ----------
-    folder : folder of the pipeline, used for results at URLs; other results are staged on their own file system
+def write_ranks(ranks: Solution | BatchSolution, target: str, formats: Sequence[str]) -> list[Output]:
+    """Write ranks in each of the formats into a folder.
 
     Raises
     ------
-    StoreError : it cannot be made
+    StoreError : they cannot be written
     """
-    root = folder if is_url(step.target) else Path(step.target.removesuffix(step.name))
-    made = root / PRIVATE / "made"
-    with ExitStack() as stack:
-        with translating_errors("write to", str(made)):
-            made.mkdir(parents=True, exist_ok=True)
-            staged = stack.enter_context(hold_folder(made, f".{quote(step.name, safe='=,')}.", ".part"))
-        yield staged
+    digest, outputs = digest_ranks(ranks), []
+    for format in formats:
+        place = f"{target}/ranks.{format}"
+        if not is_url(place) or format == "zarr":
+            ranks.save(place, overwrite=True)
+        else:
+            with tempfile.TemporaryDirectory() as folder, translating_errors("write to", place):
+                ranks.save(part := f"{folder}/ranks.{format}")
+                system, name = find_system(place)
+                system.put_file(part, name)
+        outputs.append(_describe(place, digest))
+    return outputs
 
 
-def save_top(highest: Mapping[Any, Sequence[tuple[Any, float]]], folder: Path) -> None:
-    """Write the highest ranks as `top.csv` and `top.json`.
+def write_top(highest: Mapping[Any, Sequence[tuple[Any, float]]], target: str) -> list[Output]:
+    """Write the highest ranks as `top.csv` and `top.json` into a folder.
 
     Parameters
     ----------
@@ -78,37 +71,63 @@ def save_top(highest: Mapping[Any, Sequence[tuple[Any, float]]], folder: Path) -
         for place, (name, rank) in enumerate(pairs, 1)
     ]
     names = [*([] if None in highest else ["vector"]), "place", "id", "rank"]
-    with open(folder / "top.csv", "w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, names, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    lines = io.StringIO(newline="")
+    writer = csv.DictWriter(lines, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
     text = json.dumps(rows, indent=1, ensure_ascii=False)
-    (folder / "top.json").write_text(f"{text}\n", encoding="utf-8")
+    return [write_text(lines.getvalue(), f"{target}/top.csv"), write_text(f"{text}\n", f"{target}/top.json")]
 
 
-def publish(staged: Path, target: str, digests: dict[str, str]) -> list[Output]:
-    """Move results to their place.
+def write_text(text: str, place: str) -> Output:
+    """Write text to a file or object."""
+    content = text.encode()
+    with create_file(place) as file:
+        file.write(content)
+    return _describe(place, hashlib.sha256(content).hexdigest())
 
-    Parameters
-    ----------
-    target : folder that they are moved to
-    digests : digests of the contents of files and folders whose bytes are not reproducible, by name
+
+def write_array(array: np.ndarray, place: str) -> Output:
+    """Write an array as `.npy` file, or as a Zarr array.
 
     Raises
     ------
-    StoreError : they cannot be written there
+    StoreError : it cannot be written
     """
-    outputs = []
-    for path in sorted(staged.iterdir()):
-        place, n_bytes = f"{target}/{path.name}", measure_bytes(path)
-        digest = digests.get(path.name) or compute_checksum(path)
-        _move(path, place)
-        outputs.append(Output(place, n_bytes, digest, read_stamp(place) or ""))
-    return outputs
+    if place.endswith(".npy"):
+        with create_file(place) as file:
+            np.save(file, array)
+    elif is_url(place):
+        with translating_errors("write to", place):
+            _write_zarr(locate_store(place), array)
+    else:
+        with write_beside(place) as part:
+            _write_zarr(part, array)
+    return _describe(place, digest_array(array))
+
+
+def _write_zarr(place: Any, array: np.ndarray) -> None:
+    options: dict[str, Any] = {"config": {"write_empty_chunks": True}, "overwrite": True}
+    zarr.create_array(place, shape=array.shape, dtype=array.dtype, **options)[...] = array
+
+
+def digest_ranks(solution: Solution | BatchSolution) -> str:
+    """Return the SHA-256 of ranks and ids."""
+    digest = hashlib.sha256(solution.digest().encode())
+    ids = solution._ids
+    if ids is not None:
+        digest.update(json.dumps(ids.tolist()).encode() if ids.dtype == object else np.ascontiguousarray(ids).data)
+    return digest.hexdigest()
+
+
+def digest_array(array: np.ndarray) -> str:
+    """Return the SHA-256 of an array's type, shape and elements."""
+    array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    return hashlib.sha256(f"{array.dtype.str} {array.shape}".encode() + array.tobytes()).hexdigest()
 
 
 def publish_record(target: str, record: StepRecord, before: StepRecord | None) -> None:
-    """Write the record of published results next to them.
+    """Write the record of results next to them.
 
     Parameters
     ----------
@@ -123,38 +142,16 @@ def publish_record(target: str, record: StepRecord, before: StepRecord | None) -
                 system.rm(f"{place}/{name}", recursive=True)
 
 
+# --- checking --------------------------------------------------------------------------------------------------------
+
+
+def _describe(place: str, digest: str) -> Output:
+    stamp, n_bytes = _look_at(place)
+    return Output(place, n_bytes, digest, stamp or "")
+
+
 def _name(output: Output) -> str:
     return output.path.rstrip("/").rpartition("/")[2]
-
-
-def _move(source: Path, target: str) -> None:
-    """Move a file or folder to its place, on one file system; what it replaces is removed with the temporary folder."""
-    with translating_errors("write to", target):
-        if is_url(target):
-            _upload(source, target)
-            return
-        place = Path(target)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        move_into_place(source, place, source.with_name(f".{source.name}.old"))
-
-
-def _upload(source: Path, target: str) -> None:
-    """Upload a file or folder. The metadata that make a folder a Zarr group are removed first and written last."""
-    system, place = find_system(target)
-    if source.is_file():
-        system.put_file(str(source), place)
-        return
-    mark = source / "zarr.json"
-    if system.exists(place):
-        with suppress(FileNotFoundError):
-            system.rm_file(f"{place}/{mark.name}")
-        system.rm(place, recursive=True) if system.exists(place) else None
-    inside = [path for path in sorted(source.rglob("*")) if path.is_file() and path != mark]
-    for path in [*inside, mark]:
-        system.put_file(str(path), f"{place}/{path.relative_to(source).as_posix()}")
-
-
-# --- checking outputs ------------------------------------------------------------------------------------------------
 
 
 def find_damage(target: str, record: StepRecord) -> str:
@@ -183,29 +180,19 @@ def read_stamp(path: str) -> str | None:
     StoreError : it cannot be inspected
     OptionError : as in `find_system`
     """
+    return _look_at(path)[0]
+
+
+def _look_at(path: str) -> tuple[str | None, int]:
+    """Return the stamp and the bytes of a file or folder."""
     system, place = find_system(path)
     with translating_errors("look for", path):
         found = find_inside(system, place)
     marks = ("size", *MARKS) if is_url(path) else ("size", "mtime")
     told = {name.removeprefix(place): [str(info.get(mark)) for mark in marks] for name, info in sorted(found.items())}
-    return digest_json(told) if told else None
+    return digest_json(told) if told else None, sum(info.get("size") or 0 for info in found.values())
 
 
 def measure_bytes(path: Path) -> int:
     """Return the bytes of a file, or of all files in a folder."""
     return sum(own.stat().st_size for own in ([path] if path.is_file() else path.rglob("*")) if own.is_file())
-
-
-def digest_ranks(solution: Solution | BatchSolution) -> str:
-    """Return the SHA-256 of ranks and ids."""
-    digest = hashlib.sha256(solution.digest().encode())
-    ids = solution._ids
-    if ids is not None:
-        digest.update(json.dumps(ids.tolist()).encode() if ids.dtype == object else np.ascontiguousarray(ids).data)
-    return digest.hexdigest()
-
-
-def digest_array(array: np.ndarray) -> str:
-    """Return the SHA-256 of an array's type, shape and elements."""
-    array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-    return hashlib.sha256(f"{array.dtype.str} {array.shape}".encode() + array.tobytes()).hexdigest()

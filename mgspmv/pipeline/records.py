@@ -5,7 +5,6 @@ FOLDER/.mgspmv/
   sources.json        checksums of files that were read
   steps/NAME.json     record of a completed step; written last, atomically
   begun/NAME.json     matrix being made, so that one that was made but not recorded is recognized
-  made/               results of a step while they are written
   runs/TIME.json      each run that made something, or failed to
 """
 
@@ -146,21 +145,12 @@ def now() -> str:
 
 
 def write_record(path: Path | str, described: dict[str, Any]) -> None:
-    """Write a record with its digest, atomically.
+    """Write a record with its digest at a path or URL, atomically.
 
     Raises
     ------
     StoreError : it cannot be written
     """
-    write_json(path, seal(json.loads(hide_secrets(json.dumps(described)))))
-
-
-def write_json(path: Path | str, value: Any) -> None:
-    """Write JSON at a path or URL, atomically.
-
-    Raises
-    ------
-    StoreError : it cannot be written
-    """
+    sealed = seal(json.loads(hide_secrets(json.dumps(described))))
     with create_file(path) as file:
-        file.write(f"{hide_secrets(json.dumps(value, indent=1, allow_nan=False))}\n".encode())
+        file.write(f"{hide_secrets(json.dumps(sealed, indent=1, allow_nan=False))}\n".encode())

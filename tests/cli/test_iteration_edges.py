@@ -58,4 +58,4 @@ def test_what_is_refused():
     Path("four.txt").write_text("1 2 3 4\n")
     note, error = invoke("pagerank", "four.txt", code=3)[1].splitlines()
     assert note == "note: `mgspmv ingest` has options on how edges are read, and its STORE can be ranked"
-    assert error.startswith("error: four.txt, line 1: '1 2 3 4': expected 'source target'")
+    assert error.startswith("error: four.txt, line 1: '1 2 3 4': expected columns of sources")

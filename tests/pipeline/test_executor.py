@@ -403,9 +403,8 @@ class TestFailures:
             raise ZeroDivisionError("division by zero")
 
         with monkeypatch.context() as patch:
-            patch.setattr("mgspmv.pipeline.make_results.save_top", break_off)
+            patch.setattr("mgspmv.pipeline.make_results.write_top", break_off)
             assert str(fail(RUN)) == "web/pagerank: ZeroDivisionError: division by zero"
-        assert not list(Path("out/.mgspmv/made").iterdir())
         assert find_states(run()) == {"web": "kept", "web/pagerank": "made"}
 
     def test_a_source_that_changes_while_it_is_read(self, monkeypatch):
@@ -455,7 +454,6 @@ class TestEndsEarly:
         assert states["ring"] == "skipped"
         assert "web, web/damping/alpha=0.5" in str(caught.value)
         assert str(caught.value).endswith("run it again to resume")
-        assert not list(Path("out/.mgspmv/made").iterdir())
         record = run()
         kept = [name for name, state in find_states(record).items() if state == "kept"]
         assert kept == [name for name, state in states.items() if state == "made"]

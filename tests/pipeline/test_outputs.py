@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from pathlib import Path
 
 import fsspec
 import pytest
@@ -44,21 +43,13 @@ class TestObjectStores:
         assert find_states(run_pipeline("p.toml", overrides=there))["web/pagerank"] == "made"
 
     def test_uploads_that_were_broken_off_are_made_again(self, url, monkeypatch):
-        from mgspmv.pipeline import outputs
-
-        uploaded, upload = [], outputs._upload
-
         def break_off(*given):
-            uploaded.append(given)
-            if len(uploaded) == 2:
-                raise OSError("connection lost")
-            upload(*given)
+            raise OSError("connection lost")
 
         with monkeypatch.context() as patch:
-            patch.setattr(outputs, "_upload", break_off)
+            patch.setattr(fsspec.get_filesystem_class("memory"), "put_file", break_off)
             with pytest.raises(StepsFailedError, match=r"cannot write to memory://.*: connection lost"):
                 run_pipeline(write_definition(RUN), overrides={"output.folder": url})
-        assert not list(Path("out/.mgspmv/made").iterdir())
         assert run_pipeline("p.toml", overrides={"output.folder": url}).is_success
         assert load_solution(f"{url}/web/pagerank/ranks.zarr").status == "converged"
 

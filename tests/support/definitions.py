@@ -80,4 +80,6 @@ def digest_output(path: Path) -> str:
             return digest_ranks(load_batch(path))
     if path.suffix == ".zarr":
         return digest_array(np.asarray(zarr.open_array(path, mode="r")[...]))
+    if path.suffix == ".npy":
+        return digest_array(np.load(path))
     return compute_checksum(path)
