@@ -154,7 +154,7 @@ class Matrix(EmbeddedMatrix):
     @property
     def _missing_transpose(self) -> str:
         url = self.info.url
-        return f"{url} does not hold the transpose; add it by mgspmv.transpose(store), and open the store again"
+        return f"{url} does not hold the transpose; add it with `mgspmv transpose`, and open the store again"
 
     def find_vertices(self, ids: Sequence[Any] | np.ndarray) -> np.ndarray:
         """Return the numbers of vertices by id, (k,) int64, -1 for unknown ids; not all ids of the store are loaded.

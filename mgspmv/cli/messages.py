@@ -15,7 +15,7 @@ CommandOptions = Mapping[str, "Option"]
 UNTRANSLATED = ("run",)
 """Commands with arguments in a file, where keys have the names of Python's arguments."""
 
-_ADVISED = ("ingest", "reorder")
+ADVISED = ("ingest", "reorder")
 """Commands whose names are verbs of advice in messages; words such as update or report have other meanings too."""
 
 _MASKED = re.compile(r"""(?<![\w=])(?:'[^'\n]*'|"[^"\n]*"|`[^`\n]*`|--[a-z-]+ \w+=\S+)""")
@@ -32,7 +32,6 @@ _ARGUMENT = re.compile(
 )
 """Pattern of an argument with its value."""
 
-_COMMAND = re.compile(r"(?<![\w.])mgspmv\.([a-z_]+)\(store\)")
 _CALL = re.compile(r"(?<!\w)\.?[a-z_][\w.]*\((?!s\))")
 _SUBJECT = re.compile(r"^([a-z_]+)(?= (?:must|is 0|has|sums to|holds) )|(?<=: )([a-z_]+)(?= must )")
 _BARE = re.compile(r"(?<![\w./?&=$-])(?<!--set )[a-z]+(?:_[a-z]+)+(?![\w(=/]|\.\w)")
@@ -80,35 +79,27 @@ def find_options(command: Any) -> dict[str, Option]:
     return found
 
 
-def translate(message: str, options: CommandOptions, commands: Mapping[str, CommandOptions] | None = None) -> str:
+def translate(message: str, options: CommandOptions, others: Mapping[str, CommandOptions]) -> str:
     """Return a message with a command's options in place of arguments.
 
-    `ids="string"` becomes `--ids string`, `weights=False` becomes `--no-weights`, and `mgspmv.transpose(store)` the
-    command. Advice that the command cannot follow, as it has no such option, is left out. Text in quotes stays.
+    `ids="string"` becomes `--ids string`, and `weights=False` becomes `--no-weights`. Advice that the command cannot
+    follow, as it has no such option, is left out. Text in quotes stays.
 
     Parameters
     ----------
     options : of the command that runs
-    commands : options of all commands, by the name of the command
+    others : options of the commands of `ADVISED`, by the name of the command
     """
-    commands = commands or {}
     masked: list[str] = []
 
     def mask(found: re.Match[str]) -> str:
         masked.append(found[0])
         return f"\0{len(masked) - 1}\0"
 
-    called = _COMMAND.sub(lambda found: _write_command(found, commands), message)
-    first, *advice = _MASKED.sub(mask, called).split("; ")
-    own = _Translator(options, {name: commands[name] for name in _ADVISED if name in commands}, masked)
+    first, *advice = _MASKED.sub(mask, message).split("; ")
+    own = _Translator(options, others, masked)
     first = _SUBJECT.sub(lambda found: own.rename(found[0]), first)
     return own.unmask("; ".join([own.translate(first)[0], *filter(None, map(own.translate_advice, advice))]))
-
-
-def _write_command(found: re.Match[str], commands: Mapping[str, CommandOptions]) -> str:
-    """Return a call of a package function as the command of the same name, or unchanged if there is none."""
-    name = found[1].replace("_", "-")
-    return f"`mgspmv {name} {commands[name]['store'].name}`" if name in commands else found[0]
 
 
 @dataclass(frozen=True)

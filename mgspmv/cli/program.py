@@ -22,7 +22,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from mgspmv.cli.help import PanelledHelp
-from mgspmv.cli.messages import UNTRANSLATED, find_options, translate
+from mgspmv.cli.messages import ADVISED, UNTRANSLATED, find_options, translate
 from mgspmv.cli.mode import ARGS, KEPT, MODE, Mode, find_mode, print_note
 from mgspmv.cli.options import OPTIONS, check_choices, list_choices, make_completion
 from mgspmv.cli.settings import SETTINGS, make_option, read_settings
@@ -220,8 +220,8 @@ def translate_message(message: str) -> str:
     if context is None or context.command.name in UNTRANSLATED:
         return message
     commands = context.find_root().command.commands
-    known = {name: find_options(command) for name, command in commands.items()}
-    return translate(message, find_options(context.command), known)
+    others = {name: find_options(commands[name]) for name in ADVISED}
+    return translate(message, find_options(context.command), others)
 
 
 @contextmanager

@@ -212,7 +212,7 @@ class DistributedMatrix(MatrixProperties):
 
     def __rmatmul__(self, x: Any) -> Any:
         raise KindError(
-            "x @ D needs the transpose on the cluster: add it to the store by mgspmv.transpose(store), distribute A.T, "
+            "x @ D needs the transpose on the cluster: add it to the store with `mgspmv transpose`, distribute A.T, "
             "and compute A.T.distribute(client) @ x"
         )
 

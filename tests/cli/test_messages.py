@@ -25,11 +25,7 @@ OPTIONS = {
     "client": Option("--cluster or --scheduler"),
     "store": Option("STORE", is_positional=True),
 }
-STORE = Option("STORE", is_positional=True)
-COMMANDS = {
-    "ingest": {"transpose": Option("--transpose", is_flag=True), "kind": Option("--kind"), "store": STORE},
-    "bench-it": {"store": STORE},
-}
+ADVISED = {"ingest": {"transpose": Option("--transpose", is_flag=True), "kind": Option("--kind")}}
 
 TABLE = {
     'pass ids="string"': "pass --ids string",
@@ -88,11 +84,9 @@ TABLE = {
     "no transpose; ingest it with transpose=True": "no transpose; ingest it with --transpose",
     "no graph; ingest its source again with kind='graph'": "no graph; ingest its source again with --kind graph",
     "no transpose; pass transpose=True": "no transpose",
-    "none; add it by mgspmv.bench_it(store), and try again": "none; add it by `mgspmv bench-it STORE`, and try again",
-    "none; call mgspmv.other(store)": "none",
 }
 
 
 @pytest.mark.parametrize("message", TABLE)
 def test_messages_name_options(message):
-    assert translate(message, OPTIONS, COMMANDS) == TABLE[message]
+    assert translate(message, OPTIONS, ADVISED) == TABLE[message]

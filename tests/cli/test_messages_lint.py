@@ -61,7 +61,8 @@ def read_messages() -> list[tuple[str, str]]:
 def list_arguments() -> set[str]:
     """Those of public functions and methods."""
     public = [getattr(mgspmv, name) for name in mgspmv.__all__]
-    methods = [each for kind in public if inspect.isclass(kind) for each in vars(kind).values()]
+    kinds = filter(inspect.isclass, public)
+    methods = [each for kind in kinds for name, each in vars(kind).items() if not re.match("_[a-z]", name)]
     functions = filter(inspect.isfunction, [*public, *methods])
     return {*EDGE_LIST_OPTIONS, *(name for each in functions for name in inspect.signature(each).parameters)} - NOUNS
 

@@ -34,7 +34,7 @@ def test_ranks_of_the_reversed_graph():
     assert answer["matrix"]["reversed"] is True
     invoke("ingest", "edges.txt", "h.zarr")
     _, stderr = invoke("pagerank", "h.zarr", "--set", "reverse=true", code=2)
-    assert "h.zarr does not hold the transpose; add it by `mgspmv transpose STORE`" in stderr
+    assert "h.zarr does not hold the transpose; add it with `mgspmv transpose`" in stderr
 
 
 def test_options_of_pagerank_are_given_on():

@@ -35,7 +35,7 @@ def test_reorder(folder):
 
 def test_transpose():
     before = invoke_json("ingest", "edges.txt", "t.zarr")["store"]
-    assert "add it by `mgspmv transpose STORE`" in invoke("hits", "t.zarr", code=2)[1]
+    assert "add it with `mgspmv transpose`" in invoke("hits", "t.zarr", code=2)[1]
     answer = invoke_json("transpose", "t.zarr")
     assert (answer["changed"], answer["store"]["has_transpose"]) == (True, True)
     assert answer["store"]["digest"] == before["digest"]

@@ -177,7 +177,7 @@ def test_products_from_the_left_are_refused(spread, client):
         with pytest.raises(KindError) as caught:
             x @ spread
         assert str(caught.value) == (
-            "x @ D needs the transpose on the cluster: add it to the store by mgspmv.transpose(store), distribute A.T, "
+            "x @ D needs the transpose on the cluster: add it to the store with `mgspmv transpose`, distribute A.T, "
             "and compute A.T.distribute(client) @ x"
         ), type(x)
 

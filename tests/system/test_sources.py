@@ -393,7 +393,7 @@ def test_missing_transpose():
         mg.open_matrix("a.zarr").T  # noqa: B018  # asking raises
     url = mg.open_matrix("a.zarr").info.url
     assert str(caught.value) == (
-        f"{url} does not hold the transpose; add it by mgspmv.transpose(store), and open the store again"
+        f"{url} does not hold the transpose; add it with `mgspmv transpose`, and open the store again"
     )
     assert mg.transpose("a.zarr").T.shape == (7, 7)
 
@@ -635,5 +635,5 @@ def test_product_from_the_left_is_that_of_the_transpose():
     A, x = mg.ingest(matrix, transpose=True), np.arange(10.0).reshape(2, 5)
     np.testing.assert_allclose(x @ A, x @ matrix.toarray())
     np.testing.assert_allclose(x[0] @ A, x[0] @ matrix.toarray())
-    with pytest.raises(KindError, match=r"add it by mgspmv\.transpose"):
+    with pytest.raises(KindError, match=r"add it with `mgspmv transpose`"):
         x @ mg.ingest(matrix)
