@@ -27,12 +27,10 @@ from mgspmv.ingest.columns import (
     split_line,
 )
 from mgspmv.ingest.edge_list_head import (
-    DoubtfulHeader,
     Form,
     Head,
     StatedForm,
     check_alike,
-    check_doubts,
     check_edge_comment,
     read_head,
 )
@@ -70,7 +68,6 @@ class _EdgeListFacts:
     """First comment that states the number of vertices."""
     counts: Counter[str] = field(default_factory=Counter)
     """Counts of header lines, comments and edges."""
-    doubts: list[DoubtfulHeader] = field(default_factory=list)
     ids: tuple[int, int] | None = None
     """Smallest and largest id if the vertices are the integers that occur; None if there is none."""
     listed: dict[str, Any] = field(default_factory=dict)
@@ -84,8 +81,6 @@ class _EdgeListFacts:
         if self.stated is None and "nodes" in head.preamble.claims:
             self.stated = StatedShape(name, *head.preamble.nodes_line)
         self.counts.update(n_header=head.n_header, n_comments=head.preamble.n_lines)
-        if head.doubt is not None:
-            self.doubts.append(head.doubt)
 
 
 class EdgeListSource(FileSource):
@@ -151,8 +146,6 @@ class EdgeListSource(FileSource):
     def batches(self) -> Iterator[CooBatch]:
         """Yield all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
         notes = _EdgeListFacts()
-        if self._form is not None and self._form.head.doubt is not None:
-            notes.doubts.append(self._form.head.doubt)  # any part may settle it
         try:
             with closing(open_texts(self._segments, self._batch_bytes)) as texts:
                 begun = self._begin(texts, notes)
@@ -196,7 +189,6 @@ class EdgeListSource(FileSource):
     def join(self, told: Sequence[tuple[Form, _EdgeListFacts]]) -> Combined:
         """Combine the facts of all parts; see `FileSource`."""
         form, parts = told[0][0], [own for _, own in told]
-        check_doubts([doubt for part in parts for doubt in part.doubts])
         first, *others = [claims for part in parts for claims in part.claims] or [{}]
         claims = {what: n for what, n in first.items() if all(found.get(what) == n for found in others)}
         nodes, ids = claims.get("nodes"), [part.ids for part in parts if part.ids is not None]
@@ -336,7 +328,7 @@ def check_vertex_options(n_vertices: Any, vertices: Any, ids: str) -> None:
 def _read_batches(
     chunks: Iterable[Chunk], form: Form, vertices: Vertices, notes: _EdgeListFacts, threads: int
 ) -> Iterator[CooBatch]:
-    for chunk, columns, n_comments in read_chunks(chunks, form.table, threads, partial(_check_chunk, form, notes)):
+    for chunk, columns, n_comments in read_chunks(chunks, form.table, threads, partial(_check_chunk, form)):
         sources, targets, *weights = columns
         rows, cols = vertices.encode(sources, targets)
         for place, codes in zip(form.columns.ids, (rows, cols), strict=True):
@@ -348,12 +340,9 @@ def _read_batches(
         yield CooBatch(rows, cols, weights[0] if weights else None)
 
 
-def _check_chunk(form: Form, notes: _EdgeListFacts, chunk: Chunk, columns: list[Any]) -> tuple[Chunk, list[Any], int]:
+def _check_chunk(form: Form, chunk: Chunk, columns: list[Any]) -> tuple[Chunk, list[Any], int]:
     """Check a chunk; return it with its sources, targets and weights, if any, and its number of comments."""
     sources, targets, *_ = arranged = form.arrange(columns)
-    for doubt in notes.doubts:
-        if not doubt.is_settled:
-            doubt.look((sources, targets))
     if form.head.names is not None and form.id_column.dtype == "string":
         _check_repeated(chunk, form, form.head.names, sources, targets)
     return chunk, arranged, count_comments(chunk, form.table, len(sources))

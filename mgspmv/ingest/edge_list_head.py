@@ -6,9 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import pyarrow as pa
-import pyarrow.compute
-
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.column_names import ColumnChoice, Weights, choose_columns, resolve_columns
 from mgspmv.ingest.columns import (
@@ -35,11 +32,13 @@ from mgspmv.ingest.tokens import (
     SAMPLE_BYTES,
     SAMPLE_LINES,
     Undecided,
-    UndecidedHeader,
     choose_delimiter,
     find_stated_delimiter,
 )
 from mgspmv.model import check_choice
+
+SEARCHED_BYTES = 1 << 24
+"""Bytes at the beginning of a file in which the names of a first line that may be a header are sought again."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +133,6 @@ class Head:
     delimiter: str = " "
     columns: ColumnChoice | None = None
     n_columns: int = 0
-    doubt: DoubtfulHeader | None = None
-    """Doubt whether the first edge is a header; None if there is none."""
 
     def describe(self) -> str:
         """Describe the form of the file, for messages."""
@@ -167,44 +164,6 @@ class Form:
         places = [self.columns.source, self.columns.target, self.columns.weight]
         read = sorted(place for place in places if place is not None)
         return [columns[read.index(place)] for place in places if place is not None]
-
-
-class DoubtfulHeader:
-    """First line of names, read as an edge: an error unless a name occurs again with another id.
-
-    Parameters
-    ----------
-    line : first line
-    ids : source and target in this line
-    message : error message if neither occurs again
-    """
-
-    def __init__(self, line: TextLine, ids: Sequence[str], message: str) -> None:
-        self._ids, self.error = pa.array(ids, pa.string()), line.make_error(message)
-        self.place = line.source, line.number
-        self.is_settled = False
-
-    def look(self, columns: Sequence[Any]) -> None:
-        """Look for the names among the ids of a chunk; thread-safe.
-
-        Lines with both names do not count: concatenated files repeat their header.
-        """
-        sources, targets = columns
-        if pa.types.is_integer(sources.type):
-            return  # a chunk of an earlier file of integers, parsed after the doubt was recorded
-        compute = pa.compute
-        is_same = compute.and_(compute.equal(sources, self._ids[0]), compute.equal(targets, self._ids[1]))
-        is_found = (compute.is_in(ids, value_set=self._ids) for ids in columns)
-        if compute.any(compute.and_not(compute.or_(*is_found), is_same)).as_py():
-            self.is_settled = True
-
-
-def check_doubts(doubts: Sequence[DoubtfulHeader]) -> None:
-    """Raise SourceError if the first line of a file may be a header, for no part of the files has settled it."""
-    settled = {doubt.place for doubt in doubts if doubt.is_settled}
-    for doubt in doubts:
-        if doubt.place not in settled:
-            raise doubt.error
 
 
 def read_head(
@@ -240,11 +199,11 @@ def read_head(
     try:
         if max(map(len, (first, *below[:1]))) < 2:
             choose_columns(None, 1)
-        doubt, is_header = None, False
         try:
             is_header = _is_header(first, below, reading, preamble, is_vertex)
-        except UndecidedHeader as error:
-            doubt = str(error)
+        except Undecided:  # a name of an edge may occur again further down
+            further = _find_names(text, sample[0], first, delimiter, reading.comments)
+            is_header = _is_header(first, [*below, *further], reading, preamble, is_vertex)
         names, n_header = preamble.names, 0
         if names is not None and len(names) != len(below[0] if is_header and below else first):
             names = None
@@ -274,11 +233,9 @@ def read_head(
     except Undecided as error:
         raise sample[0].make_error(str(error)) from error
     _check_preamble(text, preamble, delimiter, n_columns, reading)
-    ids = [first[place] for place in columns.ids]
-    about = None if doubt is None else DoubtfulHeader(sample[0], ids, doubt)
     by = "a comment" if not n_header else "as given" if reading.header else "by its names"
     header_by = None if names is None else by
-    return Head(preamble, n_header, text.peek_line(), names, header_by, delimiter, columns, n_columns, about)
+    return Head(preamble, n_header, text.peek_line(), names, header_by, delimiter, columns, n_columns)
 
 
 def check_alike(name: str, head: Head, first: Head) -> None:
@@ -354,6 +311,20 @@ def _comment_error(line: TextLine) -> SourceError:
         'this line begins like a comment but has the columns of an edge; pass comment="none" if it is an edge, or '
         f"comment={line.text[:1]!r} if such lines are comments"
     )
+
+
+def _find_names(
+    text: TextStream, first: TextLine, names: list[str], delimiter: str, comments: bytes
+) -> list[list[str]]:
+    """Return the fields of lines below the first that may have one of its names, as far as `SEARCHED_BYTES`."""
+    marks = [b'"', *(name.encode() for name in names if name)]
+    return [
+        split_line(line, delimiter)
+        for line in text.peek_lines(SEARCHED_BYTES, SEARCHED_BYTES)
+        if line.number > first.number
+        and any(mark in line.data for mark in marks)
+        and not line.is_blank_or_comment(comments)
+    ]
 
 
 def _is_header(

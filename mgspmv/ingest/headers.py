@@ -15,7 +15,6 @@ from mgspmv.ingest.tokens import (
     DELIMITERS,
     SURE_DIGITS,
     Undecided,
-    UndecidedHeader,
     choose_delimiter,
     count_fields,
     find_times,
@@ -53,8 +52,7 @@ def has_header(
 
     Raises
     ------
-    UndecidedHeader : an ambiguous line, which is an edge if one of its ids occurs in lines that follow `below`
-    Undecided : an ambiguous line
+    Undecided : an ambiguous line, which may be an edge if one of its names occurs in lines that follow `below`
     """
     if given is not None and all(isinstance(each, str) for each in given):
         return True
@@ -87,8 +85,7 @@ def has_header(
         return True
     if below and not any(map(is_number, tokens)) and any(own and not is_number(own) for own in above_numbers):
         return True
-    error = Undecided if any(map(is_number, tokens)) else UndecidedHeader
-    raise error(
+    raise Undecided(
         f"the first line, {list_names(first)}, may name the columns or be an edge"
         f"{': none of its ids occurs again' if below else ', and no line follows it'}; {_HEADER_HINT}"
     )

@@ -41,11 +41,9 @@ def find_list_form(
     ------
     SourceError : an ambiguous first line, a comment that may be an id, or no line
     """
-    are_names, checks = id_column.dtype == "string", reading.comment is None
-    for line in text.read_comments(reading.comments):
-        if checks and are_names:
-            check_list_comment(line)
-    sample = _sample(text, reading.comments)
+    are_names = id_column.dtype == "string"
+    check = check_list_comment if are_names and reading.comment is None else None
+    sample = _sample(text, reading.comments, check)
     try:
         found = choose_list_delimiter([line.text for line in sample], are_integers=not are_names)
         delimiter = reading.delimiter or found or WHOLE_LINE
@@ -62,7 +60,6 @@ def find_list_form(
     if has_header:
         text.read_line()
     columns = _place(len(first), {place: id_column})
-    check = check_list_comment if checks and are_names else None
     return TableFormat(columns, delimiter, reading.comments, check), has_header
 
 
@@ -78,18 +75,12 @@ def find_vector_form(
     SourceError : an ambiguous first line, a comment that may be an id, or no line
     """
     are_names = id_column.dtype == "string"
-    suspects = [line for line in text.read_comments(DEFAULT_READING.comments) if are_names and _has_mark(line)]
-    sample = _sample(text, DEFAULT_READING.comments)
+    sample = _sample(text, DEFAULT_READING.comments, check_list_comment if are_names else None)
     try:
         delimiter = _choose_delimiter([line.text for line in sample], is_vertex if are_names else None, are_names)
         if delimiter is None:
-            for line in suspects:
-                check_list_comment(line)
             return find_list_form(text, id_column, StatedForm(WHOLE_LINE), is_vertex)[0]
         first = split_line(sample[0], delimiter)
-        for line in suspects:
-            if count_fields(line.text, delimiter) == len(first) and _ends_in_number(line.text, delimiter):
-                check_list_comment(line)
         has_header = first[0] == "" or not any(map(is_number, first))
         own, other = _choose_vector_columns([line.text for line in sample[:2]], first, delimiter, has_header)
     except Undecided as error:
@@ -103,18 +94,18 @@ def find_vector_form(
 
 def check_list_comment(line: TextLine, form: TableFormat | None = None) -> None:
     """Raise SourceError if a comment may be a name, as nothing separates its sign from its text."""
-    if _has_mark(line):
+    if line.text[1:2].strip():
         raise line.make_error(
             f'this line begins like a comment but may be an id; quote it if it is one, or write "{line.text[:1]} ..." '
             "if it is not"
         )
 
 
-def _has_mark(line: TextLine) -> bool:
-    return line.text[1:2].strip() != ""
-
-
-def _sample(text: TextStream, comments: bytes) -> list[TextLine]:
+def _sample(text: TextStream, comments: bytes, check: Callable[[TextLine], None] | None) -> list[TextLine]:
+    """Read the comments at the beginning of a list, and return the lines that follow, at least one."""
+    for line in text.read_comments(comments):
+        if check is not None:
+            check(line)
     lines = text.peek_lines(SAMPLE_BYTES, SAMPLE_LINES)
     sample = [line for line in lines if not line.is_blank_or_comment(comments)]
     if not sample:

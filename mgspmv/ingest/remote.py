@@ -127,12 +127,6 @@ def _persist(fetch: Callable[[int, int], bytes], start: int, stop: int) -> bytes
     return fetch(start, stop)
 
 
-def _describe(file: Any) -> dict[str, Any]:
-    """Return the metadata that identify the content of a file, as far as the server reports them."""
-    info = file.fs.info(file.path)
-    return {name: info.get(name) for name in ("size", "ETag", "Last-Modified", "LastModified")}
-
-
 def translate_error(name: str, error: Exception) -> MgspmvError:
     """Return an error that states why a file could not be opened or read, and what to do.
 
@@ -177,21 +171,22 @@ def describe_url(url: str) -> dict[str, Any]:
     with translating(url):
         info = system.info(path)
         inside = find_inside(system, path) if info.get("type") == "directory" else {}
-    if inside:
-        marks = {name.removeprefix(path): _find_marks(url, own) for name, own in sorted(inside.items())}
-        return {
-            "name": hide_secrets(url),
-            "bytes": sum(own.get("size") or 0 for own in inside.values()),
-            "files": marks,
-        }
-    return {"name": hide_secrets(url), "bytes": info.get("size"), **_find_marks(url, info)}
-
-
-def _find_marks(url: str, info: dict[str, Any]) -> dict[str, str]:
-    found = {name: str(info[name]) for name in MARKS if info.get(name) is not None}
-    if not found:
+    marks = {name.removeprefix(path): _find_marks(own) for name, own in sorted((inside or {path: info}).items())}
+    if not all(marks.values()):
         raise OptionError(
             f"{url}: the server reports neither an ETag nor a date, so changes cannot be detected; download the file "
             "first"
         )
-    return found
+    told = {"files": marks} if inside else marks[""]
+    n_bytes = sum(own.get("size") or 0 for own in inside.values()) if inside else info.get("size")
+    return {"name": hide_secrets(url), "bytes": n_bytes, **told}
+
+
+def _find_marks(info: dict[str, Any]) -> dict[str, str]:
+    """Return the metadata of a file that change with its content, as far as the server reports them."""
+    return {name: str(info[name]) for name in MARKS if info.get(name) is not None}
+
+
+def _describe(file: Any) -> dict[str, str]:
+    info = file.fs.info(file.path)
+    return {"size": str(info.get("size")), **_find_marks(info)}

@@ -21,10 +21,6 @@ class Undecided(ValueError):
     """Ambiguity in a source; the message names the argument that decides."""
 
 
-class UndecidedHeader(Undecided):
-    """First line that is an edge if one of its names occurs again further down, and otherwise ambiguous."""
-
-
 # --- numbers ---------------------------------------------------------------------------------------------------------
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")

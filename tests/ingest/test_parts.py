@@ -95,18 +95,6 @@ def test_several_texts_some_compressed_with_heads_of_their_own(n, tmp_path):
     assert "sha256" in joined.provenance["files"][1]  # which is compressed
 
 
-def test_a_name_of_the_first_line_may_occur_again_in_any_part(tmp_path):
-    path = tmp_path / "edges.txt"
-    lines = ["first second", *(f"a{line}".replace(" ", " b") for line in 3 * LINES), "second last"]
-    path.write_text("\n".join(lines))
-    for n in (1, 2, 5):
-        got, _, _ = read_parts(EdgeListSource(str(path)), n)
-        assert len(got[0]) == len(lines), n
-    path.write_text("\n".join(lines[:-1]))
-    with pytest.raises(SourceError, match=r"edges.txt, line 1: 'first second': the first line"):
-        read_parts(EdgeListSource(str(path)), 3)
-
-
 def test_a_claim_counts_if_all_files_make_it_and_all_ids_fit(tmp_path):
     paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
     for path, claim in zip(paths, (400, 400), strict=True):
