@@ -173,7 +173,8 @@ class EdgeListSource(FileSource):
         files = [make_absolute(name) for name in self._files]
         with closing(open_texts([Segment(name) for name in files], self._batch_bytes)) as texts:
             whole = copy(self)
-            whole._form = self._find_form(self._find_first(self._begin(texts, _EdgeListFacts()))[1])
+            whole._files = tuple(files)
+            whole._form = whole._find_form(whole._find_first(whole._begin(texts, _EdgeListFacts()))[1])
         whole.is_undirected = whole._form.head.preamble.is_undirected
         whole._vertices = None if self._vertices is None else make_absolute(os.fspath(self._vertices))
         parts = []
@@ -225,7 +226,8 @@ class EdgeListSource(FileSource):
                     head = known
                 else:
                     is_first = known is None or known.first is None
-                    head = read_head(text, self._reading, self._is_vertex, is_first=is_first)
+                    others = [name for name in self._files if name != text.name and not isinstance(name, Pipe)]
+                    head = read_head(text, self._reading, self._is_vertex, others=others, is_first=is_first)
                     check_alike(text.name, head, known or head)
                 notes.begin(text.name, head)
                 if known is None or (known.first is None and (head.first is not None or known.names is None)):

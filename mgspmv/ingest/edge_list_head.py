@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Literal
 
 from mgspmv.errors import OptionError, SourceError
@@ -24,10 +26,7 @@ from mgspmv.ingest.headers import (
     looks_like_edge,
 )
 from mgspmv.ingest.matrix_market import is_banner
-from mgspmv.ingest.streams import (
-    TextLine,
-    TextStream,
-)
+from mgspmv.ingest.streams import BATCH_BYTES, Segment, TextLine, TextStream, open_texts
 from mgspmv.ingest.tokens import (
     SAMPLE_BYTES,
     SAMPLE_LINES,
@@ -171,6 +170,7 @@ def read_head(
     reading: StatedForm,
     is_vertex: Callable[[str], bool] | None = None,
     *,
+    others: Sequence[str] = (),
     is_first: bool = True,
 ) -> Head:
     """Read the comments and the header of a file, up to the first edge, and choose delimiter and columns.
@@ -178,6 +178,7 @@ def read_head(
     Parameters
     ----------
     is_vertex : as in `EdgeListSource`
+    others : other files of edges, which may have the names of a first line too
     is_first : whether the lines of this file determine how other files are read
 
     Raises
@@ -202,25 +203,23 @@ def read_head(
         try:
             is_header = _is_header(first, below, reading, preamble, is_vertex)
         except Undecided:  # a name of an edge may occur again further down
-            further = _find_names(text, sample[0], first, delimiter, reading.comments)
+            further = _find_names(text, others, sample[0], TableFormat((), delimiter, reading.comments))
             is_header = _is_header(first, [*below, *further], reading, preamble, is_vertex)
-        names, n_header = preamble.names, 0
-        if names is not None and len(names) != len(below[0] if is_header and below else first):
-            names = None
         if is_header:
             text.read_line()
             preamble = _read_preamble(text, reading, preamble)
-            names, n_header = first, 1
-        if is_header and reading.columns is not None:
-            resolve_columns(reading.columns, first, len(first), reading.weights)
-        if is_header and not below:
-            return Head(preamble, n_header, None, names)
-        n_columns = len(below[0] if is_header else first)
-        if names is not None and len(names) != n_columns:
+            if reading.columns is not None:
+                resolve_columns(reading.columns, first, len(first), reading.weights)
+            if not below:
+                return Head(preamble, 1, None, first)
+        names, n_columns = first if is_header else preamble.names, len(below[0] if is_header else first)
+        if is_header and len(first) != n_columns:
             raise Undecided(
-                f"the header has {len(names)} columns, {', '.join(names)}, but the line below it has {n_columns}; "
+                f"the header has {len(first)} columns, {', '.join(first)}, but the line below it has {n_columns}; "
                 "write a header with a name for each column, or pass skip_rows= and columns= with numbers"
             )
+        if names is not None and len(names) != n_columns:
+            names = None
         columns = _choose_columns(names, n_columns, reading)
         rows = below if is_header else [first, *below]
         if reading.columns is None:
@@ -233,9 +232,9 @@ def read_head(
     except Undecided as error:
         raise sample[0].make_error(str(error)) from error
     _check_preamble(text, preamble, delimiter, n_columns, reading)
-    by = "a comment" if not n_header else "as given" if reading.header else "by its names"
+    by = "a comment" if not is_header else "as given" if reading.header else "by its names"
     header_by = None if names is None else by
-    return Head(preamble, n_header, text.peek_line(), names, header_by, delimiter, columns, n_columns)
+    return Head(preamble, int(is_header), text.peek_line(), names, header_by, delimiter, columns, n_columns)
 
 
 def check_alike(name: str, head: Head, first: Head) -> None:
@@ -313,18 +312,18 @@ def _comment_error(line: TextLine) -> SourceError:
     )
 
 
-def _find_names(
-    text: TextStream, first: TextLine, names: list[str], delimiter: str, comments: bytes
-) -> list[list[str]]:
-    """Return the fields of lines below the first that may have one of its names, as far as `SEARCHED_BYTES`."""
-    marks = [b'"', *(name.encode() for name in names if name)]
-    return [
-        split_line(line, delimiter)
-        for line in text.peek_lines(SEARCHED_BYTES, SEARCHED_BYTES)
-        if line.number > first.number
-        and any(mark in line.data for mark in marks)
-        and not line.is_blank_or_comment(comments)
-    ]
+def _find_names(text: TextStream, others: Sequence[str], line: TextLine, form: TableFormat) -> list[list[str]]:
+    """Return the fields of lines that may have a name of this line, among the first `SEARCHED_BYTES` of all files."""
+    marks = [b'"', *(name.encode() for name in split_line(line, form.delimiter) if name)]
+    left, found = SEARCHED_BYTES, list[TextLine]()
+    with closing(open_texts([Segment(name) for name in others], BATCH_BYTES)) as texts:
+        for each in chain([text], texts):
+            lines = list(each.peek_lines(left, left))
+            found += [own for own in lines if any(mark in own.data for mark in marks)]
+            left -= sum(len(own.data) + 1 for own in lines)
+            if left <= 0:
+                break
+    return [split_line(own, form.delimiter) for own in found if not own.is_blank_or_comment(form.comments)]
 
 
 def _is_header(

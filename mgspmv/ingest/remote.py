@@ -106,25 +106,27 @@ def open_sought(url: str) -> IO[bytes]:
 
 
 def _fetch(url: str, fetch: Callable[[int, int], bytes], size: int, start: int, stop: int) -> bytes:
-    """Fetch bytes start .. stop - 1 of a file, up to its end; for errors see `translate_error`."""
+    """Fetch bytes start .. stop - 1 of a file, up to its end, and retry if the connection breaks.
+
+    Raises
+    ------
+    SourceError, SourceNotFoundError : see `translate_error`
+    """
     stop = min(stop, size)
     with translating(url):
-        piece = _persist(fetch, start, stop)
+        for wait_s in (*WAITS_S, None):
+            try:
+                piece = fetch(start, stop)
+                break
+            except (FileNotFoundError, PermissionError, TimeoutError, ValueError):
+                raise
+            except Exception:  # libraries differ in the class for broken connections
+                if wait_s is None:
+                    raise
+                time.sleep(wait_s)
         if len(piece) != stop - start:
             raise OSError(f"received {len(piece)} of {stop - start} bytes from byte {start} on")
     return piece
-
-
-def _persist(fetch: Callable[[int, int], bytes], start: int, stop: int) -> bytes:
-    """Fetch bytes, and retry if the connection breaks."""
-    for wait_s in WAITS_S:
-        try:
-            return fetch(start, stop)
-        except (FileNotFoundError, PermissionError, TimeoutError, ValueError):
-            raise
-        except Exception:  # libraries differ in the class for broken connections
-            time.sleep(wait_s)
-    return fetch(start, stop)
 
 
 def translate_error(name: str, error: Exception) -> MgspmvError:

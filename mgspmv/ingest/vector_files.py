@@ -29,13 +29,10 @@ NPY_DAMAGE = (
 )  # fmt: skip
 """Exceptions that NumPy raises on damaged files; MemoryError if a header states more elements than fit in memory."""
 
-Weights = Any
-"""Float array of shape (n,) or numbers by id, in the forms that `mgspmv.ingest.vertex_vectors` classifies."""
-
 
 def read_weights(
     path: str | os.PathLike[str], *, string_ids: bool = False, vertex_ids: np.ndarray | None = None
-) -> Weights:
+) -> Any:
     """Read a number per vertex in their order (`.npy`), or numbers by id or ids alone, which have 1 (text, Parquet).
 
     A text has an id and a number per line, or one id per line as in a list of vertices. The rules for delimiters,
