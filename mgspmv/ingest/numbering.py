@@ -20,6 +20,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from mgspmv.ingest.external_sort import EntrySorter
-from mgspmv.ingest.radix_sort import Entries, sort_keys
+from mgspmv.ingest.radix_sort import Entries
 from mgspmv.ingest.scratch import FileArray, ScratchFile
 from mgspmv.model import CooBatch, index_dtype
 
@@ -211,48 +212,59 @@ def number_ids(
     for _, one, other in pair_ids(row_ids, col_ids):
         writer.append(np.union1d(one, other))
     known = writer.finish()
-    by_row = _number_rows(by_column, known, make_sorter(), exchanges=True)
-    numbered = _number_rows(by_row, known, make_sorter(), exchanges=False)
     row_ids.close()
     col_ids.close()
-    return numbered, known
+
+    def find(rows: np.ndarray) -> np.ndarray:
+        ids, places = np.unique(rows, return_inverse=True)
+        return known.find(ids)[places]
+
+    by_row = _number_rows(by_column, make_sorter(), find)
+    return _number_rows(by_row, make_sorter(), find, exchanges=False), known
 
 
 def _write_ids(
     held: EntrySorter, folder: Path | None, take: Callable[..., None] = lambda rows, cols, values: None
 ) -> SortedIds:
     """Write the distinct rows of entries to a file, and pass the entries to a function in parts."""
-    writer, last = IdWriter(folder, np.dtype(np.int64)), None
-    for ids, _, parts in held.ranges(_find_places):
-        writer.append(ids[int(ids[0] == last) :])  # a row may be split into several ranges
+    writer, last = IdWriter(folder, _INT64), None
+    for ids, parts in held.ranges(lambda low, high, parts: (np.unique(_join(parts)[0]), parts)):
+        writer.append(ids[int(ids[0] == last) :].astype(np.int64))  # a row may be split into several ranges
         last = ids[-1]
         for part in parts:
             take(*part)
     return writer.finish()
 
 
-def _number_rows(held: EntrySorter, known: SortedIds, numbered: EntrySorter, *, exchanges: bool) -> EntrySorter:
-    """Add entries with numbered rows, rows and columns optionally exchanged, to `numbered`, and close `held`."""
-    for ids, places, parts in held.ranges(_find_places):
-        numbers, first = known.find(ids)[places], 0
-        for _, cols, values in parts:
-            own = numbers[first : first + len(cols)]
-            rows, cols = (cols, own) if exchanges else (own, cols)
-            numbered.add(CooBatch(rows, cols, values))
-            first += len(cols)
+def _join(parts: list[Entries]) -> Entries:
+    rows, cols, values = zip(*parts, strict=True)
+    return np.concatenate(rows), np.concatenate(cols), None if values[0] is None else np.concatenate(values)
+
+
+def _number_rows(
+    held: EntrySorter,
+    numbered: EntrySorter,
+    find: Callable[[np.ndarray], np.ndarray],
+    *,
+    exchanges: bool = True,
+    dense: bool = False,
+) -> EntrySorter:
+    """Add entries with numbered rows, rows and columns optionally exchanged, to `numbered`, and close `held`.
+
+    Parameters
+    ----------
+    find : function that returns the numbers of rows
+    dense : as in `EntrySorter.ranges`
+    """
+
+    def number(lowest: int, highest: int, parts: list[Entries]) -> CooBatch:
+        rows, cols, values = _join(parts)
+        return CooBatch(cols, find(rows), values) if exchanges else CooBatch(find(rows), cols, values)
+
+    for batch in held.ranges(number, dense=dense):
+        numbered.add(batch)
     held.close()
     return numbered
-
-
-def _find_places(lowest: int, highest: int, parts: list[Entries]) -> tuple[np.ndarray, np.ndarray, list[Entries]]:
-    """Return the distinct rows of entries, ascending, for each entry the index of its row, and the entries."""
-    rows = np.concatenate([rows for rows, _, _ in parts]).astype(np.int64, copy=False)
-    keys = rows.view(np.uint64) - np.uint64(lowest % (1 << 64))  # may exceed int64
-    keys, order = sort_keys(keys, np.arange(len(keys)), (highest - lowest).bit_length())
-    is_first = np.concatenate([[True], keys[1:] != keys[:-1]])
-    places = np.empty(len(keys), np.int64)
-    places[order] = np.cumsum(is_first) - 1
-    return (keys[is_first] + np.uint64(lowest % (1 << 64))).view(np.int64), places, parts
 
 
 # --- names -----------------------------------------------------------------------------------------------------------
@@ -340,20 +352,9 @@ def number_names(
         numbers.close()
     spilled.close()
     for _ in range(2):  # each pass numbers the rows and exchanges them with the columns
-        numbered = make_sorter()
-        for batch in held.ranges(lambda low, high, parts: _number_codes(by_code, parts), dense=True):
-            numbered.add(batch)
-        held.close()
-        held = numbered
+        held = _number_rows(held, make_sorter(), partial(_look_up, by_code), dense=True)
     by_code.close()
     return held, writer.finish()
-
-
-def _number_codes(numbers: FileArray, parts: list[Entries]) -> CooBatch:
-    """Replace the codes of rows by numbers, and exchange rows and columns."""
-    rows, cols = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
-    values = [values for _, _, values in parts if values is not None]
-    return CooBatch(cols, _look_up(numbers, rows), np.concatenate(values) if values else None)
 
 
 def _look_up(numbers: FileArray, places: np.ndarray) -> np.ndarray:
