@@ -49,60 +49,38 @@ class ZarrGroup:
         with translating_damage(self.name, name):
             return self.group.get(name)
 
-    def has(self, *names: str) -> bool:
-        return all(isinstance(self.get(name), zarr.Array) for name in names)
-
-    def open_indices(self, name: str) -> ZarrArray:
-        """Open an array of integers.
+    def open_array(self, name: str, *, are_integers: bool = False) -> ZarrArray:
+        """Open an array of integers, or of numbers or booleans.
 
         Raises
         ------
-        SourceError : there is no such array
+        SourceError : there is no such array, or it has another dtype or more dimensions
+        CapacityError : its chunks, by its metadata, are larger than the free memory
         """
-        array = self._open_array(name)
-        if array.dtype.kind not in "iu":
-            raise array.make_error(f"has dtype {array.dtype}, expected integers")
-        return array
-
-    def open_values(self, name: str) -> ZarrArray:
-        """Open an array of numbers or booleans.
-
-        Raises
-        ------
-        SourceError : there is no such array
-        SourceError : its dtype is not supported
-        """
-        array = self._open_array(name)
-        if array.dtype.kind != "b":
-            choose_value_dtype(array.dtype, self.name)
-        return array
-
-    def _open_array(self, name: str) -> ZarrArray:
         array = self.get(name)
         if not isinstance(array, zarr.Array):
             raise self.make_error(f"the array {name!r} is missing; write the group again")
         if array.ndim != 1:
             raise self.make_error(f"the array {name!r} has shape {array.shape}, expected one dimension")
-        if array.shape[0] > INT64_MAX or not 0 < array.chunks[0] <= INT64_MAX:
+        n, chunk, free = array.shape[0], array.chunks[0], free_memory()
+        if n > INT64_MAX or not 0 < chunk <= INT64_MAX:
             raise self.make_error(
-                f"the array {name!r} states an invalid size: {array.shape[0]} elements in chunks of {array.chunks[0]}; "
-                "write the group again"
+                f"the array {name!r} states an invalid size: {n} elements in chunks of {chunk}; write the group again"
             )
-        _check_chunks(self.name, name, array)
-        return ZarrArray(self.name, name, array)
+        if (n_bytes := chunk * array.dtype.itemsize) > free:
+            raise CapacityError(
+                f"{self.name}: the array {name!r} has chunks of {chunk:,} elements, which take {format_bytes(n_bytes)} "
+                f"each, but {format_bytes(free)} of memory are free; write it with smaller chunks"
+            )
+        opened = ZarrArray(self.name, name, array)
+        if are_integers and array.dtype.kind not in "iu":
+            raise opened.make_error(f"has dtype {array.dtype}, expected integers")
+        if not are_integers and array.dtype.kind != "b":
+            choose_value_dtype(array.dtype, self.name)
+        return opened
 
     def make_error(self, message: str) -> SourceError:
         return SourceError(message, source=self.name)
-
-
-def _check_chunks(source: str, name: str, array: zarr.Array[Any]) -> None:
-    """Raise CapacityError for chunks that, by the array's metadata, are larger than the free memory."""
-    n_bytes, free = array.chunks[0] * array.dtype.itemsize, free_memory()
-    if n_bytes > free:
-        raise CapacityError(
-            f"{source}: the array {name!r} has chunks of {array.chunks[0]:,} elements, which take "
-            f"{format_bytes(n_bytes)} each, but {format_bytes(free)} of memory are free; write it with smaller chunks"
-        )
 
 
 class ZarrArray:
@@ -222,7 +200,7 @@ def find_format(found: ZarrGroup) -> str:
         return "binsparse"
     if "encoding-type" in found.attributes:
         return "anndata"
-    if found.has("indptr", "indices"):
+    if all(isinstance(found.get(name), zarr.Array) for name in ("indptr", "indices")):
         return "csr"
     raise found.make_error(
         "this group is not a sparse matrix; expected anndata, binsparse, or the arrays indptr and indices; name a "
@@ -250,7 +228,7 @@ def _describe_anndata(found: ZarrGroup) -> GroupMatrix:
             f"this {what} has encoding version {attributes.get('encoding-version')}, supported is {_ANNDATA_VERSION}"
         )
     shape = _read_shape(found, attributes.get("shape"))
-    return _describe_compressed(found, f"anndata {what}", shape, what == "csc_matrix", found.open_values("data"))
+    return _describe_compressed(found, f"anndata {what}", shape, what == "csc_matrix", found.open_array("data"))
 
 
 def describe_csr(found: ZarrGroup, n_cols: int | None) -> GroupMatrix:
@@ -260,54 +238,36 @@ def describe_csr(found: ZarrGroup, n_cols: int | None) -> GroupMatrix:
     if stated is None and n_cols is None:
         raise found.make_error("the group does not state its number of columns; pass n_cols=")
     if stated is None:
-        shape = max(0, len(found.open_indices("indptr")) - 1), n_cols or 0
+        shape = max(0, len(found.open_array("indptr", are_integers=True)) - 1), n_cols or 0
     else:
         shape = _read_shape(found, stated)
         if n_cols not in (None, shape[1]):
             raise OptionError(f"n_cols={n_cols} contradicts the shape of {found.name}, {shape}; leave it out")
-    values = found.open_values("data") if found.get("data") is not None else None
+    values = found.open_array("data") if found.get("data") is not None else None
     return _describe_compressed(found, "csr", shape, False, values)
 
 
 def _describe_compressed(
     found: ZarrGroup, format: str, shape: tuple[int, int], by_columns: bool, values: ZarrArray | None
 ) -> GroupMatrix:
-    return GroupMatrix(
-        found,
-        format,
-        shape,
-        by_columns,
-        indices=found.open_indices("indices"),
-        pointers=found.open_indices("indptr"),
-        lines=None,
-        values=values,
-        are_flags=values is not None and values.dtype == bool,
-    )
+    pointers, indices = (found.open_array(name, are_integers=True) for name in ("indptr", "indices"))
+    are_flags = values is not None and values.dtype == bool
+    return GroupMatrix(found, format, shape, by_columns, indices, pointers, None, values, are_flags)
 
 
 def _describe_binsparse(found: ZarrGroup) -> GroupMatrix:
     header = _read_header(found)
     form, types = header["format"], header["data_types"]
-    lines = found.open_indices("indices_0") if form.startswith("COO") else None
-    pointers = None if form.startswith("COO") else found.open_indices("pointers_to_1")
-    indices = found.open_indices("indices_1")
-    for array in (lines, pointers, indices):
-        if array is not None:
-            _check_type(found, array, types.get(array.name))
+    is_listed = form.startswith("COO")
+    ends = found.open_array("indices_0" if is_listed else "pointers_to_1", are_integers=True)
+    indices = found.open_array("indices_1", are_integers=True)
+    for array in (ends, indices):
+        _check_type(found, array, types.get(array.name))
     if (stated := header["number_of_stored_values"]) != len(indices):
         raise indices.make_error(f"has {len(indices)} elements, but number_of_stored_values is {stated}")
-    values, are_flags = _open_binsparse_values(found, types.get("values"))
-    return GroupMatrix(
-        found,
-        f"binsparse {form}",
-        _read_shape(found, header["shape"]),
-        by_columns=form.endswith("C"),
-        indices=indices,
-        pointers=pointers,
-        lines=lines,
-        values=values,
-        are_flags=are_flags,
-    )
+    pointers, lines = (None, ends) if is_listed else (ends, None)
+    shape, stored = _read_shape(found, header["shape"]), _open_binsparse_values(found, types.get("values"))
+    return GroupMatrix(found, f"binsparse {form}", shape, form.endswith("C"), indices, pointers, lines, *stored)
 
 
 DESCRIBE = {"anndata": _describe_anndata, "binsparse": _describe_binsparse}
@@ -335,7 +295,7 @@ def _read_header(found: ZarrGroup) -> dict[str, Any]:
         raise found.make_error(f"the structure {structure} is not supported; write all entries, without structure")
     if header.get("index_base", 0) != 0:
         raise found.make_error("indices that begin at 1 are not supported; write it with index_base 0")
-    if header.get("fill") and (found.open_values("fill_value").read(0, 1) != 0).any():
+    if header.get("fill") and (found.open_array("fill_value").read(0, 1) != 0).any():
         raise found.make_error("the fill value is not 0; write the group with fill value 0")
     return header
 
@@ -346,7 +306,7 @@ def _open_binsparse_values(found: ZarrGroup, declared: Any) -> tuple[ZarrArray |
     inner = text[4:-1] if text.startswith("iso[") else text
     if inner.startswith("complex["):
         raise found.make_error("complex values are not supported; write real and imaginary part as two real matrices")
-    values = found.open_values("values")
+    values = found.open_array("values")
     _check_type(found, values, inner)
     are_flags = inner == "bint8"
     if inner == text:

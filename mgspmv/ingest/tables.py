@@ -385,8 +385,8 @@ def _check_types(part: _Part) -> bool:
     for name, kind, each in zip(names[:2], kinds, types, strict=False):
         if kind not in ("integer", "string"):
             raise part.make_error(
-                f"expected ids in column {name!r} to be integers or strings, found {each}; cast the column to "
-                f"{_find_cast(each)}"
+                f"expected ids in column {name!r} to be integers or strings, found {each}; cast the column to int64 or "
+                "to strings, UUIDs to fixed_size_binary(16)"
             )
     if kinds[0] != kinds[1]:
         raise part.make_error(
@@ -409,15 +409,6 @@ def _find_kind(of: Any) -> Literal["integer", "number", "string"] | None:
     if _is_string(of) or _is_uuid(of):
         return "string"
     return "number" if pa.types.is_floating(of) or pa.types.is_boolean(of) else None
-
-
-def _find_cast(of: Any) -> str:
-    """Return the types that ids of another type can be cast to."""
-    if pa.types.is_floating(of) or pa.types.is_decimal(of):
-        return "int64, or to strings if they are not whole numbers"
-    if pa.types.is_binary(of) or pa.types.is_large_binary(of) or pa.types.is_fixed_size_binary(of):
-        return "strings, such as the text of UUIDs, or UUIDs to fixed_size_binary(16)"
-    return "int64 or strings"
 
 
 def _is_string(of: Any) -> bool:
