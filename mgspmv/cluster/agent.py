@@ -70,7 +70,6 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         self._worker = worker
         self.held: dict[str, Any] = {}
         self._ending: WeakValueDictionary[str, ConnectedRun] = WeakValueDictionary()  # running tasks hold their runs
-        METRICS.register()
         METRICS.holders.add(self)
         worker.handlers.update(
             {

@@ -11,12 +11,11 @@ from typing import Any
 from weakref import WeakSet
 
 import numpy as np
-from prometheus_client import Counter, Gauge, Metric
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Metric, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.utils import floatToGoString
 
 from mgspmv.kernels.device import measure_device_memory
-from mgspmv.metrics import ProcessMetrics
 
 PHASES = ("product", "exchange", "wait")
 """Phases of an iteration."""
@@ -34,12 +33,19 @@ DEVICE = (
 """Part of the name, field of `DeviceMemory` and help of each metric of a device."""
 
 
-class WorkerMetrics(ProcessMetrics):
-    """Counts of all workers of this process; thread-safe."""
+disable_created_metrics()  # times at which series were created
 
-    def __init__(self) -> None:
-        super().__init__()
-        own: dict[str, Any] = {"registry": self.registry}
+
+class WorkerMetrics:
+    """Counts of all workers of this process; thread-safe.
+
+    Parameters
+    ----------
+    registry : registry that shows them, by default the one that Dask's servers show on `/metrics`
+    """
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        own: dict[str, Any] = {"registry": registry}
         self._iterations = Counter(
             "mgspmv_worker_iterations_total", "Iterations, or passes of a batch, that this worker took part in.", **own
         )
@@ -63,10 +69,9 @@ class WorkerMetrics(ProcessMetrics):
             lambda: sum(holder.measure_held()[0] for holder in self.holders)
         )
         Gauge(
-            "mgspmv_worker_runs_bytes",
-            "Bytes held here for vectors and rows of runs in progress.",
-            **own,
+            "mgspmv_worker_runs_bytes", "Bytes held here for vectors and rows of runs in progress.", **own
         ).set_function(lambda: sum(holder.measure_held()[1] for holder in self.holders))
+        registry.register(self)
 
     def count_iterations(self, seconds: np.ndarray, edges: int, exchanged_bytes: int) -> None:
         """Count the iterations of a task.
@@ -90,8 +95,7 @@ class WorkerMetrics(ProcessMetrics):
         self._failures.labels(error).inc()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the counts, the seconds, and the memory of the device if the process computes on one."""
-        yield from super().collect()
+        """Yield the seconds, and the memory of the device if the process computes on one."""
         histogram = HistogramMetricFamily(
             "mgspmv_worker_iteration_seconds",
             "Seconds of an iteration by phase: product, exchange, and wait for other workers; on devices, exchange "

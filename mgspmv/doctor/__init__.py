@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
-from mgspmv.doctor import device, machine
+from mgspmv.doctor import machine
 from mgspmv.doctor.findings import Finding, run_check, shorten, wrong
 from mgspmv.errors import MgspmvError
 
@@ -39,7 +39,7 @@ def examine(
     -------
     At least one finding for each check.
     """
-    checks: dict[str, Callable[[], Any]] = {**machine.CHECKS, "gpus": partial(device.check_gpus_apart, timeout)}
+    checks: dict[str, Callable[[], Any]] = {**machine.CHECKS, "gpus": partial(machine.check_gpus_apart, timeout)}
     found: list[Finding] = []
 
     def run(name: str, check: Callable[[], Any], limit_s: float) -> None:

@@ -12,19 +12,23 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
-from distributed import wait
+import numpy as np
+from distributed import get_worker, wait
 
-from mgspmv.cluster.agent import call_held
+from mgspmv.cluster.agent import call_held, get_agent
 from mgspmv.cluster.dask_cluster import CHECKED, Cluster, WorkerInfo, list_differences
 from mgspmv.cluster.placement import choose_placement
-from mgspmv.doctor.device import find_kernel_problem
+from mgspmv.cluster.worker_run import ConnectedRun
 from mgspmv.doctor.findings import Finding, Findings, Skipped, ok, shorten, warn, wrong
-from mgspmv.doctor.link_trial import begin_trial
-from mgspmv.doctor.machine import check_store
+from mgspmv.doctor.machine import check_store, find_kernel_problem
 from mgspmv.errors import WorkerTimeoutError
+from mgspmv.exchange.all_to_all import AllToAll
+from mgspmv.exchange.nccl import greet, join_group
 from mgspmv.exchange.peer_comm import Member, RunSpec
 from mgspmv.files import is_url
 
+SLICE = 1 << 17
+"""Number of float64 elements that each worker sends in a check of the links."""
 RESTART = "Read the logs of the named workers, and restart them."
 
 
@@ -188,3 +192,44 @@ def _do(
 def _check_answer() -> None:
     """Skip the check, rather than wait for the end of another run."""
     raise Skipped("another run is using the workers; check again when it has ended")
+
+
+class LinkTrial(ConnectedRun):
+    """Trial exchange on one worker."""
+
+    def __init__(self, worker: Any, rank: int, spec: RunSpec) -> None:
+        hello = greet(None)
+        super().__init__(worker, rank, spec, lambda other: hello)
+        self._members = spec.members
+
+    def exchange(self, transport: Literal["peer", "nccl"]) -> str | None:
+        """Exchange slices with all others; return a description of a wrong slice, or None.
+
+        Raises
+        ------
+        WorkerLostError, WorkerTimeoutError : a worker, which it names, did not answer
+        ClusterError : NCCL cannot connect the devices
+        """
+        n = len(self._members)
+        wanted = np.arange(n * SLICE, dtype=np.float64).reshape(n, SLICE)
+        with self._working("doctor"):
+            hellos = self.links.connect()
+            if transport == "peer" or n == 1:
+                told = AllToAll(self.links, self.rank, n).gather({"own": wanted[self.rank]})
+                gathered = np.concatenate([slices["own"] for slices in told])
+            else:
+                import cupy
+
+                group = join_group(self.links, hellos, self.rank, None, may_share=True)
+                try:
+                    gathered = cupy.asnumpy(group.gather(cupy.asarray(wanted[self.rank]), [SLICE] * n))
+                    group.gather(cupy.zeros(1, np.uint8), [1] * n)  # barrier: none closes while others receive
+                finally:
+                    group.close()
+        wrong = np.flatnonzero((gathered.reshape(n, SLICE) != wanted).any(axis=1)).tolist()
+        return f"the slice of worker {self._members[wrong[0]]} was changed in transfer" if wrong else None
+
+
+def begin_trial(key: str, spec: RunSpec, rank: int) -> None:
+    """Prepare a worker for connections from the others."""
+    get_agent().held[key] = LinkTrial(get_worker(), rank, spec)

@@ -19,14 +19,13 @@ from typing import Any
 
 from distributed import Scheduler
 from distributed.diagnostics.plugin import SchedulerPlugin
-from prometheus_client import Metric
+from prometheus_client import REGISTRY, Metric
 from prometheus_client.core import GaugeMetricFamily
 from tornado.web import RequestHandler
 
 from mgspmv.cluster import tls
 from mgspmv.cluster.publish import TOPIC
 from mgspmv.cluster.spans import TAG
-from mgspmv.metrics import ProcessMetrics, collect_registry
 from mgspmv.monitor.runs import Runs, RunState
 
 TARGETS = "mgspmv/targets"
@@ -70,11 +69,10 @@ NUMBERS = {
 logger = logging.getLogger("mgspmv")
 
 
-class RunsCollector(ProcessMetrics):
+class RunsCollector:
     """Metrics of the runs of one scheduler."""
 
     def __init__(self) -> None:
-        super().__init__()
         self._watched: list[Runs] = []
 
     @property
@@ -93,7 +91,7 @@ class RunsCollector(ProcessMetrics):
     def collect(self) -> Iterator[Metric]:
         """Yield the counts of all runs, and the metrics of single ones."""
         runs = self.runs
-        yield from collect_registry(runs.counts.registry)
+        yield from runs.registry.collect()
         named = GAUGES | {name: (text, ("run",)) for name, (text, _) in NUMBERS.items()}
         gauges = {name: GaugeMetricFamily(f"mgspmv_{name}", text, labels=own) for name, (text, own) in named.items()}
         active = Counter(run.operation for run in runs.by_id.values() if run.is_running)
@@ -126,7 +124,8 @@ def _add_run(gauges: dict[str, GaugeMetricFamily], run: RunState) -> None:
 
 
 COLLECTOR = RunsCollector()
-"""Collector of this process."""
+"""Collector of this process, which Dask's servers show on `/metrics`."""
+REGISTRY.register(COLLECTOR)
 
 
 class RunsPlugin(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
@@ -152,7 +151,6 @@ class RunsPlugin(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
             with suppress(KeyError, TypeError):  # message of another program or another version
                 self.runs.hear(message, at)
         COLLECTOR.watch(self.runs)
-        COLLECTOR.register()
         _add_targets(scheduler)
         try:
             from mgspmv.monitor.page import add_page

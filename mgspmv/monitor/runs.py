@@ -54,16 +54,6 @@ ENDS = (*map(str, Status), "failed", "abandoned")
 """Final statuses of runs."""
 
 
-def _part_waits(seconds: np.ndarray) -> np.ndarray:
-    """Return (3, n_workers) seconds, with the waits estimated if none are reported, as devices do not measure them: the
-    part of a worker's exchange between the end of its product and the end of the slowest product."""
-    product, exchange, wait = seconds
-    if wait.any():
-        return seconds
-    waited = np.minimum(exchange, product.max(initial=0.0) - product)
-    return np.array([product, exchange - waited, waited])
-
-
 @dataclass
 class RunState:
     """State of one run."""
@@ -105,18 +95,13 @@ class RunState:
     checkpointed: float | None = None
     """Time at which the last checkpoint was written; None if there is none."""
     iterations: int = 0
-    change: float = float("nan")
-    """Change of the last iteration."""
-    iterations_per_s: float = float("nan")
-    """Rate in the last message, without the time between the tasks of two supersteps."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Seconds by phase, after the end of the run."""
-    memory: dict[str, list[int]] = field(default_factory=dict)
-    """Bytes by rank, after the end of the run; see `mgspmv.results.Solution.memory`."""
     changes: dict[int, float] = field(default_factory=dict)
     """Change by iteration; the last `MOST_POINTS`."""
     rates: dict[int, float] = field(default_factory=dict)
-    """Iterations per second by the last iteration of each message; the last `MOST_POINTS`."""
+    """Iterations per second by the last iteration of each message, without the time between the tasks of two
+    supersteps; the last `MOST_POINTS`."""
 
     def __post_init__(self) -> None:
         self.clear_workers()
@@ -164,14 +149,31 @@ class RunState:
         return sum(worker["nnz"] for worker in self.workers)
 
     @property
+    def change(self) -> float:
+        """Change of the last iteration; NaN before the first."""
+        return self.changes.get(self.iterations, math.nan)
+
+    @property
+    def iterations_per_s(self) -> float:
+        """Rate in the last message; NaN before the first."""
+        return self.rates.get(self.iterations, math.nan)
+
+    @property
     def edges_per_s(self) -> float:
         return self.edges * self.iterations_per_s
 
     @property
     def mean_seconds(self) -> np.ndarray:
-        """Mean seconds of an iteration by phase, (3, n_workers), over all that each worker reported, with the waits of
-        devices estimated."""
-        return _part_waits(self._step_s / np.maximum(self._n_told, 1))
+        """Mean seconds of an iteration by phase, (3, n_workers), over all that each worker reported.
+
+        Devices do not measure their waits, which are estimated as the part of a worker's exchange between the end of
+        its product and the end of the slowest product.
+        """
+        product, exchange, wait = self._step_s / np.maximum(self._n_told, 1)
+        if not wait.any():
+            wait = np.minimum(exchange, product.max(initial=0.0) - product)
+            exchange = exchange - wait
+        return np.array([product, exchange, wait])
 
     @property
     def imbalance(self) -> float | None:
@@ -212,41 +214,6 @@ class RunState:
         return np.array([taken.get(name, 0) for taken in self.taken], np.int64)
 
 
-class RunCounts:
-    """Counts of all runs of a scheduler, as metrics."""
-
-    def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self._counters = {
-            name: metrics.Counter(f"mgspmv_{name}_total", text, labels, registry=self.registry)
-            for name, (text, *labels) in COUNTERS.items()
-        }
-        self._histograms = {
-            name: metrics.Histogram(f"mgspmv_{name}", text, labels, buckets=BUCKETS[name], registry=self.registry)
-            for name, (text, *labels) in HISTOGRAMS.items()
-        }
-
-    def begin(self, operation: str) -> None:
-        """Count a run that began. From the first one on all series of its operation exist, if only as zeros."""
-        values = {"runs_ended": ENDS, "recoveries": RECOVERIES, "run_phase_seconds": RUN_PHASES}
-        for name, metric in (self._counters | self._histograms).items():
-            if name in values:
-                for value in values[name]:
-                    metric.labels(operation, value)
-            elif name != "workers_lost":
-                metric.labels(operation)
-        self.add("runs_started", 1, operation)
-
-    def add(self, name: str, n: float, *labels: str) -> None:
-        """Add `n` to a count."""
-        counter = self._counters[name]
-        (counter.labels(*labels) if labels else counter).inc(n)
-
-    def observe(self, name: str, seconds: float, *labels: str) -> None:
-        """Add a duration to a histogram."""
-        self._histograms[name].labels(*labels).observe(seconds)
-
-
 class Runs:
     """The last runs of a cluster, and counts of all runs."""
 
@@ -257,7 +224,16 @@ class Runs:
         """Runs by id, in the order of their start."""
         self.begun: Counter[str] = Counter()
         """Number of runs by operation."""
-        self.counts = RunCounts()
+        self.registry = CollectorRegistry()
+        """Counts of all runs, as metrics."""
+        self._counters = {
+            name: metrics.Counter(f"mgspmv_{name}_total", text, labels, registry=self.registry)
+            for name, (text, *labels) in COUNTERS.items()
+        }
+        self._histograms = {
+            name: metrics.Histogram(f"mgspmv_{name}", text, labels, buckets=BUCKETS[name], registry=self.registry)
+            for name, (text, *labels) in HISTOGRAMS.items()
+        }
 
     def hear(self, message: dict[str, Any], at: float | None = None) -> None:
         """Process a message; ignore one of an unknown kind, or of a run that is unknown or has ended.
@@ -297,7 +273,7 @@ class Runs:
         noted = [(run, worker["name"]) for run, worker in lost if worker["address"] == address]
         for run, name in noted:
             _note(run, f"worker {name} ({address}) left the cluster")
-        self.counts.add("workers_lost", bool(noted))  # once, even if several runs used it
+        self._counters["workers_lost"].inc(bool(noted))  # once, even if several runs used it
         self.version += len(noted)
 
     def _begin(self, message: dict[str, Any], now: float) -> None:
@@ -306,17 +282,29 @@ class Runs:
         run = RunState(**what, began=now, changed=now)
         self.by_id[run.run] = run
         self.begun[run.operation] += 1
-        self.counts.begin(run.operation)
+        self._create_series(run.operation)
+        self._count("runs_started", 1, run.operation)
         # Ended runs are dropped first, then the oldest, as the sort is stable.
         for old in sorted(self.by_id.values(), key=lambda old: old.is_running)[: max(0, len(self.by_id) - RUNS_KEPT)]:
             del self.by_id[old.run]
+
+    def _create_series(self, operation: str) -> None:
+        """Create all series of an operation, if only as zeros: rates would miss the first run otherwise."""
+        values = {"runs_ended": ENDS, "recoveries": RECOVERIES, "run_phase_seconds": RUN_PHASES}
+        for name, metric in (self._counters | self._histograms).items():
+            for value in values.get(name, [None]):
+                if name != "workers_lost":
+                    metric.labels(*filter(None, (operation, value)))
+
+    def _count(self, name: str, n: float, *labels: str) -> None:
+        self._counters[name].labels(*labels).inc(n)
 
     def _enter(self, run: RunState, message: dict[str, Any]) -> None:
         run.phase = message["phase"]
 
     def _restart(self, run: RunState, epoch: int, first: int) -> None:
         """Begin a new epoch at an iteration, dropping later points of the curves."""
-        self.counts.add("run_restarts", 1, run.operation)  # earlier restarts were counted with earlier runs
+        self._count("run_restarts", 1, run.operation)  # earlier restarts were counted with earlier runs
         run.restarts = epoch
         run.changes, run.rates = ({i: y for i, y in own.items() if i < first} for own in (run.changes, run.rates))
         run.iterations = first - 1
@@ -324,7 +312,7 @@ class Runs:
     def _recover(self, run: RunState, message: dict[str, Any]) -> None:
         """Record a recovery with other workers. Sums of workers are kept if their number is unchanged."""
         told = message["recovery"]
-        self.counts.add("recoveries", 1, run.operation, told["kind"])
+        self._count("recoveries", 1, run.operation, told["kind"])
         run.recoveries = [*run.recoveries, told][-MOST_ERRORS:]
         run.transport, run.backend = message["transport"], message["backend"]
         n_before, run.workers = run.n_workers, message["workers"]
@@ -349,7 +337,7 @@ class Runs:
         ):
             run.exchanged_bytes[rank] += sum(n_bytes)
             run.held_bytes[rank] = held
-            self.counts.add("exchanged_bytes", sum(n_bytes), operation)
+            self._count("exchanged_bytes", sum(n_bytes), operation)
         for rank, taken in zip(message["ranks"], message["taken"], strict=False):  # empty if the client iterates
             run.taken[rank] = taken
         if last > run.iterations:
@@ -358,40 +346,39 @@ class Runs:
     def _advance(self, run: RunState, message: dict[str, Any], n: int, elapsed_s: float) -> None:
         """Add the changes, which are equal on all workers, from the first worker that reports them."""
         run.changes.update(zip(message["iteration"], message["change"], strict=True))
-        run.phase, run.iterations, run.change = "iterate", message["iteration"][-1], message["change"][-1]
-        run.iterations_per_s = n / float(elapsed_s) if elapsed_s > 0 else float("nan")
-        run.rates[run.iterations] = run.iterations_per_s
+        run.phase, run.iterations = "iterate", message["iteration"][-1]
+        run.rates[run.iterations] = n / float(elapsed_s) if elapsed_s > 0 else math.nan
         for curve in (run.changes, run.rates):
             for iteration in list(curve)[:-MOST_POINTS]:
                 del curve[iteration]
-        self.counts.add("iterations", n, run.operation)
-        self.counts.add("edges", n * run.edges, run.operation)
+        self._count("iterations", n, run.operation)
+        self._count("edges", n * run.edges, run.operation)
 
     def _keep(self, run: RunState, message: dict[str, Any]) -> None:
         """Record a checkpoint: its iteration, its seconds and its bytes in all."""
         run.checkpoints += 1
         run.checkpoint_iteration, run.checkpoint_bytes = message["iteration"], message["n_bytes"]
         run.checkpointed = run.changed
-        self.counts.add("checkpoints", 1, run.operation)
-        self.counts.add("checkpoint_bytes", message["n_bytes"], run.operation)
-        self.counts.observe("checkpoint_seconds", message["seconds"], run.operation)
+        self._count("checkpoints", 1, run.operation)
+        self._count("checkpoint_bytes", message["n_bytes"], run.operation)
+        self._histograms["checkpoint_seconds"].labels(run.operation).observe(message["seconds"])
 
     def _miss(self, run: RunState, message: dict[str, Any]) -> None:
         """Record the failure of a checkpoint."""
-        self.counts.add("checkpoint_failures", 1, run.operation)
+        self._count("checkpoint_failures", 1, run.operation)
         _note(run, f"checkpoint after iteration {message['iteration']} failed: {message['error']}")
 
     def _end(self, run: RunState, message: dict[str, Any]) -> None:
         run.status, run.seconds = message["status"], message.get("seconds", {})
-        run.memory, run.transport = message.get("memory", {}), message.get("transport") or run.transport
+        run.transport = message.get("transport") or run.transport
         for name in ("host_peak_bytes", "device_bytes"):
-            for rank, n_bytes in enumerate(run.memory.get(name, ())):
+            for rank, n_bytes in enumerate(message.get("memory", {}).get(name, ())):
                 run.taken[rank][name] = n_bytes
         if message["error"]:
             _note(run, message["error"])
-        self.counts.add("runs_ended", 1, run.operation, message["status"])
+        self._count("runs_ended", 1, run.operation, message["status"])
         for phase, elapsed_s in run.seconds.items():
-            self.counts.observe("run_phase_seconds", elapsed_s, run.operation, phase)
+            self._histograms["run_phase_seconds"].labels(run.operation, phase).observe(elapsed_s)
 
 
 def _note(run: RunState, error: str) -> None:

@@ -13,22 +13,25 @@ import mgspmv as mg
 from mgspmv.cluster import worker_metrics as module
 from mgspmv.cluster.agent import multiply_row_block
 from mgspmv.cluster.row_block import ProductOptions
-from mgspmv.cluster.worker_metrics import METRICS, PHASES, SECONDS, WorkerMetrics
+from mgspmv.cluster.worker_metrics import PHASES, SECONDS, WorkerMetrics
 from mgspmv.kernels.device import DeviceMemory
 from tests.support.clusters import start_cluster
 from tests.support.scraping import Scraped, list_workers, run_promtool, scrape
 from tests.support.waiting import HANG_S, wait_for
 
 
-def collect(metrics):
-    registry = prometheus_client.CollectorRegistry()
-    registry.register(metrics)
+def collect(registry=prometheus_client.REGISTRY):
     return Scraped(prometheus_client.generate_latest(registry).decode())
 
 
 @pytest.fixture
-def metrics():
-    return WorkerMetrics()
+def registry():
+    return prometheus_client.CollectorRegistry()
+
+
+@pytest.fixture
+def metrics(registry):
+    return WorkerMetrics(registry)
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +41,10 @@ def store(tmp_path_factory):
     return path
 
 
-def test_iterations_are_counted_by_phase(metrics):
+def test_iterations_are_counted_by_phase(metrics, registry):
     metrics.count_iterations(np.array([[0.002, 0.02], [0.001, 0.001], [0.0, 7e6]]), 600, 80)
     metrics.count_iterations(np.full((3, 1), 0.5), 300, 40)
-    found = collect(metrics)
+    found = collect(registry)
     assert found.get("mgspmv_worker_iterations_total") == 3
     assert found.get("mgspmv_worker_edges_total") == 900
     assert found.get("mgspmv_worker_exchanged_bytes_total") == 120
@@ -60,28 +63,28 @@ class Holding:
         return self._held
 
 
-def test_bytes_of_all_workers_of_a_process_are_added_up(metrics):
-    assert collect(metrics).get("mgspmv_worker_rows_bytes") == 0
+def test_bytes_of_all_workers_of_a_process_are_added_up(metrics, registry):
+    assert collect(registry).get("mgspmv_worker_rows_bytes") == 0
     one, two = Holding(10, 5), Holding(100, 50)
     metrics.holders.update([one, two])
-    found = collect(metrics)
+    found = collect(registry)
     assert found.get("mgspmv_worker_rows_bytes") == 110
     assert found.get("mgspmv_worker_runs_bytes") == 55
     del two
-    assert collect(metrics).get("mgspmv_worker_rows_bytes") == 10, "one that is gone holds nothing"
+    assert collect(registry).get("mgspmv_worker_rows_bytes") == 10, "one that is gone holds nothing"
 
 
 @pytest.mark.external("promtool")
-def test_promtool_has_nothing_to_say(metrics, monkeypatch):
+def test_promtool_has_nothing_to_say(metrics, registry, monkeypatch):
     monkeypatch.setattr(module, "measure_device_memory", lambda: DeviceMemory(80, 30, 40))
     metrics.has_device = True
     metrics.count_failure("OptionError")
-    checked = run_promtool("check", "metrics", given=collect(metrics).text)
+    checked = run_promtool("check", "metrics", given=collect(registry).text)
     assert (checked.returncode, checked.stdout) == (0, "")
 
 
 def count_since(before, name, **labels):
-    return collect(METRICS).get(name, **labels) - before.get(name, **labels)
+    return collect().get(name, **labels) - before.get(name, **labels)
 
 
 BEGUN, GO_ON = threading.Event(), threading.Event()
@@ -111,7 +114,7 @@ def test_a_task_that_fails_when_nobody_wants_it_any_more(store, in_process, capl
 def test_workers_count_what_their_events_say(call, store, in_process):
     client = in_process(2)
     with mg.open_matrix(store) as A, A.distribute(client) as D:
-        before = collect(METRICS)
+        before = collect()
         assert before.get("mgspmv_worker_rows_bytes") > 0
         solution = call(D, norm="fixed", max_iter=20)
         assert count_since(before, "mgspmv_worker_iterations_total") == 2 * solution.iterations
@@ -126,7 +129,7 @@ def test_workers_count_what_their_events_say(call, store, in_process):
 
 def test_passes_of_batches_count(store, in_process):
     client = in_process(2)
-    before = collect(METRICS)
+    before = collect()
     solution = mg.pagerank_batch(mg.open_matrix(store).on(client), [[1], [2], [3]])
     assert count_since(before, "mgspmv_worker_iterations_total") == 2 * solution.options["steps"]
 
@@ -135,13 +138,13 @@ def test_failures_are_counted_by_the_class_of_the_error(store, in_process):
     client = in_process(2)
     [address, *_] = client.scheduler_info()["workers"]
     with mg.open_matrix(store) as A, A.distribute(client):
-        before = collect(METRICS).find("mgspmv_worker_task_failures_total", error="ClosedError")
+        before = collect().find("mgspmv_worker_task_failures_total", error="ClosedError")
         asked = ("no part", np.ones(1), None, ProductOptions("float64"))
         for key in ("mgspmv-test-failing", "of somebody else"):
             failing = client.submit(multiply_row_block, *asked, key=key, workers=[address], pure=False)
             assert isinstance(failing.exception(), mg.errors.ClosedError)
             failing.release()
-        found = collect(METRICS).get("mgspmv_worker_task_failures_total", error="ClosedError")
+        found = collect().get("mgspmv_worker_task_failures_total", error="ClosedError")
     assert found - sum(sample.value for sample in before) == 1, "and not what others submit"
 
 

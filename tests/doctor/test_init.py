@@ -7,14 +7,14 @@ from contextlib import nullcontext
 import pytest
 
 from mgspmv import doctor
-from mgspmv.doctor import device, examine, machine
+from mgspmv.doctor import examine, machine
 from mgspmv.doctor.findings import ok
 from mgspmv.errors import SchedulerNotFoundError
 
 
 @pytest.fixture
 def played(monkeypatch):
-    monkeypatch.setattr(device, "check_gpus_apart", lambda limit_s: [ok("they are well")])
+    monkeypatch.setattr(machine, "check_gpus_apart", lambda limit_s: [ok("they are well")])
 
 
 def test_all_checks_of_a_machine_are_made_in_order(played, tmp_path):

@@ -32,7 +32,7 @@ def hear_all(*messages):
 
 
 def count(runs, name, **labels):
-    return runs.counts.registry.get_sample_value(f"mgspmv_{name}", {"operation": "pagerank"} | labels)
+    return runs.registry.get_sample_value(f"mgspmv_{name}", {"operation": "pagerank"} | labels)
 
 
 def test_a_run_from_its_begin_to_its_end():

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prometheus_client import Metric
+from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from mgspmv.cluster.worker_metrics import WorkerMetrics
@@ -92,9 +92,9 @@ def list_run_families() -> list[Family]:
 
 def list_worker_families() -> list[Family]:
     """What a worker exports, once a task failed."""
-    metrics = WorkerMetrics()
-    metrics.count_failure("OptionError")
-    return [_describe_family(metric) for metric in metrics.collect()]
+    registry = CollectorRegistry()
+    WorkerMetrics(registry).count_failure("OptionError")
+    return [_describe_family(metric) for metric in registry.collect()]
 
 
 def _describe_family(metric: Metric) -> Family:

@@ -10,8 +10,7 @@ import pytest
 
 from mgspmv.cluster.dask_cluster import Cluster
 from mgspmv.doctor import cluster as module
-from mgspmv.doctor import link_trial
-from mgspmv.doctor.link_trial import LinkTrial
+from mgspmv.doctor.cluster import LinkTrial
 from mgspmv.exchange.all_to_all import AllToAll
 from tests.support.clusters import find_held
 from tests.support.waiting import wait_for
@@ -88,7 +87,7 @@ def test_devices(damages, trio, monkeypatch):
         return groups[-1]
 
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(asarray=np.asarray, asnumpy=np.asarray, zeros=np.zeros))
-    monkeypatch.setattr(link_trial, "join_group", join)
+    monkeypatch.setattr(module, "join_group", join)
     first, *others = module._exchange(trio, "nccl")
     wanted = f"the slice of worker {trio.members[0]} was changed in transfer" if damages else None
     assert (first, others) == (wanted, [None, None])

@@ -4,33 +4,33 @@ from __future__ import annotations
 
 import pytest
 
-from mgspmv.doctor import device
+from mgspmv.doctor import machine
 from mgspmv.doctor.findings import run_check
 from tests.support.waiting import HANG_S
 
 
 @pytest.mark.parametrize(("gpus", "status"), [(0, "skipped"), (2, "warning")])
 def test_without_cupy(gpus, status, monkeypatch):
-    monkeypatch.setattr(device, "find_spec", lambda name: None)
-    monkeypatch.setattr(device, "_count_gpus", lambda: gpus)
-    [found] = run_check("gpus", lambda: device.check_gpus_apart(HANG_S), HANG_S)
+    monkeypatch.setattr(machine, "find_spec", lambda name: None)
+    monkeypatch.setattr(machine, "_count_gpus", lambda: gpus)
+    [found] = run_check("gpus", lambda: machine.check_gpus_apart(HANG_S), HANG_S)
     assert found.status == status
 
 
 def run(program: str, monkeypatch, limit_s: float = HANG_S):
-    monkeypatch.setattr(device, "find_spec", lambda name: object())
-    monkeypatch.setattr(device, "_PROGRAM", program)
-    [found] = device.check_gpus_apart(limit_s)
+    monkeypatch.setattr(machine, "find_spec", lambda name: object())
+    monkeypatch.setattr(machine, "_PROGRAM", program)
+    [found] = machine.check_gpus_apart(limit_s)
     return found
 
 
-BEGIN = "from mgspmv.doctor import device\nfrom mgspmv.doctor.findings import ok\n"
+BEGIN = "from mgspmv.doctor import machine\nfrom mgspmv.doctor.findings import ok\n"
 
 
 @pytest.mark.slow
 def test_what_a_process_finds(monkeypatch):
     check = "print('libraries print what they like') or [ok('well', n=1)]"
-    found = run(f"{BEGIN}device.check_gpus = lambda: {check}\ndevice.main()", monkeypatch)
+    found = run(f"{BEGIN}machine.check_gpus = lambda: {check}\nmachine.print_gpus()", monkeypatch)
     assert (found.status, found.found, found.values) == ("ok", "well", {"n": 1})
 
 
@@ -56,7 +56,7 @@ def test_a_process_that_hangs(monkeypatch):
 
 @pytest.mark.gpu
 def test_the_gpus_of_this_machine_are_well():
-    found, apart = list(device.check_gpus()), device.check_gpus_apart(HANG_S)
+    found, apart = list(machine.check_gpus()), machine.check_gpus_apart(HANG_S)
     assert {finding.status for finding in (*found, *apart)} <= {"ok", "warning"}, (found, apart)
     assert [finding.values["gpu"] for finding in apart] == [finding.values["gpu"] for finding in found]
 
@@ -65,6 +65,6 @@ def test_the_gpus_of_this_machine_are_well():
 def test_a_product_that_is_wrong_is_found(monkeypatch):
     from mgspmv.kernels.cuda import CudaBlock
 
-    assert device.find_kernel_problem() is None
+    assert machine.find_kernel_problem() is None
     monkeypatch.setattr(CudaBlock, "multiply", lambda self, x, y: None)
-    assert device.find_kernel_problem() == "1000 of 1000 entries of a product are wrong"
+    assert machine.find_kernel_problem() == "1000 of 1000 entries of a product are wrong"
