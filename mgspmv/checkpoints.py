@@ -32,8 +32,7 @@ from mgspmv.files import describe_error
 from mgspmv.heartbeat import Heartbeat, beat, make_heartbeat
 from mgspmv.model import find_version_number
 from mgspmv.os_errors import describe_os_error, is_operators, translating
-from mgspmv.store.chunks import find_chunk_fault, find_chunks, run_pieces
-from mgspmv.store.digests import digest_array
+from mgspmv.store.chunks import digest_array, find_chunk_fault, find_chunks, run_pieces
 from mgspmv.store.locations import (
     ZARR_ERRORS,
     StoreLike,
@@ -103,7 +102,7 @@ class WrittenSlice:
     n: int
     dtype: str
     digest: str
-    """SHA-256 of the slice, as computed by `mgspmv.store.digests.digest_array`."""
+    """SHA-256 of the slice, as computed by `mgspmv.store.chunks.digest_array`."""
     n_bytes: int
     """Bytes, uncompressed."""
 

@@ -198,23 +198,15 @@ def check_target(
         raise OptionError(f"{path}: the name must end in {', '.join(suffixes)}; its suffix is {suffix or 'missing'}")
     if is_url(path) and suffix != ".zarr":
         raise OptionError(f"{path}: only .zarr is written to a URL; save {suffix} to a local file")
-    if not _is_taken(path):
+    if not (os.path.lexists(path) if not is_url(path) else open_group(str(path))):
         return
     if not overwrite:
         raise StoreExistsError(f"{path} exists already; choose another name or pass overwrite=True")
-    if not (_is_solution_group(str(path)) if suffix == ".zarr" else Path(path).is_file()):
+    group = open_group(str(path)) if suffix == ".zarr" else None
+    if not (Path(path).is_file() if suffix != ".zarr" else group and ZARR_KEY in group.attrs):
         raise StoreExistsError(
             f"{path} exists and is not a {suffix} of results, so it is not overwritten; choose another name"
         )
-
-
-def _is_taken(path: str | os.PathLike[str]) -> bool:
-    return open_group(str(path)) is not None if is_url(path) else os.path.lexists(path)
-
-
-def _is_solution_group(url: str) -> bool:
-    group = open_group(url)
-    return group is not None and ZARR_KEY in group.attrs
 
 
 def open_group(url: str) -> Any:
@@ -262,7 +254,8 @@ def _check_description(path: str, metadata: Any, kind: type[Any]) -> dict[str, A
         )
     try:
         check_seal(described)
-        described = described | {"options": _rename(described.get("options"))}
+        if isinstance(options := described.get("options"), dict):
+            described = described | {"options": {_FORMER.get(name, name): own for name, own in options.items()}}
         checked = check_fields(_BatchMetadata if is_batch else _Metadata, described)
         for phase, elapsed_s in checked.seconds.items():
             if not 0 <= elapsed_s < math.inf:
@@ -276,13 +269,6 @@ def _check_description(path: str, metadata: Any, kind: type[Any]) -> dict[str, A
     except ValueError as error:
         raise StoreDamagedError(f"{path}: the metadata of the ranks is damaged ({error}); {MEND}") from error
     return described
-
-
-def _rename(options: Any) -> Any:
-    """Return options with their present names."""
-    if not isinstance(options, dict):
-        return options
-    return {_FORMER.get(name, name): value for name, value in options.items()}
 
 
 # --- Zarr ------------------------------------------------------------------------------------------------------------
@@ -303,22 +289,17 @@ def _write_array(group: Any, name: str, array: np.ndarray) -> None:
     """Write an array of one or two dimensions into a Zarr group, in chunks with checksums."""
     from zarr.codecs import BloscCodec, Crc32cCodec
 
+    n_in_row = min(CHUNK_ELEMENTS, max(1, array.shape[-1]))  # parts of a row, or several whole rows
     stored = group.create_array(
         name,
         shape=array.shape,
         dtype=str if array.dtype == object else array.dtype,
-        chunks=_choose_chunks(array.shape),
+        chunks=(*(min(max(1, n), CHUNK_ELEMENTS // n_in_row) for n in array.shape[:-1]), n_in_row),
         compressors=[BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"), Crc32cCodec()],
         # Zarr skips chunks of zeros by default, and a skipped chunk looks like a lost one.
         config={"write_empty_chunks": True},
     )
     stored[:] = array
-
-
-def _choose_chunks(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of chunks: parts of a row, or several whole rows."""
-    n_in_row = min(CHUNK_ELEMENTS, max(1, shape[-1]))
-    return (*(min(max(1, n), CHUNK_ELEMENTS // n_in_row) for n in shape[:-1]), n_in_row)
 
 
 def _read_zarr(url: str, kind: type[Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mgspmv.heartbeat import Heartbeat, beat, find_heartbeat, make_heartbeat
-from mgspmv.store.digests import digest_array
+from mgspmv.store.chunks import digest_array
 from tests.support.waiting import HANG_S
 
 

@@ -15,7 +15,7 @@ from mgspmv.solvers.checkpointing import EVERY_S, Checkpointer, CheckpointReport
 from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.options import PageRankOptions, RankTask, check_status
 from mgspmv.solvers.pagerank import find_before
-from mgspmv.store.digests import digest_array
+from mgspmv.store.chunks import digest_array
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.metadata import MatrixProperties
 

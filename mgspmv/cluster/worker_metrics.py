@@ -33,7 +33,7 @@ DEVICE = (
 """Part of the name, field of `DeviceMemory` and help of each metric of a device."""
 
 
-disable_created_metrics()  # times at which series were created
+disable_created_metrics()  # type: ignore[no-untyped-call]  # times at which series were created
 
 
 class WorkerMetrics:

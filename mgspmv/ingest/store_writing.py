@@ -29,8 +29,8 @@ from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.zarr_groups import GroupSource
 from mgspmv.model import IngestOptions, MatrixInfo, Progress, default_threads, free_memory, index_dtype
 from mgspmv.os_errors import describe_os_error, is_operators
-from mgspmv.store.append import AppendArray
 from mgspmv.store.locations import StoreLike, find_folder
+from mgspmv.store.partial_write import AppendArray
 from mgspmv.store.read import StoredMatrix
 from mgspmv.store.write import StoreSize, Version, begin_version, check_space
 from mgspmv.validation import to_json

@@ -8,7 +8,7 @@ import numpy as np
 
 from mgspmv.errors import StoreDamagedError, StoreError
 from mgspmv.model import STOCHASTIC_TOLERANCE, MatrixInfo, Progress, index_dtype
-from mgspmv.store.digests import digest_array
+from mgspmv.store.chunks import digest_array
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.read import StoredMatrix, open_store, read_recorded
 from mgspmv.store.write import find_least

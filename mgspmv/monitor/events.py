@@ -3,8 +3,7 @@
     begin        here         operation, workers, and the plan for them
     phase        here         phases outside of iterations, such as waiting
     iterations   the workers  after each task, see `mgspmv.cluster.publish`; of the executor `tasks`, here
-    checkpoint   here         iteration after which the state was saved, its seconds and bytes;
-                              checkpoint_failed, with the error
+    checkpoint   here         iteration after which the state was saved, its seconds and bytes, or the error
     recovery     here         workers that the run resumed with, and the cause
     end          here         status or error, seconds by phase, and memory
 
@@ -119,10 +118,7 @@ class EventPublisher:
 
     def publish_checkpoint(self, kept: CheckpointReport) -> None:
         """Publish a checkpoint, or its failure."""
-        if kept.error is None:
-            self._notify("checkpoint", iteration=kept.iteration, seconds=kept.seconds, n_bytes=kept.n_bytes)
-        else:
-            self._notify("checkpoint_failed", iteration=kept.iteration, error=kept.error)
+        self._notify("checkpoint", **asdict(kept))
 
     def end(self, status: str, outcome: Outcome) -> None:
         """Publish the end of the run; its start includes the seconds of publishing it."""

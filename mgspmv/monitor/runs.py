@@ -248,7 +248,6 @@ class Runs:
             "phase": self._enter,
             "iterations": self._iterate,
             "checkpoint": self._keep,
-            "checkpoint_failed": self._miss,
             "recovery": self._recover,
             "end": self._end,
         }
@@ -355,18 +354,17 @@ class Runs:
         self._count("edges", n * run.edges, run.operation)
 
     def _keep(self, run: RunState, message: dict[str, Any]) -> None:
-        """Record a checkpoint: its iteration, its seconds and its bytes in all."""
+        """Record a checkpoint: its iteration, its seconds and its bytes in all; or its failure."""
+        if message["error"] is not None:
+            self._count("checkpoint_failures", 1, run.operation)
+            _note(run, f"checkpoint after iteration {message['iteration']} failed: {message['error']}")
+            return
         run.checkpoints += 1
         run.checkpoint_iteration, run.checkpoint_bytes = message["iteration"], message["n_bytes"]
         run.checkpointed = run.changed
         self._count("checkpoints", 1, run.operation)
         self._count("checkpoint_bytes", message["n_bytes"], run.operation)
         self._histograms["checkpoint_seconds"].labels(run.operation).observe(message["seconds"])
-
-    def _miss(self, run: RunState, message: dict[str, Any]) -> None:
-        """Record the failure of a checkpoint."""
-        self._count("checkpoint_failures", 1, run.operation)
-        _note(run, f"checkpoint after iteration {message['iteration']} failed: {message['error']}")
 
     def _end(self, run: RunState, message: dict[str, Any]) -> None:
         run.status, run.seconds = message["status"], message.get("seconds", {})

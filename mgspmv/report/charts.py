@@ -60,6 +60,10 @@ _STYLE: dict[str, Any] = {
 }
 
 
+Parts = Sequence[float | None]
+"""Part of an item in each series; None if it has no part of a series."""
+
+
 @dataclass(frozen=True)
 class Series:
     """Series of points."""
@@ -68,15 +72,6 @@ class Series:
     points: Sequence[tuple[float, float]]
     is_success: bool | None = None
     """Whether the line ends with a dot (True) or a cross (False); None for no mark."""
-
-
-@dataclass(frozen=True)
-class Bar:
-    """Item with its part of each series."""
-
-    label: str
-    values: Sequence[float | None]
-    """Value per series; None if the item has no part of the series."""
 
 
 @dataclass(frozen=True)
@@ -140,33 +135,33 @@ def draw_lines(
     return Chart(title, _render(title, " ".join(said), height, draw), "; ".join(notes))
 
 
-def draw_bars(title: str, bars: Sequence[Bar], series: Sequence[str]) -> Chart:
-    """Draw the seconds of each item by part, stacked in one bar with their sum at its end.
+def draw_bars(title: str, bars: Sequence[tuple[str, Parts]], series: Sequence[str]) -> Chart:
+    """Draw the seconds of each labeled item by part, stacked in one bar with their sum at its end.
 
     Raises
     ------
     MissingDependencyError : matplotlib is not installed
     """
     shown = bars[:MOST_BARS]
-    sums = [sum(value for value in bar.values if value is not None) for bar in shown]
+    sums = [sum(value for value in parts if value is not None) for _, parts in shown]
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for number, (bar, whole) in enumerate(zip(shown, sums, strict=True)):
-            _draw_bar(axes, bar, number)
+        for number, ((_, parts), whole) in enumerate(zip(shown, sums, strict=True)):
+            _draw_bar(axes, parts, number)
             place: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
             axes.annotate(format_seconds(whole), (whole, number), color=_STAND_INS["muted"], **place)
         for number, label in enumerate(series):
-            if any(bar.values[number] is not None for bar in shown):
+            if any(parts[number] is not None for _, parts in shown):
                 axes.barh(0, 0, color=_STAND_INS[f"c{number % N_COLORS}"], label=label)
-        axes.set_yticks(range(len(shown)), [shorten(bar.label, LONGEST_LABEL) for bar in shown])
+        axes.set_yticks(range(len(shown)), [shorten(label, LONGEST_LABEL) for label, _ in shown])
         axes.set_ylim(len(shown), -1)
         axes.grid(visible=False, axis="y")
         axes.set_xlim(0, 1.3 * max(sums, default=0.0) or 1.0)
         axes.locator_params(axis="x", nbins=3)
         axes.xaxis.set_major_formatter(lambda value, _: format_seconds(value))
 
-    said = " ".join(_describe_bar(bar, series) for bar in shown)
+    said = " ".join(_describe_bar(*bar, series) for bar in shown)
     note = f"bars not drawn: {len(bars) - len(shown):,}" if len(bars) > len(shown) else ""
     height = 0.5 + _ROW * (1.6 * len(shown) + len(series))
     return Chart(title, _render(title, f"Bars. {said}", height, draw), note)
@@ -199,9 +194,9 @@ def _set_log_axis(axes: Axes, which: str, values: Sequence[float]) -> None:
     axis.set_major_formatter(lambda value, _: format_power(round(math.log10(value))))
 
 
-def _draw_bar(axes: Axes, bar: Bar, at: float) -> None:
+def _draw_bar(axes: Axes, parts: Parts, at: float) -> None:
     begin = 0.0
-    for number, value in enumerate(bar.values):
+    for number, value in enumerate(parts):
         if value is not None:
             drawn: dict[str, Any] = {"color": _STAND_INS[f"c{number % N_COLORS}"], "edgecolor": _STAND_INS["card"]}
             axes.barh(at, value, 0.6, left=begin, linewidth=0.5, **drawn)
@@ -215,10 +210,10 @@ def _describe_line(line: Series) -> str:
     return f"{line.label}: {' to '.join(said[:2]) or 'nothing'}."
 
 
-def _describe_bar(bar: Bar, series: Sequence[str]) -> str:
-    parts = zip(series, bar.values, strict=False)
-    said = [f"{label} {format_seconds(value)}" for label, value in parts if value is not None]
-    return f"{bar.label}: {', '.join(said)}."
+def _describe_bar(label: str, parts: Parts, series: Sequence[str]) -> str:
+    named = zip(series, parts, strict=False)
+    said = [f"{name} {format_seconds(value)}" for name, value in named if value is not None]
+    return f"{label}: {', '.join(said)}."
 
 
 def _render(title: str, description: str, height: float, draw: Callable[[Figure], None]) -> str:

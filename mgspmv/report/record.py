@@ -184,12 +184,8 @@ def read_record(model: type[T], described: dict[str, Any], path: str) -> T:
     try:
         if "sha256" in described:
             check_seal(described)
-    except ValueError as error:
-        raise PipelineError(f"{path} is damaged: {error}; restore a copy, or run the pipeline again") from error
-    try:
         record = check_fields(model, {name: own for name, own in described.items() if name not in (key, "sha256")})
-        if began := record.began:
-            datetime.fromisoformat(began)
+        datetime.fromisoformat(record.began or "0001-01-01")
     except ValueError as error:
         remedy = "remove it to have the step made again" if is_step else "run the pipeline again"
         raise PipelineError(f"{path} is not a record of a {what} ({error}); {remedy}") from error

@@ -10,7 +10,7 @@ from typing import Any
 
 from mgspmv.display.numbers import format_count, format_number, read_number
 from mgspmv.model import Status
-from mgspmv.report.charts import N_COLORS, Bar, Chart, Series, draw_bars, draw_lines
+from mgspmv.report.charts import N_COLORS, Chart, Series, draw_bars, draw_lines
 from mgspmv.report.record import Pairs, RunRecord, StepRecord
 
 MOST_VARIED = 3
@@ -225,7 +225,7 @@ def _draw_phases(title: str, records: Sequence[StepRecord], labels: Sequence[str
     """Draw stacks of these phases, and of the sum of the others if there are any."""
     stacks = [[*(own.get(phase) for phase in phases), _sum_others(own, phases)] for own in (r.seconds for r in records)]
     n_series = len(phases) + any(stack[-1] for stack in stacks)
-    bars = [Bar(label, stack[:n_series]) for label, stack in zip(labels, stacks, strict=True)]
+    bars = [(label, stack[:n_series]) for label, stack in zip(labels, stacks, strict=True)]
     return draw_bars(title, bars, [*phases, "other"][:n_series])
 
 
@@ -241,7 +241,7 @@ def _draw_workers(record: StepRecord) -> Chart:
     events = record.result["events"]
     bars = [
         # A run that lost workers has iterations with fewer of them.
-        Bar(f"worker {worker}", [sum(sum(event[name][worker : worker + 1]) for event in events) for name in _TIMES])
+        (f"worker {worker}", [sum(sum(event[name][worker : worker + 1]) for event in events) for name in _TIMES])
         for worker in range(_count_workers(record))
     ]
     return draw_bars(f"{record.name}: time by worker", bars, list(_TIMES.values()))

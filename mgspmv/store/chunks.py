@@ -1,9 +1,11 @@
-"""Arrays of a store and their chunks: `CHUNK_ELEMENTS` elements each, lz4 with a CRC-32C; every chunk is written."""
+"""Arrays of a store, their chunks and digests: `CHUNK_ELEMENTS` elements each, lz4 with a CRC-32C; all are written."""
 
 from __future__ import annotations
 
+import base64
 import copy
 import functools
+import hashlib
 import math
 import os
 import struct
@@ -28,7 +30,7 @@ from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, MissingChunkError
 from mgspmv.heartbeat import beat
 from mgspmv.model import default_threads, free_memory
-from mgspmv.store.loop import wait_for
+from mgspmv.store.locations import wait_for
 
 T = TypeVar("T")
 
@@ -309,3 +311,47 @@ def map_pieces(work: Callable[[slice], T], start: int, stop: int, threads: int |
         for made in pool.map(work, pieces):
             yield made
             beat()
+
+
+# --- digests ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class WrittenArray:
+    """Digest and checksums of a written array, as a version records them."""
+
+    digest: str
+    """SHA-256, as `digest_array` computes it."""
+    checksums: np.ndarray
+    """(n_chunks,) uint32: CRC-32C of each chunk."""
+
+
+def encode_checksums(checksums: np.ndarray) -> str:
+    """Encode the checksums of an array for the attributes: little endian, in base64."""
+    return base64.b64encode(checksums.astype("<u4").tobytes()).decode()
+
+
+def decode_checksums(text: Any, n_chunks: int) -> np.ndarray:
+    """Decode the output of `encode_checksums`; raises ValueError or TypeError unless it has `n_chunks` checksums."""
+    found = np.frombuffer(base64.b64decode(text, validate=True), "<u4")
+    if len(found) != n_chunks:
+        raise ValueError(f"{len(found)} checksums are recorded for {n_chunks} chunks")
+    return found
+
+
+def digest_array(array: Any, threads: int | None = None) -> str:
+    """Return the SHA-256 over the SHA-256 of every `CHUNK_ELEMENTS` elements, which can be computed by pieces."""
+    digests = map_pieces(lambda piece: digest_elements(array[piece]), 0, len(array), threads)
+    return hashlib.sha256(b"".join(digests)).hexdigest()
+
+
+def digest_elements(elements: np.ndarray) -> bytes:
+    """Return the SHA-256 of elements in their stored encoding, which is independent of the machine."""
+    return hashlib.sha256(_encode(elements)).digest()
+
+
+def _encode(array: np.ndarray) -> Any:
+    if is_string(array):
+        # The length and the bytes of each string, without the number of strings in the first 4 bytes.
+        return memoryview(VLenUTF8().encode(array.astype(object)))[4:]
+    return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).view(np.uint8)

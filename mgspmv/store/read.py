@@ -20,9 +20,8 @@ from mgspmv.errors import (
 )
 from mgspmv.model import CsrBlock, MatrixInfo
 from mgspmv.store import chunks
-from mgspmv.store.digests import decode_checksums
-from mgspmv.store.locations import StoreLike, find_address
-from mgspmv.store.loop import wait_for
+from mgspmv.store.chunks import decode_checksums
+from mgspmv.store.locations import StoreLike, find_address, wait_for
 from mgspmv.store.versions import (
     KEY,
     MEND,

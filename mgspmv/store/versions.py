@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatch
 from typing import Any, TypeVar
 
@@ -21,7 +21,6 @@ from mgspmv.errors import (
     StoreUnfinishedError,
 )
 from mgspmv.model import MatrixInfo, find_version_number
-from mgspmv.store.digests import check_attributes
 from mgspmv.store.locations import (
     ZARR_ERRORS,
     StoreLike,
@@ -33,6 +32,7 @@ from mgspmv.store.locations import (
     open_root,
     reaching,
 )
+from mgspmv.validation import digest_json
 
 T = TypeVar("T")
 FORMAT_VERSION = 1
@@ -223,3 +223,34 @@ def read_info(group: zarr.Group, url: str) -> MatrixInfo:
         info = MatrixInfo.from_json(attributes, url)
         check_attributes(attributes)
         return info
+
+
+# --- digests of matrices ---------------------------------------------------------------------------------------------
+
+
+def combine_digests(digests: Mapping[str, str], claims: Mapping[str, Any]) -> str:
+    """Return the digest of a matrix, over its arrays' digests and the metadata needed to read them.
+
+    Parameters
+    ----------
+    claims : kind, shape, dtype, index_dtype, vertex_ids and order as in `MatrixInfo`; other keys are ignored
+    """
+    own = {name: digest for name, digest in digests.items() if not name.startswith("transpose/")}
+    claimed = {name: claims[name] for name in ("kind", "shape", "dtype", "index_dtype", "vertex_ids")}
+    if claims.get("order") is not None:  # older stores have no order and keep their digest
+        claimed["order"] = claims["order"]
+    return digest_json(claimed | {"arrays": own})
+
+
+def digest_attributes(attributes: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of all attributes of a version except this digest."""
+    return digest_json({name: value for name, value in attributes.items() if name != "attributes_digest"})
+
+
+def check_attributes(attributes: Mapping[str, Any]) -> None:
+    """Raise ValueError if the attributes of a version do not match their recorded digests."""
+    recorded = attributes.get("attributes_digest")  # missing in older versions
+    if recorded is not None and recorded != digest_attributes(attributes):
+        raise ValueError("their digest differs from the one that was recorded")
+    if combine_digests(attributes["array_digests"], attributes) != attributes["digest"]:
+        raise ValueError("the digest does not match kind, shape, dtypes, order and the arrays' digests")

@@ -21,8 +21,7 @@ from mgspmv.errors import CapacityError, DiskSpaceError, StoreError, hide_secret
 from mgspmv.files import translating_errors
 from mgspmv.model import Duplicates, Kind, MatrixInfo, free_memory, index_dtype
 from mgspmv.os_errors import translating
-from mgspmv.store.chunks import CHUNK_ELEMENTS, create_array, is_string
-from mgspmv.store.digests import WrittenArray, combine_digests, digest_attributes, encode_checksums
+from mgspmv.store.chunks import CHUNK_ELEMENTS, WrittenArray, create_array, encode_checksums, is_string
 from mgspmv.store.locations import (
     ZARR_ERRORS,
     StoreLike,
@@ -42,6 +41,8 @@ from mgspmv.store.versions import (
     KEY,
     check_keep,
     check_target,
+    combine_digests,
+    digest_attributes,
     get_version,
     list_named,
     number_versions,

@@ -34,8 +34,7 @@ from zarr.storage import FsspecStore, LocalStore, ObjectStore
 
 from mgspmv.errors import StoreError, hide_secrets
 from mgspmv.files import describe_error, translating_errors
-from mgspmv.store.locations import StoreLike, describe_store, find_path, list_dir, locate_store
-from mgspmv.store.loop import wait_for
+from mgspmv.store.locations import StoreLike, describe_store, find_path, list_dir, locate_store, wait_for
 from mgspmv.store.read import check_version
 from mgspmv.store.versions import (
     BROKEN_OFF,

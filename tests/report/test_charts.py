@@ -13,7 +13,7 @@ import pytest
 
 from mgspmv.errors import MissingDependencyError
 from mgspmv.report import charts as module
-from mgspmv.report.charts import MOST_LINES, N_COLORS, Bar, Chart, Series, draw_bars, draw_lines
+from mgspmv.report.charts import MOST_LINES, N_COLORS, Chart, Series, draw_bars, draw_lines
 
 SVG = "{http://www.w3.org/2000/svg}"
 FALLING = [(k, 10.0**-k) for k in range(1, 8)]
@@ -87,7 +87,7 @@ def widths_of(chart: Chart, number: int) -> list[float]:
 
 
 def test_stacks_are_as_long_as_their_parts() -> None:
-    bars = [Bar("a", [1.0, 2.0, None]), Bar("b", [0.0, 1.5, 1.5])]
+    bars = [("a", [1.0, 2.0, None]), ("b", [0.0, 1.5, 1.5])]
     chart = draw_bars("times", bars, ["p", "q", "r"])
     (one, _), (two, *others, _), (last, _) = (widths_of(chart, number) for number in range(3))
     assert [two / one, *(other / one for other in others), last / one] == pytest.approx([2, 1.5, 1.5], rel=1e-3)

@@ -21,9 +21,8 @@ from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 from mgspmv.errors import CapacityError, ChecksumError, StoreDamagedError
 from mgspmv.store import chunks
-from mgspmv.store.chunks import MOST_CHUNK, _ChunkFiles, _ChunkObjects, find_chunks
-from mgspmv.store.digests import digest_array
-from mgspmv.store.loop import wait_for
+from mgspmv.store.chunks import MOST_CHUNK, _ChunkFiles, _ChunkObjects, digest_array, find_chunks
+from mgspmv.store.locations import wait_for
 from mgspmv.store.read import StoredMatrix, open_store
 from mgspmv.store.write import write_array
 from tests.support.arrays import CsrArrays, write_store

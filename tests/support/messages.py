@@ -33,11 +33,12 @@ def iterate(rank, first, n, run="r", *, epoch=0, seconds=(1.0, 0.5, 0.25)):
 
 
 def checkpoint(iteration, seconds=0.5, n_bytes=2_000_000, run="r"):
-    return {"kind": "checkpoint", "run": run, "iteration": iteration, "seconds": seconds, "n_bytes": n_bytes}
+    told = {"iteration": iteration, "seconds": seconds, "n_bytes": n_bytes, "error": None}
+    return {"kind": "checkpoint", "run": run} | told
 
 
 def miss(iteration, error="OSError: no room", run="r"):
-    return {"kind": "checkpoint_failed", "run": run, "iteration": iteration, "error": error}
+    return checkpoint(iteration, 0.5, 0, run) | {"error": error}
 
 
 def end(run="r", status="converged", error=None):
