@@ -211,20 +211,15 @@ def check_target(
 
 def open_group(url: str) -> Any:
     """Open the Zarr group at a path or URL for reading; return None if it does not exist."""
-    import zarr
+    from mgspmv.store.locations import ZARR_ERRORS, check_links, locate_store, open_root
 
-    from mgspmv.store.locations import ZARR_ERRORS, check_links, locate_store
-
-    if not is_url(url):
-        check_links(locate_store(url), "", below=True)
+    check_links(store := locate_store(url), "", below=True)
     try:
-        group = zarr.open_group(url, mode="r", use_consolidated=False)
+        return open_root(store, url)
     except FileNotFoundError:
         return None
     except ZARR_ERRORS as error:
         raise StoreDamagedError(f"{url}: the metadata of the group cannot be read ({error}); {MEND}") from error
-    check_links(group.store, "", below=True)
-    return group
 
 
 def _describe(result: Any) -> dict[str, Any]:

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute
 import zarr
 
-from mgspmv.export.entries import read_ids
+from mgspmv.export.edges import read_ids
 from mgspmv.ingest.entries import SortedSource
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.renumber import reorder_rows

@@ -11,8 +11,7 @@ import zarr
 
 from mgspmv.errors import OptionError, StoreExistsError
 from mgspmv.export.arrays import open_arrays, write_anndata, write_binsparse, write_npz
-from mgspmv.export.edges import write_csv, write_matrix_market, write_parquet
-from mgspmv.export.entries import find_repeated, write_vertices
+from mgspmv.export.edges import find_repeated, write_csv, write_matrix_market, write_parquet, write_vertices
 from mgspmv.files import create_file, exists, is_url
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.model import Progress, check_choice

@@ -73,20 +73,13 @@ class RunsCollector:
     """Metrics of the runs of one scheduler."""
 
     def __init__(self) -> None:
-        self._watched: list[Runs] = []
+        self.watched: list[Runs] = []
+        """Runs of the schedulers of this process, in the order of their start."""
 
     @property
     def runs(self) -> Runs:
         """Runs of the scheduler that started last in this process."""
-        return self._watched[-1] if self._watched else Runs()
-
-    def watch(self, runs: Runs) -> None:
-        """Add the runs of a scheduler that starts."""
-        self._watched.append(runs)
-
-    def forget(self, runs: Runs) -> None:
-        """Remove the runs of a scheduler that ends."""
-        self._watched = [each for each in self._watched if each is not runs]
+        return self.watched[-1] if self.watched else Runs()
 
     def collect(self) -> Iterator[Metric]:
         """Yield the counts of all runs, and the metrics of single ones."""
@@ -150,7 +143,7 @@ class RunsPlugin(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
         for at, message in scheduler.get_events(TOPIC):
             with suppress(KeyError, TypeError):  # message of another program or another version
                 self.runs.hear(message, at)
-        COLLECTOR.watch(self.runs)
+        COLLECTOR.watched.append(self.runs)
         _add_targets(scheduler)
         try:
             from mgspmv.monitor.page import add_page
@@ -161,7 +154,7 @@ class RunsPlugin(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
 
     async def close(self) -> None:
         """Remove the metrics of this scheduler's runs."""
-        COLLECTOR.forget(self.runs)
+        COLLECTOR.watched.remove(self.runs)
 
     def log_event(self, topic: str, msg: Any) -> None:
         """Process a message of a run; ignore other topics."""

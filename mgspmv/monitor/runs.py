@@ -183,20 +183,10 @@ class RunState:
 
     def describe(self) -> dict[str, Any]:
         """Return the state as JSON values; see `mgspmv.monitor.events.list_known_runs`."""
-        return {
-            "run": self.run,
-            "operation": self.operation,
-            "state": self.state,
-            "is_running": self.is_running,
-            "matrix": self.matrix["url"],
-            "workers": self.n_workers,
-            "iterations": self.iterations,
-            "change": self.change if math.isfinite(self.change) else None,
-            "began": self.began,
-            "seconds": self.elapsed_s,
-            "checkpoint_iteration": self.checkpoint_iteration,
-            "errors": self.errors,
-        }
+        names = ("run", "operation", "state", "is_running", "iterations", "began", "checkpoint_iteration", "errors")
+        change = self.change if math.isfinite(self.change) else None
+        others = {"matrix": self.matrix["url"], "workers": self.n_workers, "change": change, "seconds": self.elapsed_s}
+        return {name: getattr(self, name) for name in names} | others
 
     def add_seconds(self, rank: int, seconds: np.ndarray, n: int) -> None:
         """Add the seconds of a worker for `n` iterations: (3,) by phase."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -21,7 +21,7 @@ from mgspmv.errors import (
 from mgspmv.model import CsrBlock, MatrixInfo
 from mgspmv.store import chunks
 from mgspmv.store.chunks import decode_checksums
-from mgspmv.store.locations import StoreLike, find_address, wait_for
+from mgspmv.store.locations import StoreLike, find_address
 from mgspmv.store.versions import (
     KEY,
     MEND,
@@ -208,11 +208,7 @@ class StoredMatrix:
         if self.original is not None:
             return self.original
         n_rows, n_cols = self.info.shape
-        group = self.group.get("transpose")
-        if not isinstance(group, zarr.Group):
-            raise StoreDamagedError(
-                f"{self.info.url}: the group {self.group.path}/transpose is missing; {_MEND_OPENED}"
-            )
+        group = _get_transpose(self.group, self.info.url)
         names = {name: name.removeprefix(_TRANSPOSE) for name in self.arrays if name.startswith(_TRANSPOSE)}
         arrays = {own: self.arrays[name] for name, own in names.items()}
         checksums = {own: self.checksums[name] for name, own in names.items() if name in self.checksums}
@@ -379,11 +375,11 @@ def check_version(group: zarr.Group, place: StoreLike, url: str) -> StoredMatrix
     """Check that a version is complete, and return it opened."""
     info = read_info(group, url)
     expected = _expected_arrays(info)
-    found = wait_for(_find_all(group, expected, url))
-    for fault in found:
-        if isinstance(fault, BaseException):
-            raise fault
-    arrays = {name: zarr.Array(array) for name, array in zip(expected, found, strict=False)}
+    if info.has_transpose:
+        _get_transpose(group, url)
+    with ThreadPoolExecutor(len(expected)) as pool:  # requests are concurrent, as stores may be far away
+        found = pool.map(lambda name: _find_array(group, name, *expected[name], url), expected)
+        arrays = dict(zip(expected, found, strict=True))
     attributes: Any = group.attrs[KEY]
     with translating_metadata_errors(url, group.path):
         recorded = attributes.get("chunk_checksums")  # missing in versions of older programs
@@ -391,21 +387,10 @@ def check_version(group: zarr.Group, place: StoreLike, url: str) -> StoredMatrix
     return StoredMatrix(info, group, place, arrays, checksums)
 
 
-async def _find_all(group: zarr.Group, expected: dict[str, tuple[int, str]], url: str) -> list[Any]:
-    """Find the arrays of a version, or their errors; requests are concurrent, as stores may be far away."""
-    inside = zarr.AsyncGroup(group.metadata, group.store_path)
-    asked: list[Any] = [_find_array(inside, name, *wanted, url) for name, wanted in expected.items()]
-    if any(name.startswith(_TRANSPOSE) for name in expected):
-        asked.append(_find_transpose(inside, url))
-    return await asyncio.gather(*asked, return_exceptions=True)
-
-
-async def _find_array(group: zarr.AsyncGroup, name: str, length: int, dtype: str, url: str) -> Any:
-    with translating_metadata_errors(url, f"{group.path}/{name}"):
-        array = await group.get(name)
-        fault = chunks.find_chunk_fault(array) if isinstance(array, zarr.AsyncArray) else None
-    if not isinstance(array, zarr.AsyncArray):
-        raise _missing_array(url, group.path, name)
+def _find_array(group: zarr.Group, name: str, length: int, dtype: str, url: str) -> zarr.Array[Any]:
+    array = get_array(group, name, url)
+    with translating_metadata_errors(url, array.path):
+        fault = chunks.find_chunk_fault(array)
     if array.shape != (length,):
         raise StoreDamagedError(f"{url}: {array.path} has shape {array.shape}, should have ({length},); {MEND}")
     found = "string" if chunks.is_string(array) else array.dtype.name
@@ -415,16 +400,18 @@ async def _find_array(group: zarr.AsyncGroup, name: str, length: int, dtype: str
         raise StoreDamagedError(f"{url}: {array.path} {fault}; {MEND}")
     n = 0
     with contextlib.suppress(FileNotFoundError):  # removed by another process while it is listed
-        n = await array.nchunks_initialized()
+        n = array.nchunks_initialized
     if n != array.nchunks:
         raise MissingChunkError(f"{url}: {array.path} has {n} of its {array.nchunks} chunks; {MEND}")
     return array
 
 
-async def _find_transpose(group: zarr.AsyncGroup, url: str) -> None:
+def _get_transpose(group: zarr.Group, url: str) -> zarr.Group:
     with translating_metadata_errors(url, f"{group.path}/transpose"):
-        if not isinstance(await group.get("transpose"), zarr.AsyncGroup):
-            raise StoreDamagedError(f"{url}: the group {group.path}/transpose is missing; {_MEND_OPENED}")
+        found = group.get("transpose")
+    if not isinstance(found, zarr.Group):
+        raise StoreDamagedError(f"{url}: the group {group.path}/transpose is missing; {_MEND_OPENED}")
+    return found
 
 
 def _expected_arrays(info: MatrixInfo) -> dict[str, tuple[int, str]]:
@@ -456,12 +443,8 @@ def get_array(group: zarr.Group, name: str, url: str) -> zarr.Array[Any]:
     with translating_metadata_errors(url, f"{group.path}/{name}"):
         array = group.get(name)
     if not isinstance(array, zarr.Array):
-        raise _missing_array(url, group.path, name)
+        raise StoreDamagedError(f"{url}: the array {group.path}/{name} is missing; {_MEND_OPENED}")
     return array
-
-
-def _missing_array(url: str, place: str, name: str) -> StoreDamagedError:
-    return StoreDamagedError(f"{url}: the array {place}/{name} is missing; {_MEND_OPENED}")
 
 
 def _is_ascending(array: Any) -> bool:

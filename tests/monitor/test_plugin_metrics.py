@@ -21,7 +21,7 @@ class Watched:
     def __init__(self):
         self.runs, self.now = Runs(), 1000.0
         self.collector = RunsCollector()
-        self.collector.watch(self.runs)
+        self.collector.watched.append(self.runs)
 
     def hear(self, *messages):
         for message in messages:

@@ -86,7 +86,7 @@ def list_run_families() -> list[Family]:
     workers = begin()["workers"]
     for message in (begin(), recover(workers, 0), *(iterate(rank, 1, 4, epoch=1) for rank in (0, 1)), checkpoint(4)):
         runs.hear(message)
-    collector.watch(runs)
+    collector.watched.append(runs)
     return [_describe_family(metric) for metric in collector.collect()]
 
 

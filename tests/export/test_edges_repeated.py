@@ -9,7 +9,7 @@ import pytest
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
-from mgspmv.export.entries import find_repeated
+from mgspmv.export.edges import find_repeated
 from mgspmv.store.read import open_store
 from tests.support.arrays import CsrArrays, write_store
 
