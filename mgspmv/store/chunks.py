@@ -9,7 +9,6 @@ import hashlib
 import math
 import os
 import struct
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -121,23 +120,19 @@ def read_whole(array: zarr.Array[Any]) -> np.ndarray:
     return out
 
 
-def find_chunks(array: zarr.Array[Any], checksums: np.ndarray | None = None) -> _Chunks:
+def find_chunks(array: zarr.Array[Any], checksums: np.ndarray | None = None) -> Chunks:
     """Return the chunks of an array that `find_chunk_fault` accepts, for reading or writing.
 
     Parameters
     ----------
     checksums : (n_chunks,) CRC-32C of each, as recorded when it was written; None if none were recorded
     """
-    store: Any = array.store_path.store
     dtype = np.dtype(object) if is_string(array) else array.dtype.newbyteorder("<")
-    size = math.prod(array.chunks)
-    if type(store) is LocalStore:  # a user's subclass must receive every read
-        return _ChunkFiles(dtype, size, checksums, store.root / array.path)
-    return _ChunkObjects(dtype, size, checksums, store, array.path)
+    return Chunks(dtype, math.prod(array.chunks), checksums, array.store_path.store, array.path)
 
 
 @dataclass(frozen=True)
-class _Chunks(ABC):
+class Chunks:
     """Chunks of an array in the encoding of this module, decoded on the calling thread.
 
     Zarr decodes all chunks on a single thread, at 1.2 GB/s for any number of calling threads, copies strings several
@@ -150,6 +145,8 @@ class _Chunks(ABC):
     """Elements per chunk."""
     checksums: np.ndarray | None
     """(n_chunks,) recorded CRC-32C of each chunk, to detect exchanged chunks; None if none were recorded."""
+    store: Store
+    path: str
 
     def read(self, piece: slice, target: np.ndarray) -> None:
         """Read elements into an array of any dtype.
@@ -169,7 +166,8 @@ class _Chunks(ABC):
 
     def decode(self, number: str, out: np.ndarray | None = None) -> np.ndarray:
         """Decode a chunk, into `out` if given and the elements are not strings; errors as for `read`."""
-        raw, last = self.fetch(number)
+        fetched = self._fetch(number)
+        raw, last = fetched[:-_CRC_BYTES], fetched[-_CRC_BYTES:].tobytes()
         checksum = google_crc32c.value(raw)
         if checksum != int.from_bytes(last, "little") or len(last) != _CRC_BYTES:
             raise ValueError("its CRC-32C does not match")
@@ -192,16 +190,39 @@ class _Chunks(ABC):
             chunk = np.frombuffer(VLenUTF8().encode(chunk), np.uint8)
         raw = blosc.compress(chunk, b"lz4", 1, blosc.SHUFFLE)
         checksum = int(google_crc32c.value(raw))
-        self.put(str(first // self.size), raw, checksum.to_bytes(_CRC_BYTES, "little"))
+        self._put(first // self.size, raw, checksum.to_bytes(_CRC_BYTES, "little"))
         return checksum
 
-    @abstractmethod
-    def fetch(self, number: str) -> tuple[Any, Any]:
-        """Return the compressed bytes of a chunk, and its checksum; raises MissingChunkError."""
+    def _fetch(self, number: str) -> np.ndarray:
+        """Return the bytes of a chunk, compressed and with its checksum; raises MissingChunkError."""
+        key = f"{self.path}/c/{number}"
+        if type(self.store) is LocalStore:  # without Zarr; a user's subclass must receive every read
+            return self._read_file(self.store.root / key)
+        value = wait_for(self.store.get(key, buffer_prototype))
+        if value is None:
+            raise MissingChunkError(key)
+        return value.as_numpy_array()
 
-    @abstractmethod
-    def put(self, number: str, raw: bytes, checksum: bytes) -> None:
-        """Store the compressed bytes of a chunk, and its checksum."""
+    def _read_file(self, path: Path) -> np.ndarray:
+        unpacked = blosc.MAX_BUFFERSIZE if self.dtype == object else self.size * self.dtype.itemsize
+        most = unpacked + blosc.MAX_OVERHEAD + _CRC_BYTES
+        try:
+            with open(path, "rb", buffering=0) as file:
+                if (length := os.fstat(file.fileno()).st_size) > most:  # a sparse file of any length fits on a disk
+                    raise ValueError(f"it has {length:,} bytes, but at most {most:,} are allowed")
+                return np.frombuffer(file.read(), np.uint8)
+        except FileNotFoundError as error:
+            raise MissingChunkError(str(path)) from error
+
+    def _put(self, number: int, raw: bytes, checksum: bytes) -> None:
+        key = f"{self.path}/c/{number}"
+        if type(self.store) is not LocalStore:
+            wait_for(self.store.set(key, buffer_prototype.buffer.from_bytes(raw + checksum)))
+            return
+        path = self.store.root / key
+        path.parent.mkdir(exist_ok=True)
+        with open(path, "wb") as file:
+            file.writelines((raw, checksum))
 
     def _check_frame(self, raw: Any) -> None:
         # Blosc allocates and reads as many bytes as the header states, whatever the length of the frame.
@@ -231,53 +252,6 @@ class _Chunks(ABC):
             raise ValueError(f"its header states {count:,} strings instead of {self.size:,}")
         strings: np.ndarray = VLenUTF8().decode(text)
         return strings
-
-
-@dataclass(frozen=True)
-class _ChunkObjects(_Chunks):
-    """Chunks of an array in any Zarr store, read and written through the store."""
-
-    store: Store
-    path: str
-
-    def fetch(self, number: str) -> tuple[np.ndarray, bytes]:
-        key = f"{self.path}/c/{number}"
-        value = wait_for(self.store.get(key, buffer_prototype))
-        if value is None:
-            raise MissingChunkError(key)
-        raw = value.as_numpy_array()
-        return raw[:-_CRC_BYTES], raw[-_CRC_BYTES:].tobytes()
-
-    def put(self, number: str, raw: bytes, checksum: bytes) -> None:
-        wait_for(self.store.set(f"{self.path}/c/{number}", buffer_prototype.buffer.from_bytes(raw + checksum)))
-
-
-@dataclass(frozen=True)
-class _ChunkFiles(_Chunks):
-    """Chunks of an array in a local folder, read and written without Zarr."""
-
-    folder: Path
-
-    def fetch(self, number: str) -> tuple[bytes, bytes]:
-        unpacked = blosc.MAX_BUFFERSIZE if self.dtype == object else self.size * self.dtype.itemsize
-        most = unpacked + blosc.MAX_OVERHEAD + _CRC_BYTES
-        try:
-            with open(self.folder / "c" / number, "rb", buffering=0) as file:
-                if (length := os.fstat(file.fileno()).st_size) > most:  # a sparse file of any length fits on a disk
-                    raise ValueError(f"it has {length:,} bytes, but at most {most:,} are allowed")
-                raw = file.read(max(0, length - _CRC_BYTES))
-                return raw, file.read(_CRC_BYTES)
-        except FileNotFoundError as error:
-            raise MissingChunkError(f"{self.folder}/c/{number}") from error
-
-    def put(self, number: str, raw: bytes, checksum: bytes) -> None:
-        folder = self.folder / "c"
-        folder.mkdir(exist_ok=True)
-        with open(folder / number, "wb", buffering=0) as file:
-            for part in (raw, checksum):
-                left = memoryview(part)
-                while left:
-                    left = left[file.write(left) :]
 
 
 def is_string(array: Any) -> bool:
