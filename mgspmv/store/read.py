@@ -375,11 +375,12 @@ def check_version(group: zarr.Group, place: StoreLike, url: str) -> StoredMatrix
     """Check that a version is complete, and return it opened."""
     info = read_info(group, url)
     expected = _expected_arrays(info)
-    if info.has_transpose:
-        _get_transpose(group, url)
-    with ThreadPoolExecutor(len(expected)) as pool:  # requests are concurrent, as stores may be far away
+    with ThreadPoolExecutor(len(expected) + 1) as pool:  # requests are concurrent, as stores may be far away
+        transpose = pool.submit(_get_transpose, group, url) if info.has_transpose else None
         found = pool.map(lambda name: _find_array(group, name, *expected[name], url), expected)
         arrays = dict(zip(expected, found, strict=True))
+        if transpose is not None:
+            transpose.result()
     attributes: Any = group.attrs[KEY]
     with translating_metadata_errors(url, group.path):
         recorded = attributes.get("chunk_checksums")  # missing in versions of older programs
