@@ -176,36 +176,24 @@ class RunsPlugin(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
         self.runs.lose_worker(worker)
 
 
-class TargetsHandler(RequestHandler):
-    """Handler that returns the addresses of the servers of all connected workers."""
-
-    def initialize(self, scheduler: Scheduler) -> None:
-        """Store the scheduler passed by the route."""
-        self._scheduler = scheduler
-
-    def get(self) -> None:
-        """Return the addresses in JSON."""
-        self.set_header("Content-Type", "application/json")
-        self.write(json.dumps(list_targets(self._scheduler)))
-
-
 def list_targets(scheduler: Scheduler) -> list[dict[str, Any]]:
     """Return the address of each worker's server, with the worker's name as a label."""
     served = [(ws, ws.services.get("dashboard")) for ws in scheduler.workers.values()]
-    return [
-        {"targets": [_join_address(ws.host, port)], "labels": {"worker": str(ws.name)}} for ws, port in served if port
-    ]
+    named = [(str(ws.name), f"[{ws.host}]" if ":" in ws.host else ws.host, port) for ws, port in served if port]
+    return [{"targets": [f"{host}:{port}"], "labels": {"worker": name}} for name, host, port in named]
 
 
 def _add_targets(scheduler: Scheduler) -> None:
     """Add the route of worker addresses to the scheduler's server, if it has one."""
+
+    class TargetsHandler(RequestHandler):
+        def get(self) -> None:
+            self.set_header("Content-Type", "application/json")
+            self.write(json.dumps(list_targets(scheduler)))
+
     served = getattr(scheduler, "http_application", None)
     if served is not None:
-        served.add_handlers(".*", [(rf"/(?:.*/)?{TARGETS}", TargetsHandler, {"scheduler": scheduler})])
-
-
-def _join_address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        served.add_handlers(".*", [(rf"/(?:.*/)?{TARGETS}", TargetsHandler)])
 
 
 def trim_spans(scheduler: Scheduler) -> None:

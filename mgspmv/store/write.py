@@ -53,6 +53,7 @@ from mgspmv.store.versions import (
 from mgspmv.store.writers import (
     UnknownOutcomeError,
     Writer,
+    drop,
     find_leftovers,
     hold_store,
     tidying,
@@ -307,8 +308,7 @@ def _begin_version(store: StoreLike, base: str | None, keep: int | None) -> Iter
                 translating_metadata_errors(writer.url, "versions"),
             ):
                 root = zarr.open_group(writer.place, mode="r+", zarr_format=3, use_consolidated=False)
-                versions = root.require_group("versions")
-                group = versions.create_group(name)
+                group = root.require_group("versions").create_group(name)
         except BaseException:
             with tidying(writer.url):
                 writer.give_up(name, is_new=is_new)
@@ -333,11 +333,11 @@ def _begin_version(store: StoreLike, base: str | None, keep: int | None) -> Iter
         try:
             with tidying(writer.url):
                 if version.names:
-                    writer.clean(versions, version.names)
+                    writer.clean(version.names)
                 else:
-                    writer.remove(versions, {name})
+                    drop(writer.place, name)
                     if base is not None:
-                        writer.clean(versions, parse_names(writer.read_own(), version.url))
+                        writer.clean(parse_names(writer.read_own(), version.url))
         except BaseException:
             _warn_if_completed(version)
             raise
@@ -367,9 +367,7 @@ def drop_versions(store: StoreLike, *, keep: int) -> list[str]:
     check_keep(keep)
     root, url = open_place(store)
     names = list_named(root, url)
-    with translating_metadata_errors(url, "versions"):
-        leftovers = find_leftovers(root.require_group("versions"), names, is_locked=False)
-    if len(names) <= keep and not leftovers:
+    if len(names) <= keep and not find_leftovers(root.store, names, is_locked=False):
         return []
     with hold_store(store) as writer:
         before: list[str] = []
@@ -380,7 +378,7 @@ def drop_versions(store: StoreLike, *, keep: int) -> list[str]:
 
         names = writer.name(choose)
         with tidying(writer.url):
-            writer.clean(zarr.open_group(writer.place, mode="r+", path="versions", use_consolidated=False), names)
+            writer.clean(names)
     return before[:-keep]
 
 

@@ -228,7 +228,7 @@ class Writer:
 
     def give_up(self, name: str, *, is_new: bool) -> None:
         """Remove an unfinished version, and the root if it is new and no other writer uses it."""
-        wait_for(self.place.delete_dir(f"versions/{name}"))
+        drop(self.place, name)
         if not is_new:
             return
         with self._naming():
@@ -252,15 +252,12 @@ class Writer:
             "this again"
         )
 
-    def remove(self, versions: zarr.Group, names: set[str]) -> None:
-        """Remove versions that the root does not name; after an error, continue with the others and then raise it."""
+    def clean(self, names: list[str]) -> None:
+        """Remove the leftovers of writers that have ended: unnamed versions, partial files and marks; after an error,
+        continue with the other versions and then raise it."""
         with contextlib.ExitStack() as stack:
-            for name in sorted(names):
-                stack.callback(_drop, versions, name)
-
-    def clean(self, versions: zarr.Group, names: list[str]) -> None:
-        """Remove the leftovers of writers that have ended: unnamed versions, partial files and marks."""
-        self.remove(versions, find_leftovers(versions, names, is_locked=self.is_locked))
+            for name in sorted(find_leftovers(self.place, names, is_locked=self.is_locked)):
+                stack.callback(drop, self.place, name)
         if self.folder is not None:
             patterns = (BROKEN_OFF, f"{MARK}*") if self.is_locked else (BROKEN_OFF,)
             for path in (*self.folder.iterdir(), *(self.folder / "versions").iterdir()):
@@ -361,24 +358,25 @@ class UnknownOutcomeError(StoreError):
     """Error of a last write that failed and may have taken effect, as the root cannot be read."""
 
 
-def _drop(versions: zarr.Group, name: str) -> None:
+def drop(place: Store, name: str) -> None:
     """Remove a version; of a symbolic link, only the link itself."""
-    if type(versions.store) is LocalStore and (place := versions.store.root / versions.path / name).is_symlink():
-        place.unlink()
+    path = f"versions/{name}"
+    if type(place) is LocalStore and (place.root / path).is_symlink():
+        (place.root / path).unlink()
         return
     try:
-        del versions[name]
+        wait_for(place.delete_dir(path))
     except FileNotFoundError:  # another process removes it too
-        del versions[name]
+        wait_for(place.delete_dir(path))
 
 
-def find_leftovers(versions: zarr.Group, names: list[str], *, is_locked: bool) -> set[str]:
+def find_leftovers(place: Store, names: list[str], *, is_locked: bool) -> set[str]:
     """Return the versions that the root does not name and that no writer can finish.
 
     Unless this writer has the lock, versions with a larger number than the current one may be under construction.
     Unfinished ones with other numbers will never be named, as the root has changed since they were begun.
     """
-    numbers = number_versions(versions.store)
+    numbers = number_versions(place)
     last = max((numbers.get(name, 0) for name in names), default=0)
     return {name for name, number in numbers.items() if name not in names and (is_locked or number <= last)}
 
