@@ -12,7 +12,7 @@ from markdown_tables import escape, make_table, show_code, split_default
 
 from mgspmv.cli import app
 from mgspmv.cli.help import list_parameters, name_argument, write_usage
-from mgspmv.cli.settings import list_settings
+from mgspmv.cli.options import list_settings
 
 OPTION = re.compile(r"((?:-[\w-]+(?:, | / )?)+)(?: (.*))?$")
 EXTRA = re.compile(r"(?:^|  )\[((?:default|required|x|\d).*)\]$")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mgspmv.cli.mode import COMMON
-from mgspmv.cli.settings import list_settings
+from mgspmv.cli.options import list_settings
 
 PANELS = {
     "Graph": "kind duplicates symmetrize transpose n_vertices vertices insert delete method min_weight "

@@ -24,8 +24,15 @@ from typer.core import TyperCommand, TyperGroup
 from mgspmv.cli.help import PanelledHelp
 from mgspmv.cli.messages import ADVISED, UNTRANSLATED, find_options, translate
 from mgspmv.cli.mode import ARGS, KEPT, MODE, Mode, find_mode, print_note
-from mgspmv.cli.options import OPTIONS, check_choices, list_choices, make_completion
-from mgspmv.cli.settings import SETTINGS, make_option, read_settings
+from mgspmv.cli.options import (
+    OPTIONS,
+    SETTINGS,
+    check_choices,
+    list_choices,
+    make_completion,
+    make_option,
+    read_settings,
+)
 from mgspmv.errors import MgspmvError, StoreError, escape_controls, hide_secrets
 from mgspmv.monitor.progress import show_progress
 from mgspmv.os_errors import describe_os_error, translating

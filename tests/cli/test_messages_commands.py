@@ -16,7 +16,7 @@ import typer
 import mgspmv as mg
 from mgspmv.api.centrality import Running
 from mgspmv.cli import app
-from mgspmv.cli.settings import read_settings
+from mgspmv.cli.options import read_settings
 from mgspmv.errors import MgspmvError
 from mgspmv.ingest.generate import GENERATORS
 from mgspmv.ingest.open import EDGE_LIST_OPTIONS

@@ -19,7 +19,7 @@ import typer
 
 import mgspmv
 from mgspmv.cli import app
-from mgspmv.cli.settings import read_settings
+from mgspmv.cli.options import read_settings
 from tests.support.pages import ROOT
 
 _PLACEHOLDERS = re.compile(r"[\[\]]|\.\.\.")

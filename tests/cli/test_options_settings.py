@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from mgspmv.cli import app
-from mgspmv.cli.settings import SETTINGS
+from mgspmv.cli.options import SETTINGS
 from tests.support.commands import TINY_RMAT, invoke, invoke_json
 
 COMMANDS = typer.main.get_command(app).commands
