@@ -67,7 +67,7 @@ def find_compiled(tree):
 def test_files_that_functions_take_something_from_are_listed():
     texts = {str(path.relative_to(ROOT)): path.read_text() for path in ROOT.glob("mgspmv/**/*.py")}
     compiling = {path: text for path, text in texts.items() if any(name in text for name in COMPILING)}
-    assert len(compiling) > 15
+    assert len(compiling) > 10
     unlisted = {path: find_unlisted(ast.parse(text)) for path, text in compiling.items()}
     assert {path: names for path, names in unlisted.items() if names} == {}
 
