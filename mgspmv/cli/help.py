@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,8 +23,7 @@ PANELS = {
 
 _PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names.split()}
 _OF_ALL = "All commands also take --json, --quiet, --log FILE and --debug: `mgspmv -h`."
-_INDENT = "  "
-_NAMES_WIDTH = 24
+_NAMES_WIDTH = 22
 
 
 def find_panel(command: str, name: str) -> str:
@@ -38,13 +36,16 @@ class PanelledHelp:
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Write usage, description, arguments, options by panel, commands by panel and the example."""
-        width, usage = formatter.width, f"Usage: {write_usage(self, ctx)}"
         own: Any = self
-        blocks = [_wrap(text, width) for text in (usage, *own.help.split("\n\n"))]
+        formatter.write_text(f"Usage: {write_usage(own, ctx)}")
+        formatter.write_paragraph()
+        formatter.write_text(own.help)
         for panel, rows in _list_panels(own, ctx).items():
-            blocks.append([f"{panel}:", *(line for row in rows for line in _lay_out(*row, width))])
-        blocks += [_wrap(text, width) for text in ([] if is_group(own) else [_OF_ALL]) + [own.epilog]]
-        formatter.write("\n\n".join(map("\n".join, blocks)) + "\n")
+            with formatter.section(panel):
+                formatter.write_dl(rows, col_max=_NAMES_WIDTH)
+        for text in (*(() if is_group(own) else (_OF_ALL,)), own.epilog):
+            formatter.write_paragraph()
+            formatter.write_text(text)
 
 
 def is_group(command: Any) -> bool:
@@ -91,20 +92,4 @@ def _list_panels(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
 def _list_settings(command: Any) -> Iterator[tuple[str, str]]:
     """Yield the rows of the settings of a command."""
     for name, value, meaning, default in list_settings(getattr(command.callback, "settings", {})):
-        yield f"{_INDENT}{name}={value}", meaning if default is None else f"{meaning} [default: {default}]"
-
-
-def _wrap(text: str, width: int) -> list[str]:
-    return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False, break_long_words=False)
-
-
-def _lay_out(names: str, description: str, width: int) -> Iterator[str]:
-    """Yield the lines of a row: names, then the description in a second column."""
-    first, *others = _wrap(description, width - _NAMES_WIDTH) or [""]
-    shown = f"{_INDENT}{names}"
-    if len(shown) + len(_INDENT) > _NAMES_WIDTH:
-        yield shown
-        shown = ""
-    for line in (first, *others):
-        yield f"{shown:{_NAMES_WIDTH}}{line}".rstrip()
-        shown = ""
+        yield f"  {name}={value}", meaning if default is None else f"{meaning} [default: {default}]"

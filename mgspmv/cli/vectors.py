@@ -42,20 +42,18 @@ def _read(name: str, text: str, matrix: Any, aligns: bool) -> Any:
         return text
     if name == "beta" and (number := to_number(text)) is not None:
         return number
-    aligns = aligns and name == "nstart"
     if text.startswith(IDS):
         return _read_ids(name, text.removeprefix(IDS), matrix)
-    if text.startswith(FILE) and not text.startswith(f"{FILE}//"):
-        return read_vector(text.removeprefix(FILE), matrix.vertex_ids, aligns=aligns)
-    if not is_url(text) and Path(text).exists():
-        return read_vector(text, matrix.vertex_ids, aligns=aligns)
-    try:
-        return _read_ids(name, text, matrix)
-    except OptionError as error:
-        if is_url(text):  # vertices may have URLs as ids
-            return read_vector(text, matrix.vertex_ids, aligns=aligns)
-        rules = f"; expected {', '.join(DANGLING_RULES)}, a file or ids" if name == "dangling" else ""
-        raise SourceNotFoundError(f"{error}; and no file {text!r} exists{rules}") from error
+    is_marked = text.startswith(FILE) and not text.startswith(f"{FILE}//")
+    path = text.removeprefix(FILE) if is_marked else text
+    if not (is_marked or (not is_url(text) and Path(text).exists())):
+        try:
+            return _read_ids(name, text, matrix)
+        except OptionError as error:
+            if not is_url(text):  # vertices may have URLs as ids
+                rules = f"; expected {', '.join(DANGLING_RULES)}, a file or ids" if name == "dangling" else ""
+                raise SourceNotFoundError(f"{error}; and no file {text!r} exists{rules}") from error
+    return read_vector(path, matrix.vertex_ids, aligns=aligns and name == "nstart")
 
 
 def _read_ids(name: str, text: str, matrix: Any) -> dict[Any, float] | list[Any]:
