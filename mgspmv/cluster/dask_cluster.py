@@ -47,7 +47,7 @@ RETURN_S = 5.0
 POLL_S = 0.2
 """Seconds between two checks whether lost workers have returned."""
 TICK_S = 0.5
-"""Seconds between two calls of `on_tick` while tasks are waited for."""
+"""Seconds between two checks whether the run was cancelled, while tasks are waited for."""
 FREE_S = 5.0
 """Seconds for a worker to free the objects it holds; one that does not answer frees them when the key is released."""
 CHECKED = ("mgspmv", "dask", "distributed", "numpy", "numba", "zarr")
@@ -269,7 +269,6 @@ class Cluster(SchedulerClient):
         members: Sequence[Member],
         phase: str,
         on_done: Callable[[int], None] | None = None,
-        on_tick: Callable[[], None] | None = None,
         ranks: Sequence[int] | None = None,
     ) -> list[Any]:
         """Wait for the results of tasks: one on each member, or on the members of `ranks`.
@@ -278,7 +277,6 @@ class Cluster(SchedulerClient):
         ----------
         members : workers to watch
         on_done : called with the number of tasks that are done
-        on_tick : called at least every `TICK_S`
         ranks : ranks of the members that have the tasks
 
         Raises
@@ -292,14 +290,13 @@ class Cluster(SchedulerClient):
         tasks = list(zip(range(len(members)) if ranks is None else ranks, futures, strict=True))
         told = SimpleQueue[int | None]()
         work = self._watch(self._gather(tasks, members, phase, told.put), members, phase)
-        check, hear, tick = find_check(), on_done or ignore, on_tick or ignore
+        check, hear = find_check(), on_done or ignore
         settling = asyncio.run_coroutine_threadsafe(work, self.client.loop.asyncio_loop)
         settling.add_done_callback(lambda _: told.put(None))
         try:
             n_done: int | None = 0
             while n_done is not None:
                 check()
-                tick()
                 with suppress(Empty):
                     if n_done := told.get(timeout=TICK_S):
                         hear(n_done)

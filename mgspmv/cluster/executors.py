@@ -32,7 +32,7 @@ from mgspmv.cluster.worker_run import RankRunSpec, WorkerRun
 from mgspmv.errors import ClusterError, OptionError
 from mgspmv.exchange.peer_comm import Member, RunSpec
 from mgspmv.kernels.select import StepLayout, check_kernel, find_step_layout
-from mgspmv.model import Event, Status, StepSums
+from mgspmv.model import Event, Status, StepSums, ignore
 from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.options import PageRankOptions, RankTask
 from mgspmv.solvers.pagerank import Loop
@@ -89,32 +89,40 @@ class HeldObjects:
         self.running: list[Any] = []
         """Futures of tasks that are not known to be done."""
 
-    def make(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], **waiting: Any) -> list[Any]:
+    def make(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Make the objects by a function of the key and of arguments by rank; return its results."""
-        results = self._run("start", self.keys, function, arguments, **waiting)
+        results = self._run("start", self.keys, function, arguments)
         self._made, self.running = self.running, []
         return results
 
-    def do(self, phase: str, method: str, *args: Any, **waiting: Any) -> list[Any]:
+    def do(self, phase: str, method: str, *args: Any, on_done: Callable[[int], None] = ignore) -> list[Any]:
         """Call a method of each object with the same arguments; return the results by rank."""
-        return self.do_each(phase, method, [args] * len(self.members), **waiting)
+        return self.do_each(phase, method, [args] * len(self.members), on_done)
 
-    def do_each(self, phase: str, method: str, arguments: Sequence[tuple[Any, ...]], **waiting: Any) -> list[Any]:
-        """Call a method as `do` does, with arguments by rank; `waiting` are callbacks of `Cluster.settle`."""
+    def do_each(
+        self,
+        phase: str,
+        method: str,
+        arguments: Sequence[tuple[Any, ...]],
+        on_done: Callable[[int], None] = ignore,
+    ) -> list[Any]:
+        """Call a method as `do` does, with arguments by rank; `on_done` as in `Cluster.settle`."""
         token, name = uuid.uuid4().hex, name_task(method, phase)
         keys = [f"{name}-{token}-{rank}" for rank in range(len(self.members))]
-        results = self._run(phase, keys, call_held, [(method, *own) for own in arguments], **waiting)
+        results = self._run(phase, keys, call_held, [(method, *own) for own in arguments], on_done)
         self.cluster.release(self.running)
         self.running = []
         return results
 
-    def _run(self, phase: str, keys: Sequence[str], function: Any, arguments: Any, **waiting: Any) -> list[Any]:
+    def _run(
+        self, phase: str, keys: Sequence[str], function: Any, arguments: Any, on_done: Callable[[int], None] = ignore
+    ) -> list[Any]:
         with enter_span(self._call, phase):
             self.running = [
                 self.cluster.submit(member, key, function, held, *own)
                 for member, key, held, own in zip(self.members, keys, self.keys, arguments, strict=True)
             ]
-        return self.cluster.settle(self.running, self.members, phase, **waiting)
+        return self.cluster.settle(self.running, self.members, phase, on_done)
 
     def release(self) -> None:
         """Release all tasks."""

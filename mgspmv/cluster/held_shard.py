@@ -1,10 +1,9 @@
-"""Shard of an ingest held by a worker: it requests data of the other shards, and reports progress to the client."""
+"""Shard of an ingest held by a worker, which requests data of the other shards."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +21,6 @@ from mgspmv.ingest.store_writing import check_folder, make_budget
 ASK_S = 240.0
 """Seconds for an answer of another shard, which may read a piece of a file for it; the patience if that is more. Less
 than the watchdog's limit of the asking task, so that the error names the other worker."""
-REPORT_S = 0.5
-"""Seconds between two reports of a worker."""
-TOPIC = "mgspmv-ingest"
-"""Topic of the reports of all ingests; a single one, as a client never removes handlers of topics."""
 ENTRY_BYTES = 32
 """Minimum bytes per sorted entry: row and column numbers, and as much again for other uses."""
 
@@ -39,8 +34,6 @@ class ShardOffer:
     """Worker of each shard, by rank."""
     keys: tuple[str, ...]
     """Key under which each shard is held, by rank."""
-    token: str
-    """Id of the ingest in its reports."""
     memory: int | None
     """Bytes that its process may take; None for half of `offered`."""
     offered: int
@@ -56,15 +49,15 @@ class HeldShard(Shard):
     """Shard of an ingest on a worker."""
 
     def __init__(self, offer: ShardOffer, worker: Worker) -> None:
-        self._worker, self._token, self._rank = worker, offer.token, offer.spec.rank
+        self._worker, self._rank = worker, offer.spec.rank
         self._keys, self._members = offer.keys, offer.members
-        self._limit_s, self._next_report = max(ASK_S, offer.patience), 0.0
+        self._limit_s = max(ASK_S, offer.patience)
         self._asked: set[Future[Any]] = set()
         self._asking = threading.Lock()
         folder = Path(worker.local_directory if offer.scratch is None else offer.scratch)
         check_folder(folder)
         budget = make_budget(offer.memory, offer.offered // 2, offer.threads, folder)
-        super().__init__(offer.spec, budget, self._ask_shard, self._send_report)
+        super().__init__(offer.spec, budget, self._ask_shard, lambda phase, done, total: beat())
         self.n_terms = self.memory // ENTRY_BYTES
         """Number of entries sorted at a time."""
 
@@ -110,14 +103,6 @@ class HeldShard(Shard):
     async def _request(self, rank: int, question: str, arguments: tuple[Any, ...]) -> Any:
         call = getattr(self._worker.rpc(self._members[rank].address), ASK_OP)
         return await call(key=self._keys[rank], question=question, arguments=arguments)
-
-    def _send_report(self, phase: str, done: int, total: int | None) -> None:
-        beat()
-        if (now := time.monotonic()) < self._next_report and done != total:
-            return
-        self._next_report = now + REPORT_S
-        told = {"ingest": self._token, "rank": self._rank, "phase": phase, "done": done, "total": total}
-        self._worker.log_event(TOPIC, told)
 
 
 def begin_share(key: str, offer: ShardOffer) -> int:

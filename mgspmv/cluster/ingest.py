@@ -21,12 +21,11 @@ from typing import Any
 import dask
 import numpy as np
 from distributed import Client
-from distributed.client import ClosedClientError
 
 from mgspmv.cluster.agent import call_held
 from mgspmv.cluster.dask_cluster import Cluster, WorkerInfo
 from mgspmv.cluster.executors import HeldObjects
-from mgspmv.cluster.held_shard import TOPIC, ShardOffer, begin_share
+from mgspmv.cluster.held_shard import ShardOffer, begin_share
 from mgspmv.cluster.spans import enter_span
 from mgspmv.errors import (
     ClusterError,
@@ -153,17 +152,15 @@ class _IngestSteps:
         self._cluster, self._workers, self._source, self._options = cluster, workers, source, options
         self._allow_hypersparse = allow_hypersparse
         self._members: tuple[Member, ...] = tuple(w.member for w in workers)
-        self._token = uuid.uuid4().hex
-        keys = [f"mgspmv-ingest-{self._token}-{rank}" for rank in range(len(workers))]
+        token = uuid.uuid4().hex
+        keys = [f"mgspmv-ingest-{token}-{rank}" for rank in range(len(workers))]
         self._shards = HeldObjects(cluster, self._members, "ingest", keys)
         self._kind = options.kind or source.default_kind
-        self._report, self._phase = report, ""
-        self._reported: dict[int, dict[str, Any]] = {}
+        self._report = report
         self._parts: list[Any] = []
 
     def begin(self, memory: int | None, threads: int | None, scratch: str | None) -> None:
         """Begin a shard on each worker."""
-        self._cluster.client.subscribe_topic(TOPIC, _make_handler(self._token, self._reported))
         with self._cluster.client.as_current():  # Dask plans for this cluster
             self._parts = [*self._source.split(len(self._workers))]
         parts = [*self._parts, *[None] * (len(self._workers) - len(self._parts))]  # nothing to read
@@ -171,8 +168,9 @@ class _IngestSteps:
         for rank, (part, worker) in enumerate(zip(parts, self._workers, strict=True)):
             about = (rank, len(parts), part, self._source.name, self._kind, self._options)
             limits = (memory, worker.memory, threads or worker.threads, scratch, self._cluster.patience)
-            offers.append((ShardOffer(ShardSpec(*about), self._members, self._shards.keys, self._token, *limits),))
-        memories = self._watch("begin", lambda: self._shards.make(begin_share, offers, on_tick=self._notify))
+            offers.append((ShardOffer(ShardSpec(*about), self._members, self._shards.keys, *limits),))
+        self._report("begin", 0, None)
+        memories = self._shards.make(begin_share, offers)
         self._most_columns = max(1, min(memories) // SUM_PART // SUM_BYTES)
 
     def run(self, version: Version, describe: Callable[[dict[str, Any]], dict[str, Any]]) -> MatrixInfo:
@@ -217,9 +215,6 @@ class _IngestSteps:
 
     def end(self) -> None:
         """Release the shards, and wait for running tasks."""
-        client = self._cluster.client
-        with suppress(ClosedClientError, ValueError):  # no subscription is left to end
-            client.unsubscribe_topic(TOPIC)
         with suppress(ClusterError, OSError):
             self._cluster.free(self._shards.keys, self._members)
             self._cluster.await_done(self._shards.running)
@@ -352,33 +347,10 @@ class _IngestSteps:
         return self._do_each(phase, step, [arguments] * len(self._members))
 
     def _do_each(self, phase: str, step: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Run a step on all workers, with separate arguments by rank."""
-        return self._watch(phase, lambda: self._shards.do_each(phase, step, arguments, on_tick=self._notify))
-
-    def _watch(self, phase: str, run: Callable[[], list[Any]]) -> list[Any]:
-        """Run tasks of a phase, and report it."""
-        self._phase = phase
-        self._report(phase, 0, None)
+        """Run a step on all workers, with separate arguments by rank, and report how many are done."""
+        n = len(self._members)
+        self._report(phase, 0, n)
         try:
-            return run()
+            return self._shards.do_each(phase, step, arguments, lambda n_done: self._report(phase, n_done, n))
         except StoreError as error:
             raise type(error)(f"a worker failed to read or write: {error}") from error
-
-    def _notify(self) -> None:
-        """Report the total progress of all workers."""
-        own = [told for told in [*self._reported.values()] if told["phase"] == self._phase]
-        if not own:
-            return
-        known = [told["total"] for told in own if told["total"] is not None]
-        is_known = len(known) == len(self._members)
-        self._report(self._phase, sum(told["done"] for told in own), sum(known) if is_known else None)
-
-
-def _make_handler(token: str, reported: dict[int, dict[str, Any]]) -> Callable[[tuple[float, dict[str, Any]]], None]:
-    """Make a handler that keeps the last report of each worker. The client keeps it forever: it holds no more."""
-
-    def handle(event: tuple[float, dict[str, Any]]) -> None:
-        if event[1]["ingest"] == token:
-            reported[event[1]["rank"]] = event[1]
-
-    return handle

@@ -67,7 +67,7 @@ def not_answer_a_share(monkeypatch):
     monkeypatch.setattr(held_shard.asyncio, "run_coroutine_threadsafe", lambda work, loop: (work.close(), Future())[1])
     worker = SimpleNamespace(rpc=None, loop=SimpleNamespace(asyncio_loop=None))
     spec = ShardSpec(0, 2, None, "", "graph", IngestOptions())
-    offer = ShardOffer(spec, MEMBERS, ("a", "b"), "", None, 1 << 32, 1, tempfile.gettempdir(), 0.01)
+    offer = ShardOffer(spec, MEMBERS, ("a", "b"), None, 1 << 32, 1, tempfile.gettempdir(), 0.01)
     with closing(HeldShard(offer, worker)) as share:
         share._ask_shard(1, "give_ids")
 
