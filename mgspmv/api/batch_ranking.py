@@ -15,7 +15,7 @@ from mgspmv.api.arguments import Call, check_graph, describe_dangling, describe_
 from mgspmv.api.inputs import MatrixLike, reads_input
 from mgspmv.batch_results import BatchSolution, fill_id
 from mgspmv.errors import CapacityError, ConvergenceError, OptionError, ShapeError
-from mgspmv.exchange.multivector import make_local
+from mgspmv.exchange.transport import make_local
 from mgspmv.kernels.device import free_device_memory, measure_memory
 from mgspmv.kernels.highest import order_highest
 from mgspmv.kernels.many import WIDTHS
@@ -155,7 +155,7 @@ class _Passes:
         call, task, keeper, start = self.call, self.task, self.keeper, self.start
         A, backend, dtype, precision = call.A, call.place.computes, task.dtype, task.options.precision
         kernel, n = bind_many(A.block(dtype, backend), precision, backend=backend, threads=task.threads), A.shape[0]
-        panels = make_local(n, kernel.zeros_many)
+        panels = make_local(n)
         free = free_memory() if backend == "cpu" else free_device_memory()
         needed = {w: count_bytes(panels, n, precision, kernel.z_dtype.itemsize, w) for w in WIDTHS}
         room = ("", kernel.best_width, [PassMemory("here", free, needed)])

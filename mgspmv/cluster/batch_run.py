@@ -15,9 +15,9 @@ from mgspmv.cluster.row_block import RowBlock
 from mgspmv.cluster.worker_run import WorkerRun, find_wanted, greet_asking
 from mgspmv.exchange.all_to_all import AllToAll
 from mgspmv.exchange.ipc import name_host
-from mgspmv.exchange.multivector import MultivectorExchange, make_host_staged, make_local, make_nccl, make_peer
 from mgspmv.exchange.nccl import greet
 from mgspmv.exchange.peer_comm import RunSpec
+from mgspmv.exchange.transport import Exchange, make_local, make_nccl, make_peer, make_staged
 from mgspmv.kernels.cpu_many import CpuMany
 from mgspmv.kernels.device import describe_device, device_id, free_device_memory
 from mgspmv.kernels.many import WIDTHS
@@ -57,7 +57,7 @@ class BatchWorkerRun(WorkerRun):
     """State of a batch on one worker."""
 
     _loop: Batch
-    _panels: MultivectorExchange
+    _panels: Exchange
     """Exchange of panels with the other workers, made by `open_links`."""
 
     def __init__(self, worker: Any, part: RowBlock, spec: BatchRunSpec, piece: BatchPiece) -> None:
@@ -98,21 +98,20 @@ class BatchWorkerRun(WorkerRun):
         batch = self._loop
         return batch.endings, batch.seconds, self.measure_memory() | {"held_bytes": batch.first_bytes}
 
-    def _make_panels(self, hellos: dict[int, dict[str, Any]]) -> MultivectorExchange:
+    def _make_panels(self, hellos: dict[int, dict[str, Any]]) -> Exchange:
         part, peer_comm, kernel = self._part, self.links, self._rows.kernel
         if self._spec.transport == "nccl":
             assert isinstance(part, DeviceRowBlock)
             part.join_devices(peer_comm, hellos)
             if part.group is None:
-                return make_local(part.bounds[-1], kernel.zeros_many)
-            return make_nccl(part.group, part.bounds, kernel.zeros_many)
+                return make_local(part.bounds[-1])
+            return make_nccl(part.group, part.bounds)
         assert part.halo is not None
         requested, all_to_all = find_wanted(hellos, part.halo), AllToAll(peer_comm, part.rank, len(self._spec.members))
-        if part.backend == "cuda":
-            return make_host_staged(all_to_all, part.halo, requested, kernel.put, kernel.get)
-        return make_peer(all_to_all, part.halo, requested, kernel.zeros_many)
+        peer = make_peer(all_to_all, part.halo, requested)
+        return make_staged(peer, part.halo, kernel.put, kernel.get) if part.backend == "cuda" else peer
 
-    def _measure_free(self, panels: MultivectorExchange) -> list[PassMemory]:
+    def _measure_free(self, panels: Exchange) -> list[PassMemory]:
         """Return the free and needed bytes of each memory: device, host, and the limit of the worker's process."""
         kernel, part, precision = self._rows.kernel, self._part, self._spec.task.options.precision
         itemsize, n_rows = kernel.z_dtype.itemsize, part.stop - part.start

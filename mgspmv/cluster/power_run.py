@@ -69,9 +69,9 @@ class PowerWorkerRun(WorkerRun):
     def _connect(self, width: int) -> PowerLoop:
         task, hellos = self._spec.task, self.links.connect()
         self._all_to_all = turns = AllToAll(self.links, self._part.rank, len(self._spec.members))
-        dtype = np.dtype(task.precision)
+        zeros = partial(np.zeros, dtype=task.precision)
         self._columns = [
-            HaloColumns(turns, halo, find_wanted(hellos, halo, k), dtype) for k, halo in enumerate(self._halos)
+            HaloColumns(turns, halo, find_wanted(hellos, halo, k), zeros) for k, halo in enumerate(self._halos)
         ]
         self.links.heartbeat.phase = "iteration 1"
         products = Products(self._multiply_all, np.array, np.asarray, "", 0, self._combine, self._report_times)

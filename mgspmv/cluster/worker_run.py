@@ -13,7 +13,7 @@ Each public method is the body of a task, called by `mgspmv.cluster.executors` o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +32,7 @@ from mgspmv.exchange.halo import Halo, find_asked
 from mgspmv.exchange.nccl import greet
 from mgspmv.exchange.peer import PeerTransport
 from mgspmv.exchange.peer_comm import PeerComm, RunSpec
-from mgspmv.exchange.transport import ClientTransport, HostStagedTransport, Transport
+from mgspmv.exchange.transport import ClientTransport, HostStagedTransport, Open, Zeros
 from mgspmv.heartbeat import Heartbeat
 from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.device import describe_device, measure_memory
@@ -321,13 +321,11 @@ class CsrWorkerRun(RankWorkerRun):
         ranks = RankCheck(*self._steps.check_rows())
         return RoundReport(self._relays[0].take(), sums, product_s, held_bytes, ranks)
 
-    def _make_steps(self, open_transport: Callable[[np.dtype[Any]], Transport]) -> LocalSteps:
-        kernel, options = self._rows.kernel, self._spec.task.options
-        if self._part.backend != "cuda":
-            return LocalSteps(self._rows, options, open_transport)
-        return LocalSteps(
-            self._rows, options, lambda dtype: HostStagedTransport(open_transport(dtype), kernel.put, kernel.get)
-        )
+    def _make_steps(self, open_transport: Open) -> LocalSteps:
+        kernel = self._rows.kernel
+        if self._part.backend == "cuda":
+            open_transport = partial(HostStagedTransport, open_transport, kernel.put, kernel.get)
+        return LocalSteps(self._rows, self._spec.task.options, open_transport)
 
 
 class LayoutWorkerRun(RankWorkerRun):
@@ -363,9 +361,9 @@ class LayoutWorkerRun(RankWorkerRun):
         return super().collect()
 
 
-def _open_relay(relays: list[ClientTransport], halo: Halo, dtype: np.dtype[Any]) -> ClientTransport:
+def _open_relay(relays: list[ClientTransport], halo: Halo, zeros: Zeros) -> ClientTransport:
     """Replace the transport of rounds of tasks. Not a method, as steps must not reference their run."""
-    relays[:] = [ClientTransport(halo, dtype)]
+    relays[:] = [ClientTransport(halo, zeros)]
     return relays[0]
 
 

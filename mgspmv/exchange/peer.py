@@ -27,8 +27,7 @@ class HaloColumns:
     ----------
     halo : the columns, by the workers that have their elements, which may be cut differently from the block's rows
     requested : for each worker, the elements of this one that it asked for by `Halo.ask`; None for all
-    dtype : of the vectors
-    zeros : makes the columns, from (their number, dtype)
+    zeros : makes the columns, from their number
 
     Attributes
     ----------
@@ -40,17 +39,13 @@ class HaloColumns:
         turns: AllToAll,
         halo: Halo,
         requested: Sequence[np.ndarray | None],
-        dtype: np.dtype[Any],
-        zeros: Callable[[int, Any], np.ndarray] = np.zeros,
+        zeros: Callable[[int], np.ndarray],
     ) -> None:
         self._turns, self._halo = turns, halo
         self._starts = halo.starts
-        self.z = zeros(self._starts[-1], dtype)
+        self.z = zeros(self._starts[-1])
         self._requested = {other: rows for other in turns.others if (rows := requested[other]) is not None}
-        shape = self.z.shape[1:]
-        self._packs = [
-            {other: np.empty((len(r), *shape), dtype) for other, r in self._requested.items()} for _ in range(2)
-        ]
+        self._packs = [{other: zeros(len(rows)) for other, rows in self._requested.items()} for _ in range(2)]
 
     @property
     def nbytes(self) -> int:
@@ -101,7 +96,7 @@ class PeerTransport(HaloColumns):
 
     Parameters
     ----------
-    zeros : makes the columns and the slots, from (their number, dtype)
+    zeros : makes the columns and the slots, from their number
     """
 
     def __init__(
@@ -109,11 +104,10 @@ class PeerTransport(HaloColumns):
         turns: AllToAll,
         halo: Halo,
         requested: Sequence[np.ndarray | None],
-        dtype: np.dtype[Any],
-        zeros: Callable[[int, Any], np.ndarray] = np.zeros,
+        zeros: Callable[[int], np.ndarray],
     ) -> None:
-        super().__init__(turns, halo, requested, dtype, zeros)
-        self._slots = tuple(zeros(halo.count(halo.rank), dtype) for _ in range(2))
+        super().__init__(turns, halo, requested, zeros)
+        self._slots = tuple(zeros(halo.count(halo.rank)) for _ in range(2))
 
     @property
     def exchanged_bytes(self) -> int:

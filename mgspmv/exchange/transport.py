@@ -1,14 +1,38 @@
-"""Transports of the slices and sums of a step: in one process, through the client, and for vectors on a device."""
+"""Exchanges of the slices and sums of a step, of one vector or of several, one per column.
+
+An `Exchange` opens the vectors of a run, each a `Transport` that holds z and assembles the next one from slices:
+
+    local     one process with all rows
+    client    rounds of tasks: the client joins and sends z
+    peer      from worker to worker over Dask's comms (`mgspmv.exchange.peer`)
+    nccl      from device to device
+    staged    vectors on a device, by a client or peer transport of its host
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from mgspmv.exchange.all_to_all import AllToAll
 from mgspmv.exchange.halo import Halo
+from mgspmv.exchange.peer import PeerTransport
 from mgspmv.model import StepSums
+
+if TYPE_CHECKING:  # the module imports Dask
+    from mgspmv.exchange.nccl import NcclGroup
+
+Zeros = Callable[[int], Any]
+"""Function that makes zeros with a number of rows in the memory of the kernels."""
+Open = Callable[[Zeros], "Transport"]
+"""Function that opens a transport for the vectors that a function makes."""
+Gather = Callable[[np.ndarray], list[np.ndarray]]
+"""Function that gathers host arrays of one dtype and length from all workers, by rank; they must not be modified."""
 
 
 class Transport(Protocol):
@@ -47,19 +71,67 @@ class Transport(Protocol):
         ...
 
 
-class LocalTransport:
-    """Transport for one process with all rows: two buffers are swapped and nothing is copied.
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """Functions to open transports and to gather arrays; all workers call them in the same order."""
+
+    open: Open
+    gather: Gather
+    n_elements: int
+    """Number of elements of a transport of one column in the memory of the kernels."""
+    n_staged: int = 0
+    """Number of additional elements of such a transport on the host."""
+
+
+def make_local(n_cols: int) -> Exchange:
+    """Make the exchange of one process with all rows, of a matrix of `n_cols` columns."""
+    return Exchange(partial(LocalTransport, n_cols), lambda own: [own], 2 * n_cols)
+
+
+def make_peer(turns: AllToAll, halo: Halo, requested: Sequence[np.ndarray | None]) -> Exchange:
+    """Make an exchange by `PeerTransport`."""
+    # Elements of z, of two slots and their packed elements, and of up to two messages of each other worker.
+    n_held, n_rows = halo.starts[-1], halo.count(halo.rank)
+    n_packed = sum(len(rows) for rows in requested if rows is not None)
+    n_elements = n_held + 2 * (n_rows + n_packed) + 2 * (n_held - n_rows)
+
+    def gather(own: np.ndarray) -> list[np.ndarray]:
+        return [answer["own"] for answer in turns.gather({"own": own})]
+
+    return Exchange(partial(PeerTransport, turns, halo, requested), gather, n_elements)
+
+
+def make_staged(
+    host: Exchange, halo: Halo, put: Callable[[np.ndarray], Any], get: Callable[[Any], np.ndarray]
+) -> Exchange:
+    """Make an exchange of vectors on a device by one of its host; `put` and `get` as in `HostStagedTransport`."""
+    n_elements = halo.starts[-1] + halo.count(halo.rank)
+    return Exchange(partial(HostStagedTransport, host.open, put, get), host.gather, n_elements, host.n_elements)
+
+
+def make_nccl(group: NcclGroup, bounds: Sequence[int]) -> Exchange:
+    """Make an exchange of devices that hold z of all columns, and send their slices on the stream of the kernels.
 
     Parameters
     ----------
-    zeros : makes the buffers, from (rows, dtype), in the memory of the kernels
+    bounds : first row of each device, and the number of rows
     """
+
+    def gather(own: np.ndarray) -> list[np.ndarray]:
+        return list(group.gather_hosts(own))
+
+    n_elements = bounds[-1] + bounds[group.rank + 1] - bounds[group.rank]
+    return Exchange(partial(NcclTransport, group, bounds, gather), gather, n_elements)
+
+
+class LocalTransport:
+    """Transport for one process with all rows: two buffers are swapped and nothing is copied."""
 
     exchanged_bytes = 0
     waited_s = 0.0
 
-    def __init__(self, n_cols: int, dtype: np.dtype[Any], zeros: Callable[[int, Any], Any] = np.zeros) -> None:
-        self.z, self._next = zeros(n_cols, dtype), zeros(n_cols, dtype)
+    def __init__(self, n_cols: int, zeros: Zeros) -> None:
+        self.z, self._next = zeros(n_cols), zeros(n_cols)
 
     @property
     def nbytes(self) -> int:
@@ -82,16 +154,15 @@ class ClientTransport:
     Parameters
     ----------
     halo : the columns held here
-    dtype : of the vectors
     """
 
     waited_s = 0.0
 
-    def __init__(self, halo: Halo, dtype: np.dtype[Any]) -> None:
+    def __init__(self, halo: Halo, zeros: Zeros) -> None:
         self._halo = halo
         self.exchanged_bytes = 0
-        self.z: np.ndarray = np.empty(0, dtype)
-        self._own: np.ndarray = np.empty(halo.count(halo.rank), dtype)
+        self.z: np.ndarray = zeros(0)
+        self._own: np.ndarray = zeros(halo.count(halo.rank))
 
     @property
     def nbytes(self) -> int:
@@ -123,13 +194,17 @@ class HostStagedTransport:
 
     Parameters
     ----------
-    staged : the transport on the host
+    open_host : opens the transport on the host
     put, get : copy a vector to the device, and to the host
     """
 
-    def __init__(self, staged: Transport, put: Callable[[np.ndarray], Any], get: Callable[[Any], np.ndarray]) -> None:
-        self._staged, self._put, self._get = staged, put, get
-        self._own = put(staged.slot())
+    def __init__(
+        self, open_host: Open, put: Callable[[np.ndarray], Any], get: Callable[[Any], np.ndarray], zeros: Zeros
+    ) -> None:
+        none = zeros(0)
+        self._staged = open_host(lambda n: np.zeros((n, *none.shape[1:]), none.dtype))
+        self._put, self._get = put, get
+        self._own = put(self._staged.slot())
 
     @property
     def exchanged_bytes(self) -> int:
@@ -156,3 +231,36 @@ class HostStagedTransport:
     def exchange_columns(self, sums: Sequence[StepSums]) -> list[StepSums]:
         self._staged.slot()[:] = self._get(self._own)
         return self._staged.exchange_columns(sums)
+
+
+class NcclTransport:
+    """Transport by NCCL with all of z, overwritten when the product that read it is done, and a slot for the next
+    slice."""
+
+    waited_s = 0.0
+
+    def __init__(self, group: NcclGroup, bounds: Sequence[int], gather: Gather, zeros: Zeros) -> None:
+        self._group, self._bounds, self._gather = group, bounds, gather
+        self.exchanged_bytes = 0
+        self.z = zeros(bounds[-1])
+        self._slot = zeros(bounds[group.rank + 1] - bounds[group.rank])
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.z.nbytes + self._slot.nbytes)
+
+    def slot(self) -> Any:
+        return self._slot
+
+    def get_own(self) -> Any:
+        return self.z[self._bounds[self._group.rank] : self._bounds[self._group.rank + 1]]
+
+    def exchange_columns(self, sums: Sequence[StepSums]) -> list[StepSums]:
+        slices = [self.z[a:b] for a, b in pairwise(self._bounds)]
+        slices[self._group.rank][...] = self._slot
+        self._group.exchange([self._slot] * len(slices), slices)
+        self.exchanged_bytes += int(self.z.nbytes - self._slot.nbytes)
+        own = np.array([(s.change_l1, s.change_linf, s.dangling, s.n_wrong) for s in sums], np.int64)
+        gathered = self._gather(own.reshape(-1))  # waits for the slices too
+        columns = zip(*(of_one.reshape(own.shape).tolist() for of_one in gathered), strict=True)
+        return [sum((StepSums(*one) for one in of_column), StepSums()) for of_column in columns]

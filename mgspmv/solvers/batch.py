@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import CapacityError
-from mgspmv.exchange.multivector import MultivectorExchange
+from mgspmv.exchange.transport import Exchange
 from mgspmv.kernels.many import WIDTHS, Terms, fit_width, narrow_widths
 from mgspmv.kernels.select import BoundMany
 from mgspmv.model import FIXED_POINT, Event, Status, StepSums
@@ -123,10 +123,11 @@ class Pass:
     queries : the vector of each column; None for a free one
     """
 
-    def __init__(self, rows: ManyRows, panels: MultivectorExchange, width: int, x_dtype: Any) -> None:
+    def __init__(self, rows: ManyRows, panels: Exchange, width: int, x_dtype: Any) -> None:
         self._rows, self._panels, self.width = rows, panels, width
         self._x = rows.kernel.zeros_many(rows.stop - rows.start, width, x_dtype)
-        self._panel = panels.open(width, rows.kernel.z_dtype)
+        kernel = rows.kernel
+        self._panel = panels.open(lambda n: kernel.zeros_many(n, width, kernel.z_dtype))
         self._terms: Terms
         self.queries: list[Query | None] = [None] * width
 
@@ -237,7 +238,7 @@ class Batch:
         queries: Sequence[Query],
         task: BatchTask,
         width: int,
-        panels: MultivectorExchange,
+        panels: Exchange,
         n_dangling: int,
         order: np.ndarray | None,
         keep: Keep,
@@ -412,7 +413,7 @@ class Batch:
         self.seconds[phase] += time.perf_counter() - began
 
 
-def count_bytes(panels: MultivectorExchange, n_rows: int, precision: str, z_itemsize: int, width: int) -> int:
+def count_bytes(panels: Exchange, n_rows: int, precision: str, z_itemsize: int, width: int) -> int:
     """Count bytes of vectors that a batch of this width holds where kernels compute: for each row x of the pass, two
     copies of the ranks whose errors are bounded, the out-weight, and buffers of selection; z, also in float64."""
     rank, bounded = 4 if precision == "float32" else 8, min(width, RESIDUAL_WIDTH)

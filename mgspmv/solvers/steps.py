@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mgspmv.exchange.transport import LocalTransport, Transport
+from mgspmv.exchange.transport import Open, Transport, make_local
 from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors
 from mgspmv.kernels.select import BoundKernel
 from mgspmv.model import FIXED_POINT, RowCheck, StepSums
@@ -90,19 +90,13 @@ class LocalSteps:
     Parameters
     ----------
     rows : those of this process; `x` holds the start and, after each step, the ranks
-    open_transport : opens a transport for vectors of a dtype; None where these are all rows
+    open_transport : of the exchange with the other processes; None where these are all rows
     """
 
-    def __init__(
-        self,
-        rows: Rows,
-        options: PageRankOptions,
-        open_transport: Callable[[np.dtype[Any]], Transport] | None = None,
-    ) -> None:
+    def __init__(self, rows: Rows, options: PageRankOptions, open_transport: Open | None = None) -> None:
         self.rows, self._alpha, self._is_relative = rows, options.alpha, options.is_relative
-        kernel = rows.kernel
-        self._open = open_transport or (lambda dtype: LocalTransport(kernel.block.n_cols, dtype, kernel.zeros))
-        self._transport = self._open(kernel.z_dtype)
+        self._open = open_transport or make_local(rows.kernel.block.n_cols).open
+        self._transport = self._open_vectors()
         self._watch: TopkCertificate | None = None
 
     def compile(self) -> None:
@@ -177,7 +171,7 @@ class LocalSteps:
         """Compute z from the ranks in float64. No more steps can be made after it."""
         self.rows = replace(self.rows, kernel=self.rows.kernel.with_precision("float64"))
         del self._transport  # before the next one is opened, so that both are never in memory
-        self._transport = self._open(np.dtype(np.float64))
+        self._transport = self._open_vectors()
         self.scale()
 
     def residual(self, mass: float) -> float:
@@ -189,6 +183,11 @@ class LocalSteps:
         r = self.rows
         residual = r.kernel.residual(self._transport.z, r.x, self._alpha, mass, r.dangling, r.personalization)
         return float(residual + self._alpha * bound_mass_rounding(r.n_dangling))
+
+    def _open_vectors(self) -> Transport:
+        kernel = self.rows.kernel
+        return self._open(lambda n: kernel.zeros(n, kernel.z_dtype))
+
 
 
 def time_step(panel: Transport, multiply: Callable[[], list[StepSums]]) -> tuple[list[StepSums], Times]:

@@ -47,7 +47,7 @@ def make_opener(links, halos, rank):
 
 
 def make_transport(links, halos, rank):
-    return make_opener(links, halos, rank)(INT64)
+    return make_opener(links, halos, rank)(partial(np.zeros, dtype=INT64))
 
 
 def make_z(step, n, dtype=INT64):
@@ -120,7 +120,7 @@ def test_what_was_sent_is_not_written_again_before_it_was_read():
         open_transport = make_opener(Checked(rank), halos, rank)
         for step in range(1, 9):
             if step in (1, 6):
-                transport = open_transport(INT64)
+                transport = open_transport(partial(np.zeros, dtype=INT64))
             write_own(transport, halos[rank], make_z(step, 20))
             transport.exchange_columns([StepSums()])
 
@@ -232,7 +232,7 @@ def test_opened_in_another_dtype_while_others_are_still_in_the_old_one(monkeypat
     def work(rank, network):
         open_transport = make_opener(network.links(rank), halos, rank)
         for dtype in (INT64, np.dtype(np.float64), np.dtype(np.float32)):
-            transport = open_transport(dtype)
+            transport = open_transport(partial(np.zeros, dtype=dtype))
             assert transport.z.dtype == transport.slot().dtype == dtype
             assert not transport.z.any()
             for step in (1, 2):

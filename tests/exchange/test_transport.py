@@ -1,15 +1,169 @@
-"""Slices of a device by transports that know only the host: what moves them is the copies, and nothing else."""
+"""Exchanges: everybody holds what everybody wrote, by links, through hosts and by NCCL, which is played; batches over
+them have the bits of one process; and slices of a device are moved by copies alone."""
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 
+import numpy as np
+import pytest
+import zarr
+
+import mgspmv as mg
+from mgspmv.exchange import peer
 from mgspmv.exchange.all_to_all import AllToAll
-from mgspmv.exchange.halo import Halo
+from mgspmv.exchange.halo import Halo, find_asked, make_halo
 from mgspmv.exchange.peer import PeerTransport
-from mgspmv.exchange.transport import HostStagedTransport
+from mgspmv.exchange.transport import HostStagedTransport, make_local, make_nccl, make_peer, make_staged
+from mgspmv.kernels.cpu_many import CpuMany
 from mgspmv.model import StepSums
+from mgspmv.solvers.batch import Batch, BatchTask, ManyRows
+from mgspmv.solvers.options import PageRankOptions
+from mgspmv.solvers.queries import make_queries
+from tests.exchange.test_peer import random_halos
+from tests.support.nccl import DeviceArray, run_ranks, start_groups
 from tests.support.peers import Network, run_workers
+
+BOUNDS = {"two": (0, 11, 20), "four": (0, 7, 9, 15, 20), "without rows": (0, 0, 9, 9, 20)}
+KINDS = ("peer", "staged", "nccl")
+
+
+@pytest.fixture(autouse=True)
+def _without_copies(monkeypatch):
+    """Slices go by reference, also small ones, so that whoever writes into what was sent is found out."""
+    monkeypatch.setattr(peer, "SMALL", 0)
+
+
+def open_panel(panels, width, dtype):
+    """A panel of `width` columns."""
+    return panels.open(lambda n: np.zeros((n, width), dtype))
+
+
+def make_played(group, bounds):
+    """The exchange by NCCL, of host arrays that pass for those of a device."""
+    panels = make_nccl(group, bounds)
+    return replace(panels, open=lambda zeros: panels.open(lambda n: zeros(n).view(DeviceArray)))
+
+
+def find_wanted(halos, rank):
+    n_rows = halos[rank].bounds[rank + 1] - halos[rank].bounds[rank]
+    return [find_asked(halo.ask(rank), n_rows) for halo in halos]
+
+
+def run_panels(played, kind, halos, work):
+    """`work(rank, panels)` of each worker."""
+    n = len(halos)
+    if kind == "nccl":
+        groups = start_groups(played, n)
+        bounds = halos[0].bounds
+        return run_ranks(n, lambda rank: work(rank, make_played(groups[rank], bounds)))
+    network = Network(n, seed=3)
+
+    def work_linked(rank):
+        turns, wanted = AllToAll(network.links(rank), rank, n), find_wanted(halos, rank)
+        linked = make_peer(turns, halos[rank], wanted)
+        return work(rank, make_staged(linked, halos[rank], np.array, np.array) if kind == "staged" else linked)
+
+    return run_workers(network, n, work_linked)
+
+
+def check_everybody_holds_what_everybody_wrote(nccl, kind, bounds):
+    """In one panel and, while it goes on, in another one of another width and dtype, and with arrays in between."""
+    n, n_workers = bounds[-1], len(bounds) - 1
+    halos = random_halos(bounds)
+    if kind == "nccl":
+        halos = [Halo(rank, bounds, (None,) * n_workers) for rank in range(n_workers)]
+
+    def write(panel, rank, step, width, dtype):
+        z = (1000 * step + np.arange(n * width)).reshape(n, width).astype(dtype)
+        panel.slot()[...] = z[bounds[rank] : bounds[rank + 1]]
+        before = panel.exchanged_bytes
+        own = [StepSums(step + c, rank * c, 2**62 // n_workers, rank) for c in range(width)]
+        sums = panel.exchange_columns(own)
+        assert np.asarray(panel.z).tolist() == halos[rank].select(z).tolist()
+        received = (halos[rank].starts[-1] - (bounds[rank + 1] - bounds[rank])) * width * np.dtype(dtype).itemsize
+        assert panel.exchanged_bytes - before == received
+        total, most = sum(range(n_workers)), n_workers - 1
+        wanted = [
+            StepSums(n_workers * (step + c), most * c, 2**62 // n_workers * n_workers, total) for c in range(width)
+        ]
+        assert sums == wanted
+
+    def work(rank, panels):
+        wide, other = open_panel(panels, 4, np.int64), None
+        for step in range(1, 8):
+            write(wide, rank, step, 4, np.int64)
+            if step == 2:
+                other = open_panel(panels, 2, np.float64)
+            if step in (2, 3, 6):
+                write(other, rank, 50 + step, 2, np.float64)
+                gathered = panels.gather(np.array([rank, 0.5 * step]))
+                assert [own.tolist() for own in gathered] == [[r, 0.5 * step] for r in range(n_workers)]
+        lists = halos[rank].nbytes + sum(own.nbytes for own in find_wanted(halos, rank) if own is not None)
+        assert 0 < wide.nbytes <= (panels.n_elements + panels.n_staged) * 4 * 8 + lists
+        narrow = open_panel(panels, 2, np.float32)
+        write(narrow, rank, 9, 2, np.float32)
+
+    run_panels(nccl, kind, halos, work)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_everybody_holds_what_everybody_wrote(nccl, kind):
+    for bounds in BOUNDS.values():
+        check_everybody_holds_what_everybody_wrote(nccl, kind, bounds)
+
+
+def check_batches_have_the_bits_of_one_process(nccl, kind, precision):
+    rng = np.random.default_rng(1)
+    store, bounds = zarr.storage.MemoryStore(), (0, 40, 41, 100, 130)
+    A = mg.ingest((*rng.integers(0, 130, (2, 900)), rng.random(900)), store, kind="graph", n_vertices=130)
+    seeds = [{int(v): 1.0 for v in rng.integers(0, 130, 3)} for _ in range(9)] + [None]
+    options = PageRankOptions(0.85, None, "l1", 100, precision)
+    queries = make_queries(seeds, [0.85], 130, None)
+    dtype = np.float32 if precision == "float32" else np.float64
+    blocks = [A.stored.read_block(a, b, dtype) for a, b in pairwise(bounds)]
+    weight, halos = A.read_out_weight(True), [Halo(rank, bounds, (None,) * 4) for rank in range(4)]
+    if kind != "nccl":
+        blocks, halos = zip(*(make_halo(block, rank, bounds) for rank, block in enumerate(blocks)), strict=True)
+
+    def rank_own(rank, panels):
+        own, kept = weight[bounds[rank] : bounds[rank + 1]], []
+        rows = ManyRows(CpuMany(blocks[rank], precision, 1), own, np.empty(0))
+        task = BatchTask("", options, options.threshold(130, A.nnz), None)
+        n_dangling = int((own == 0).sum())
+        keep = lambda k: kept.append(replace(k, ranks=np.array(k.ranks)))  # noqa: E731
+        of_rows = [query.cut(*bounds[rank : rank + 2]) for query in queries]
+        batch = Batch(rows, of_rows, task, 4, panels, n_dangling, None, keep)
+        batch.start()
+        assert len(list(batch.advance())) == batch.iteration
+        return batch.endings, {one.number: one.ranks for one in kept}
+
+    wanted = mg.pagerank_batch(A.on("cpu"), seeds, precision=precision, width=4)
+    found = run_panels(nccl, kind, halos, rank_own)
+    for k in range(len(seeds)):
+        ranks = np.concatenate([own[k] for _, own in found])
+        assert ranks.tobytes() == wanted.values[k].tobytes()
+        assert {endings[k].changes for endings, _ in found} == {wanted.changes[k]}
+        [bound] = {endings[k].error_bound_l1 for endings, _ in found}
+        assert bound == pytest.approx(wanted.error_bounds_l1[k], rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_have_the_bits_of_one_process(nccl, kind):
+    for precision in ["exact", "float64", "float32"]:
+        check_batches_have_the_bits_of_one_process(nccl, kind, precision)
+
+
+def test_one_process_holds_all_itself():
+    panels = make_local(6)
+    panel = open_panel(panels, 2, np.float32)
+    panel.slot()[:] = 3
+    assert panel.exchange_columns([StepSums(1), StepSums(2)]) == [StepSums(1), StepSums(2)]
+    assert panel.z.tolist() == [[3.0, 3.0]] * 6
+    assert panels.gather(np.arange(3))[0].tolist() == [0, 1, 2]
+    assert (panel.nbytes, panels.n_staged) == (panels.n_elements * 2 * 4, 0)
 
 
 class OnDevice:
@@ -60,8 +214,14 @@ def check_devices_hold_what_all_of_them_wrote(bounds):
         for step in range(1, 8):
             dtype = np.dtype(np.int64 if step < 5 else np.float32)
             if step in (1, 5):
-                peer = PeerTransport(turns, Halo(rank, bounds, everybody), everybody, dtype)
-                staged = HostStagedTransport(peer, copies.put, copies.get)
+                peers = []
+
+                def open_peer(zeros, peers=peers):
+                    peers.append(PeerTransport(turns, Halo(rank, bounds, everybody), everybody, zeros))
+                    return peers[0]
+
+                zeros = partial(np.zeros, dtype=dtype)
+                staged = HostStagedTransport(open_peer, copies.put, copies.get, zeros)
                 assert staged.z.memory.tolist() == [0] * n
             z = (1000 * step + np.arange(n)).astype(dtype)
             staged.slot().memory[:] = z[start:stop]
@@ -70,7 +230,7 @@ def check_devices_hold_what_all_of_them_wrote(bounds):
             read = staged.z.memory
             assert (read.dtype, read.tolist()) == (dtype, z.tolist())
         assert copies.got_sizes == [stop - start] * 7
-        assert staged.exchanged_bytes == peer.exchanged_bytes == (4 * 8 + 3 * 4) * (n - (stop - start))
+        assert staged.exchanged_bytes == peers[0].exchanged_bytes == (4 * 8 + 3 * 4) * (n - (stop - start))
 
     run_workers(network, n_workers, work)
 
