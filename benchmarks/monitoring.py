@@ -34,7 +34,7 @@ from benchmarks.measure import Rounds, say, take_turns
 from benchmarks.program import add_file_options, make_parser, run_program
 from benchmarks.stores import ALPHA, Graph, open_cache
 from benchmarks.tables import Setting, Table, format_text, write_files
-from mgspmv.cluster.publish import TOPIC
+from mgspmv.cluster.worker_metrics import TOPIC
 from mgspmv.model import default_threads
 from mgspmv.monitor.page import PAGE
 

@@ -13,11 +13,11 @@ from mgspmv.cluster.device_row_block import DeviceRowBlock
 from mgspmv.cluster.integrity import Report
 from mgspmv.cluster.row_block import RowBlock
 from mgspmv.cluster.worker_run import WorkerRun, find_wanted, greet_asking
-from mgspmv.exchange.all_to_all import AllToAll
 from mgspmv.exchange.ipc import name_host
 from mgspmv.exchange.nccl import greet
+from mgspmv.exchange.peer import AllToAll
 from mgspmv.exchange.peer_comm import RunSpec
-from mgspmv.exchange.transport import Exchange, make_local, make_nccl, make_peer, make_staged
+from mgspmv.exchange.transport import Exchange, make_host_staged, make_local, make_nccl, make_peer
 from mgspmv.kernels.cpu_many import CpuMany
 from mgspmv.kernels.device import describe_device, device_id, free_device_memory
 from mgspmv.kernels.many import WIDTHS
@@ -109,7 +109,7 @@ class BatchWorkerRun(WorkerRun):
         assert part.halo is not None
         requested, all_to_all = find_wanted(hellos, part.halo), AllToAll(peer_comm, part.rank, len(self._spec.members))
         peer = make_peer(all_to_all, part.halo, requested)
-        return make_staged(peer, part.halo, kernel.put, kernel.get) if part.backend == "cuda" else peer
+        return make_host_staged(peer, part.halo, kernel.put, kernel.get) if part.backend == "cuda" else peer
 
     def _measure_free(self, panels: Exchange) -> list[PassMemory]:
         """Return the free and needed bytes of each memory: device, host, and the limit of the worker's process."""

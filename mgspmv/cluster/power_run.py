@@ -16,9 +16,8 @@ import numpy as np
 from mgspmv.cluster.agent import get_agent
 from mgspmv.cluster.row_block import ProductOptions, RowBlock
 from mgspmv.cluster.worker_run import WorkerRun, find_wanted, greet_asking
-from mgspmv.exchange.all_to_all import AllToAll
 from mgspmv.exchange.halo import Halo
-from mgspmv.exchange.peer import HaloColumns, cut_again, hold_all
+from mgspmv.exchange.peer import AllToAll, HaloColumns, cut_again, hold_all
 from mgspmv.exchange.peer_comm import RunSpec
 from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.device import describe_device

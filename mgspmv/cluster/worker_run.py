@@ -24,13 +24,12 @@ import numpy as np
 from mgspmv.checkpoints import BEGINNING, RunProgress, SliceWriter, StateAddress, WrittenSlice
 from mgspmv.cluster.device_row_block import DeviceRowBlock
 from mgspmv.cluster.integrity import RankCheck, Report, RoundReport
-from mgspmv.cluster.publish import publish_iterations
 from mgspmv.cluster.row_block import RowBlock
+from mgspmv.cluster.worker_metrics import publish_iterations
 from mgspmv.errors import ClusterError, RunAbortedError
-from mgspmv.exchange.all_to_all import AllToAll
 from mgspmv.exchange.halo import Halo, find_asked
 from mgspmv.exchange.nccl import greet
-from mgspmv.exchange.peer import PeerTransport
+from mgspmv.exchange.peer import AllToAll, PeerTransport
 from mgspmv.exchange.peer_comm import PeerComm, RunSpec
 from mgspmv.exchange.transport import ClientTransport, HostStagedTransport, Open, Zeros
 from mgspmv.heartbeat import Heartbeat

@@ -17,13 +17,13 @@ from distributed import get_worker, wait
 
 from mgspmv.cluster.agent import call_held, get_agent
 from mgspmv.cluster.dask_cluster import CHECKED, Cluster, WorkerInfo, list_differences
-from mgspmv.cluster.placement import choose_placement
+from mgspmv.cluster.load import choose_placement
 from mgspmv.cluster.worker_run import ConnectedRun
 from mgspmv.doctor.findings import Finding, Findings, Skipped, ok, shorten, warn, wrong
 from mgspmv.doctor.machine import check_store, find_kernel_problem
 from mgspmv.errors import WorkerTimeoutError
-from mgspmv.exchange.all_to_all import AllToAll
 from mgspmv.exchange.nccl import greet, join_group
+from mgspmv.exchange.peer import AllToAll
 from mgspmv.exchange.peer_comm import Member, RunSpec
 from mgspmv.files import is_url
 

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from mgspmv.exchange.all_to_all import AllToAll
 from mgspmv.exchange.halo import Halo
-from mgspmv.exchange.peer import PeerTransport
+from mgspmv.exchange.peer import AllToAll, PeerTransport
 from mgspmv.model import StepSums
 
 if TYPE_CHECKING:  # the module imports Dask
@@ -101,7 +100,7 @@ def make_peer(turns: AllToAll, halo: Halo, requested: Sequence[np.ndarray | None
     return Exchange(partial(PeerTransport, turns, halo, requested), gather, n_elements)
 
 
-def make_staged(
+def make_host_staged(
     host: Exchange, halo: Halo, put: Callable[[np.ndarray], Any], get: Callable[[Any], np.ndarray]
 ) -> Exchange:
     """Make an exchange of vectors on a device by one of its host; `put` and `get` as in `HostStagedTransport`."""

@@ -2,7 +2,7 @@
 
     begin        here         operation, workers, and the plan for them
     phase        here         phases outside of iterations, such as waiting
-    iterations   the workers  after each task, see `mgspmv.cluster.publish`; of the executor `tasks`, here
+    iterations   the workers  after each task, see `mgspmv.cluster.worker_metrics`; of the executor `tasks`, here
     checkpoint   here         iteration after which the state was saved, its seconds and bytes, or the error
     recovery     here         workers that the run resumed with, and the cause
     end          here         status or error, seconds by phase, and memory
@@ -26,7 +26,7 @@ from mgspmv.cluster import cancellation
 from mgspmv.cluster.agent import ABORT_RUN_OP
 from mgspmv.cluster.dask_cluster import Cluster
 from mgspmv.cluster.matrix import DistributedMatrix
-from mgspmv.cluster.publish import TOPIC, pack_events
+from mgspmv.cluster.worker_metrics import TOPIC, pack_events
 from mgspmv.errors import SchedulerNotFoundError, hide_secrets
 from mgspmv.model import Event, Progress, Recovery
 from mgspmv.monitor.plugin import RunsPlugin

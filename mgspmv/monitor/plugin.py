@@ -24,7 +24,6 @@ from prometheus_client.core import GaugeMetricFamily
 from tornado.web import RequestHandler
 
 from mgspmv.cluster import tls
-from mgspmv.cluster.publish import TOPIC
 from mgspmv.cluster.spans import TAG
 from mgspmv.monitor.runs import Runs, RunState
 

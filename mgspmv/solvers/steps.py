@@ -189,7 +189,6 @@ class LocalSteps:
         return self._open(lambda n: kernel.zeros(n, kernel.z_dtype))
 
 
-
 def time_step(panel: Transport, multiply: Callable[[], list[StepSums]]) -> tuple[list[StepSums], Times]:
     """Time a step; return its sums over all processes, one per column, and its times, without the bytes held.
 

@@ -13,7 +13,7 @@ from distributed import Client
 import mgspmv as mg
 from benchmarks import counting, monitoring
 from mgspmv.cluster.connect import start_local
-from mgspmv.cluster.publish import TOPIC
+from mgspmv.cluster.worker_metrics import TOPIC
 
 SCALE = 6
 

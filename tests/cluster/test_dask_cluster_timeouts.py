@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 
 from mgspmv.cluster import dask_cluster as cluster_module
-from mgspmv.cluster import held_shard, scheduler_client
+from mgspmv.cluster import ingest, scheduler_client
 from mgspmv.cluster.dask_cluster import Cluster
-from mgspmv.cluster.held_shard import HeldShard, ShardOffer
+from mgspmv.cluster.ingest import HeldShard, ShardOffer
 from mgspmv.errors import WorkerTimeoutError
 from mgspmv.exchange.peer_comm import Member
 from mgspmv.ingest.shard import ShardSpec
@@ -63,8 +63,8 @@ def answer_that_it_hangs():
 
 
 def not_answer_a_share(monkeypatch):
-    monkeypatch.setattr(held_shard, "ASK_S", 0.05)
-    monkeypatch.setattr(held_shard.asyncio, "run_coroutine_threadsafe", lambda work, loop: (work.close(), Future())[1])
+    monkeypatch.setattr(ingest, "ASK_S", 0.05)
+    monkeypatch.setattr(ingest.asyncio, "run_coroutine_threadsafe", lambda work, loop: (work.close(), Future())[1])
     worker = SimpleNamespace(rpc=None, loop=SimpleNamespace(asyncio_loop=None))
     spec = ShardSpec(0, 2, None, "", "graph", IngestOptions())
     offer = ShardOffer(spec, MEMBERS, ("a", "b"), None, 1 << 32, 1, tempfile.gettempdir(), 0.01)

@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mgspmv as mg
-from mgspmv.cluster import held_shard, ingest
+from mgspmv.cluster import ingest
 from mgspmv.errors import ClusterError, OptionError, SourceError, SourceNotFoundError, StoreNotFoundError
 from mgspmv.ingest import parts, shard
 from mgspmv.ingest.scratch import MemoryBudget
@@ -146,9 +146,7 @@ def test_the_store_is_that_of_one_process(name, sources, client, tmp_path):
 def test_memory_that_is_short_and_pieces_that_are_small(name, sources, in_process, tmp_path, monkeypatch):
     source, options = prepare(sources, name)
     mg.ingest(source, tmp_path / "wanted", **options)
-    monkeypatch.setattr(
-        held_shard, "make_budget", lambda memory, free, threads, folder: MemoryBudget(1 << 17, 2, folder)
-    )
+    monkeypatch.setattr(ingest, "make_budget", lambda memory, free, threads, folder: MemoryBudget(1 << 17, 2, folder))
     monkeypatch.setattr(shard, "PIECE_ENTRIES", 71)
     monkeypatch.setattr(shard, "NAME_BYTES", 10)
     monkeypatch.setattr(sys.modules["mgspmv.ingest.vertices"], "_check_room", lambda *_: None)

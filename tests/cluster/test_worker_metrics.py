@@ -1,20 +1,24 @@
-"""What workers count for Prometheus, beside the events of their iterations."""
+"""Iterations that workers count for Prometheus and publish: nothing of them is lost, and messages are small."""
 
 from __future__ import annotations
 
 import threading
 
+import msgpack
 import numpy as np
 import prometheus_client
 import pytest
 from distributed import Client
+from hypothesis import given
+from hypothesis import strategies as st
 
 import mgspmv as mg
 from mgspmv.cluster import worker_metrics as module
 from mgspmv.cluster.agent import multiply_row_block
 from mgspmv.cluster.row_block import ProductOptions
-from mgspmv.cluster.worker_metrics import PHASES, SECONDS, WorkerMetrics
+from mgspmv.cluster.worker_metrics import MOST_GROUPS, PHASES, SECONDS, SUMMED, WorkerMetrics, pack_events
 from mgspmv.kernels.device import DeviceMemory
+from mgspmv.model import Event
 from tests.support.clusters import start_cluster
 from tests.support.scraping import Scraped, list_workers, run_promtool, scrape
 from tests.support.waiting import HANG_S, wait_for
@@ -162,3 +166,31 @@ def test_memory_of_a_device_is_told_by_who_computes_on_it(store):
         total, free, used = (found.get(f"mgspmv_worker_device_memory_{name}bytes") for name in ("", "free_", "used_"))
         assert 0 < used <= total - free < total
         assert found.get("mgspmv_worker_rows_bytes") > 0
+
+
+def make_events(n, n_workers=1, first=1, epoch=0):
+    rng = np.random.default_rng(n)
+    seconds = rng.random((n, 3, n_workers))
+    return [
+        Event("r", epoch, first + k, 0.5**k, *map(tuple, seconds[k].tolist()), (k,) * n_workers, (100 + k,) * n_workers)
+        for k in range(n)
+    ]
+
+
+@given(st.integers(1, 1000), st.integers(1, 3), st.integers(1, 50))
+def test_sums_and_ends_of_groups_are_those_of_the_events(n, n_workers, first):
+    events = make_events(n, n_workers, first)
+    packed = msgpack.unpackb(msgpack.packb(pack_events(events, range(n_workers))))
+    assert (packed["kind"], packed["run"], packed["epoch"], packed["first"]) == ("iterations", "r", 0, first)
+    lasts = packed["iteration"]
+    assert len(lasts) == len(packed["change"]) <= MOST_GROUPS
+    assert lasts[-1] == events[-1].iteration
+    sizes = np.diff([first - 1, *lasts])
+    assert (sizes[:-1] == sizes[0]).all()
+    assert 0 < sizes[-1] <= sizes[0]
+    assert packed["change"] == [events[last - first].change for last in lasts]
+    for name in SUMMED:
+        for rank in range(n_workers):
+            assert len(packed[name][rank]) == len(lasts)
+            assert sum(packed[name][rank]) == pytest.approx(sum(getattr(e, name)[rank] for e in events))
+    assert packed["held_bytes"] == [100 + n - 1] * n_workers

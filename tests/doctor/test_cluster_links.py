@@ -11,7 +11,7 @@ import pytest
 from mgspmv.cluster.dask_cluster import Cluster
 from mgspmv.doctor import cluster as module
 from mgspmv.doctor.cluster import LinkTrial
-from mgspmv.exchange.all_to_all import AllToAll
+from mgspmv.exchange.peer import AllToAll
 from tests.support.clusters import find_held
 from tests.support.waiting import wait_for
 

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from mgspmv.exchange import peer
-from mgspmv.exchange.all_to_all import AllToAll
 from mgspmv.exchange.halo import Halo, find_asked
-from mgspmv.exchange.peer import PeerTransport
+from mgspmv.exchange.peer import AllToAll, PeerTransport
 from mgspmv.model import StepSums
 from tests.support.peers import Network, StuckError, run_workers
 

@@ -13,10 +13,9 @@ import zarr
 
 import mgspmv as mg
 from mgspmv.exchange import peer
-from mgspmv.exchange.all_to_all import AllToAll
 from mgspmv.exchange.halo import Halo, find_asked, make_halo
-from mgspmv.exchange.peer import PeerTransport
-from mgspmv.exchange.transport import HostStagedTransport, make_local, make_nccl, make_peer, make_staged
+from mgspmv.exchange.peer import AllToAll, PeerTransport
+from mgspmv.exchange.transport import HostStagedTransport, make_host_staged, make_local, make_nccl, make_peer
 from mgspmv.kernels.cpu_many import CpuMany
 from mgspmv.model import StepSums
 from mgspmv.solvers.batch import Batch, BatchTask, ManyRows
@@ -64,7 +63,7 @@ def run_panels(played, kind, halos, work):
     def work_linked(rank):
         turns, wanted = AllToAll(network.links(rank), rank, n), find_wanted(halos, rank)
         linked = make_peer(turns, halos[rank], wanted)
-        return work(rank, make_staged(linked, halos[rank], np.array, np.array) if kind == "staged" else linked)
+        return work(rank, make_host_staged(linked, halos[rank], np.array, np.array) if kind == "staged" else linked)
 
     return run_workers(network, n, work_linked)
 

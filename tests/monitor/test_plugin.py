@@ -14,7 +14,7 @@ from distributed import Client
 from distributed.client import ClosedClientError
 
 import mgspmv as mg
-from mgspmv.cluster.publish import TOPIC
+from mgspmv.cluster.worker_metrics import TOPIC
 from mgspmv.errors import ClusterError
 from mgspmv.monitor import page as module
 from mgspmv.monitor.page import add_page

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mgspmv.cluster.publish import pack_events
+from mgspmv.cluster.worker_metrics import pack_events
 from mgspmv.model import Event
 
 

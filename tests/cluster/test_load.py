@@ -8,7 +8,7 @@ import pytest
 
 from mgspmv.cluster.dask_cluster import DeviceInfo, WorkerInfo
 from mgspmv.cluster.executors import join_events
-from mgspmv.cluster.placement import WorkerPlacement, choose_placement
+from mgspmv.cluster.load import WorkerPlacement, choose_placement
 from mgspmv.errors import ClusterError, MissingDependencyError
 from mgspmv.exchange.peer_comm import Member
 from mgspmv.kernels.device import NO_CUPY
