@@ -18,20 +18,20 @@ from distributed import Worker, WorkerPlugin, get_worker
 from distributed.core import Status as ServerStatus
 from distributed.protocol import to_serialize
 from distributed.protocol.pickle import loads
+from tornado.ioloop import PeriodicCallback
 
 from mgspmv.cluster.allowed_hosts import HOSTS, guard
 from mgspmv.cluster.device_row_block import DeviceRowBlock, TeamSpec
 from mgspmv.cluster.row_block import ProductOptions, RowBlock, RowBlockSpec
-from mgspmv.cluster.watchdog import WATCHDOG
+from mgspmv.cluster.watchdog import LOOK_S, Watchdog
 from mgspmv.cluster.worker_metrics import METRICS
 from mgspmv.cluster.worker_run import ConnectedRun, WorkerRun
-from mgspmv.errors import ClosedError
+from mgspmv.errors import ClosedError, StoreError, add_to_message
 from mgspmv.exchange.nccl import await_ends, find_nccl_problem, find_stuck, let_go
 from mgspmv.exchange.peer_comm import LINK_OP, RunSpec
 from mgspmv.heartbeat import find_heartbeat
 from mgspmv.kernels.device import (
     describe_device,
-    device_bandwidth,
     device_id,
     find_device_problem,
     free_device_memory,
@@ -40,6 +40,7 @@ from mgspmv.kernels.device import (
 from mgspmv.kernels.rates import measure_device
 from mgspmv.logs import write_worker_log
 from mgspmv.model import Precision, free_memory
+from mgspmv.os_errors import is_operators, translating
 from mgspmv.plan import Rates
 
 NAME = "mgspmv"
@@ -70,6 +71,10 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         self._worker = worker
         self.held: dict[str, Any] = {}
         self._ending: WeakValueDictionary[str, ConnectedRun] = WeakValueDictionary()  # running tasks hold their runs
+        self.watchdog = Watchdog(worker)
+        watching = PeriodicCallback(self.watchdog.look, 1000 * LOOK_S)
+        worker.periodic_callbacks[NAME] = watching  # Dask stops it when the worker closes
+        watching.start()
         METRICS.holders.add(self)
         worker.handlers.update(
             {
@@ -176,7 +181,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
 
     def _list_hangs(self, *, waits: bool = True) -> list[tuple[str, str, str]]:
         """Describe the hanging tasks of this worker; `waits` includes tasks that just wait for other workers."""
-        hangs = [hang.describe() for hang in WATCHDOG.list_hangs(self._worker) if waits or not hang.heartbeat.waits]
+        hangs = [hang.describe() for hang in self.watchdog.list_hangs() if waits or not hang.heartbeat.waits]
         if (stuck := find_stuck()) is not None:
             hangs.append(("end", *stuck))
         return hangs
@@ -201,7 +206,6 @@ def find_device() -> dict[str, Any]:
         "name": describe_device(),
         "id": device_id(),
         "memory": free_device_memory(),
-        "bandwidth": device_bandwidth(),
         "nccl_problem": find_nccl_problem(),
     }
 
@@ -231,6 +235,19 @@ def get_agent() -> Agent:
 
 # --- tasks -----------------------------------------------------------------------------------------------------------
 # Each is pinned to a worker; `key` is the key of the task that loaded the row block or began the run.
+
+
+def do_watched(patience: float, function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function in a watched task; `patience` as in `Watchdog.watch`. The worker is added to errors of the
+    operating system that an operator can fix."""
+    with get_agent().watchdog.watch(patience):
+        try:
+            with translating():
+                return function(*args)
+        except StoreError as error:
+            if not is_operators(error.__cause__):
+                raise
+            raise add_to_message(error, f"this is on worker {get_worker().name}") from error.__cause__
 
 
 def load_row_block(key: str, spec: RowBlockSpec, team: TeamSpec | None) -> int:

@@ -15,13 +15,12 @@ from distributed import Future
 from distributed.comm import CommClosedError
 from distributed.versions import get_versions
 
-from mgspmv.cluster.agent import ABORT_OP, DESCRIBE_OP, FREE_OP, install
+from mgspmv.cluster.agent import ABORT_OP, DESCRIBE_OP, FREE_OP, do_watched, install
 from mgspmv.cluster.cancellation import find_check
 from mgspmv.cluster.lease import hold_lease
 from mgspmv.cluster.scale_up import call_worker
 from mgspmv.cluster.scheduler_client import GRACE_S, SchedulerClient, cancel_all
 from mgspmv.cluster.spans import enter_default
-from mgspmv.cluster.watchdog import do_watched
 from mgspmv.errors import (
     ClusterError,
     MgspmvError,
@@ -65,8 +64,6 @@ class DeviceInfo:
     """Id of the device, unique among all hosts."""
     memory: int = 0
     """Bytes of free device memory."""
-    bandwidth: float = 0.0
-    """Memory bandwidth in bytes per second."""
     nccl_problem: str | None = None
     """Problem that prevents connections by NCCL; None if there is none."""
 

@@ -1,4 +1,4 @@
-"""Thread in each worker process that finds its hanging tasks, while the worker's event loop still answers.
+"""Watchdog of the tasks of a worker, called by its event loop: it finds those that hang while the loop still answers.
 
 A task shows progress by heartbeats; see `mgspmv.heartbeat`. A task without one for longer than its limit counts as
 hanging: clients and workers that wait for it get an error, and the stacks of all threads of the process are logged. The
@@ -19,17 +19,14 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
-from distributed import get_worker
+from distributed import Worker
 
-from mgspmv.errors import StoreError, add_to_message
 from mgspmv.heartbeat import Heartbeat, make_heartbeat
 from mgspmv.logs import WORKERS
-from mgspmv.os_errors import is_operators, translating
 
 LOOK_S = 0.5
 """Seconds between two checks of the tasks."""
@@ -50,8 +47,6 @@ _DASK_LOG = logging.getLogger("distributed.worker.mgspmv")
 class WatchedTask:
     """A task that is watched."""
 
-    worker: Any
-    """Worker of the task, a `distributed.Worker`."""
     heartbeat: Heartbeat
     patience: float
     n_seen: int = 0
@@ -87,76 +82,42 @@ class WatchedTask:
 
 
 class Watchdog:
-    """Watchdog of the tasks of all workers of a process, with a thread while any task runs."""
+    """Watchdog of the tasks of a worker."""
 
-    def __init__(self) -> None:
-        self._tasks: set[WatchedTask] = set()
-        self._lock, self._is_watching = threading.Lock(), False
+    def __init__(self, worker: Worker) -> None:
+        self._worker, self._tasks = worker, set[WatchedTask]()
+        self._looked_s = time.monotonic()
 
     @contextmanager
-    def watch(self, worker: Any, patience: float) -> Iterator[Heartbeat]:
-        """Watch the work of this thread for a `distributed.Worker` within the context.
+    def watch(self, patience: float) -> Iterator[None]:
+        """Watch the work of this thread within the context.
 
         Parameters
         ----------
         patience : seconds that a worker may be silent
         """
         with make_heartbeat() as heartbeat:
-            task = WatchedTask(worker, heartbeat, patience)
-            try:
-                self._begin(task)
-                yield heartbeat
-            finally:
-                with self._lock:
-                    self._tasks.remove(task)
-
-    def list_hangs(self, worker: Any) -> list[WatchedTask]:
-        """Return the tasks of a worker that hang now."""
-        with self._lock:
-            return [task for task in self._tasks if task.worker is worker and task.hangs]
-
-    def look(self, elapsed_s: float) -> None:
-        """Find the tasks that hang, `elapsed_s` seconds after the last check."""
-        with self._lock:
-            found = [task for task in self._tasks if task.look(elapsed_s)]
-        for task in found:
-            _log_stalled(task)
-
-    def _begin(self, task: WatchedTask) -> None:
-        with self._lock:
+            task = WatchedTask(heartbeat, patience)
             self._tasks.add(task)
-            if not self._is_watching:
-                threading.Thread(target=self._run, name="mgspmv-watchdog", daemon=True).start()
-                self._is_watching = True
+            try:
+                yield
+            finally:
+                self._tasks.remove(task)
 
-    def _run(self) -> None:
-        looked_s = time.monotonic()
-        while self._has_tasks():
-            time.sleep(LOOK_S)
-            now_s = time.monotonic()
-            with suppress(Exception):  # logging may run out of memory; queries still report the hang
-                self.look(min(now_s - looked_s, 2 * LOOK_S))  # a longer pause means that the process was stopped
-            looked_s = now_s
+    def list_hangs(self) -> list[WatchedTask]:
+        """Return the tasks that hang now."""
+        return [task for task in [*self._tasks] if task.hangs]
 
-    def _has_tasks(self) -> bool:
-        """Return whether tasks are watched; if not, `_begin` starts a new thread for the next one."""
-        with self._lock:
-            self._is_watching = bool(self._tasks)
-            return self._is_watching
-
-
-def do_watched(patience: float, function: Callable[..., Any], *args: Any) -> Any:
-    """Call a function in a watched task; `patience` as in `Watchdog.watch`. The worker is added to errors of the
-    operating system that an operator can fix."""
-    worker = get_worker()
-    with WATCHDOG.watch(worker, patience):
-        try:
-            with translating():
-                return function(*args)
-        except StoreError as error:
-            if not is_operators(error.__cause__):
-                raise
-            raise add_to_message(error, f"this is on worker {worker.name}") from error.__cause__
+    def look(self) -> None:
+        """Find the tasks that hang, and log them, with the stacks of all threads."""
+        now_s = time.monotonic()
+        # A longer pause means that the process was stopped.
+        elapsed_s, self._looked_s = min(now_s - self._looked_s, 2 * LOOK_S), now_s
+        for task in [*self._tasks]:
+            if task.look(elapsed_s):
+                (phase, what, _), name, stacks = task.describe(), self._worker.name, describe_threads()
+                WORKERS.error("worker %s %s", name, what, extra={"worker": name, "phase": phase, "stacks": stacks})
+                _DASK_LOG.error("worker %s %s (during %s)\n%s", name, what, phase or "a task", stacks)
 
 
 def describe_threads() -> str:
@@ -164,14 +125,3 @@ def describe_threads() -> str:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     frames = sys._current_frames().items()
     return "\n".join(f"thread {names.get(k, k)}:\n{''.join(traceback.format_stack(frame))}" for k, frame in frames)
-
-
-def _log_stalled(task: WatchedTask) -> None:
-    """Log the task that hangs, with the stacks of all threads."""
-    (phase, what, _), name, stacks = task.describe(), task.worker.name, describe_threads()
-    WORKERS.error("worker %s %s", name, what, extra={"worker": name, "phase": phase, "stacks": stacks})
-    _DASK_LOG.error("worker %s %s (during %s)\n%s", name, what, phase or "a task", stacks)
-
-
-WATCHDOG = Watchdog()
-"""Watchdog of this process."""

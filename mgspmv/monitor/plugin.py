@@ -25,6 +25,7 @@ from tornado.web import RequestHandler
 
 from mgspmv.cluster import tls
 from mgspmv.cluster.spans import TAG
+from mgspmv.cluster.worker_metrics import TOPIC
 from mgspmv.monitor.runs import Runs, RunState
 
 TARGETS = "mgspmv/targets"

@@ -1,4 +1,4 @@
-"""What the watchdog of a worker takes for hanging; looks are made by hand."""
+"""What the watchdog of a worker takes for hanging; looks are made by hand, at a clock that is set."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from mgspmv.cluster import agent
 from mgspmv.cluster import watchdog as module
-from mgspmv.cluster.watchdog import BEGIN_S, SLOW_PER_S, SLOWEST, Watchdog, describe_threads
+from mgspmv.cluster.watchdog import BEGIN_S, LOOK_S, SLOW_PER_S, SLOWEST, Watchdog, describe_threads
 from mgspmv.errors import StoreError
+from mgspmv.heartbeat import find_heartbeat
 from tests.support.waiting import HANG_S, wait_for
 
 PATIENCE_S = 20.0
@@ -20,25 +22,34 @@ DISK_IS_FULL.__cause__ = OSError(28, "No space left on device")
 
 
 @pytest.fixture
-def watchdog(monkeypatch):
-    """One that looks when it is told to."""
-    monkeypatch.setattr(Watchdog, "_run", lambda self: None)
-    return Watchdog()
+def clock(monkeypatch):
+    """The time that looks see."""
+    now = [0.0]
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
 
 
-def check_how_long_a_task_may_be_without_a_mark(watchdog, slowest_s, n_terms, patience_s, limit_s):
-    with watchdog.watch(WORKER, patience_s) as heartbeat:
+def look(watchdog, clock, elapsed_s):
+    """Look again and again until so much time has passed."""
+    for _ in range(int(elapsed_s / LOOK_S)):
+        clock[0] += LOOK_S
+        watchdog.look()
+
+
+def check_how_long_a_task_may_be_without_a_mark(clock, slowest_s, n_terms, patience_s, limit_s):
+    watchdog = Watchdog(WORKER)
+    with watchdog.watch(patience_s):
+        heartbeat = find_heartbeat()
         heartbeat.slowest_s, heartbeat.n_terms, heartbeat.phase = slowest_s, n_terms, "iteration 7"
-        watchdog.look(limit_s)
-        assert watchdog.list_hangs(WORKER) == []
-        watchdog.look(0.5)
-        watchdog.look(0.5)
-        [hang] = watchdog.list_hangs(WORKER)
+        look(watchdog, clock, limit_s)
+        assert watchdog.list_hangs() == []
+        look(watchdog, clock, 1.0)
+        [hang] = watchdog.list_hangs()
     said = (f"made no progress for {limit_s + 0.5:.3g} s", "its log has the stacks of its threads")
     assert hang.describe() == ("iteration 7", *said)
 
 
-def test_how_long_a_task_may_be_without_a_mark(watchdog):
+def test_how_long_a_task_may_be_without_a_mark(clock):
     for slowest_s, n_terms, patience_s, limit_s in [
         (None, 0, PATIENCE_S, BEGIN_S),
         (None, 0, 1000.0, 1000.0),
@@ -46,11 +57,11 @@ def test_how_long_a_task_may_be_without_a_mark(watchdog):
         (0.001, 0, PATIENCE_S, PATIENCE_S),
         (7.0, 0, PATIENCE_S, SLOWEST * 7.0),
     ]:
-        check_how_long_a_task_may_be_without_a_mark(watchdog, slowest_s, n_terms, patience_s, limit_s)
+        check_how_long_a_task_may_be_without_a_mark(clock, slowest_s, n_terms, patience_s, limit_s)
 
 
-def test_the_stacks_of_all_threads_are_logged(watchdog, caplog):
-    go_on = threading.Event()
+def test_the_stacks_of_all_threads_are_logged(clock, caplog):
+    go_on, watchdog = threading.Event(), Watchdog(WORKER)
 
     def stand_still():
         go_on.wait(HANG_S)
@@ -59,9 +70,9 @@ def test_the_stacks_of_all_threads_are_logged(watchdog, caplog):
     thread.start()
     try:
         assert wait_for(lambda: "in stand_still" in describe_threads())
-        with caplog.at_level(logging.ERROR), watchdog.watch(WORKER, PATIENCE_S) as heartbeat:
-            heartbeat.phase = "load"
-            watchdog.look(BEGIN_S + 1)
+        with caplog.at_level(logging.ERROR), watchdog.watch(PATIENCE_S):
+            find_heartbeat().phase = "load"
+            look(watchdog, clock, BEGIN_S + 1)
     finally:
         go_on.set()
         thread.join(HANG_S)
@@ -73,15 +84,14 @@ def test_the_stacks_of_all_threads_are_logged(watchdog, caplog):
     assert of_dask.name.startswith("distributed.worker")
 
 
-def test_time_in_which_the_process_was_stopped_does_not_count(monkeypatch):
-    """The clock jumps at each look, as after SIGCONT."""
-    now, looked = iter([0.0, 1000.0, 2000.0, 3000.0]), []
-    watchdog = Watchdog()
-    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=lambda s: None, monotonic=lambda: next(now)))
-    monkeypatch.setattr(watchdog, "_has_tasks", lambda: len(looked) < 3)
-    monkeypatch.setattr(watchdog, "look", looked.append)
-    watchdog._run()
-    assert looked == [2 * module.LOOK_S] * 3
+def test_time_in_which_the_process_was_stopped_does_not_count(clock):
+    watchdog = Watchdog(WORKER)
+    with watchdog.watch(PATIENCE_S):
+        find_heartbeat().slowest_s = 0.001
+        for _ in range(3):
+            clock[0] += 1000.0
+            watchdog.look()
+        assert watchdog.list_hangs() == []
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device", "/a"), DISK_IS_FULL])
@@ -89,8 +99,9 @@ def test_what_an_operator_can_mend_names_the_worker(monkeypatch, error):
     def fail():
         raise error
 
-    monkeypatch.setattr(module, "get_worker", lambda: WORKER)
+    monkeypatch.setattr(agent, "get_worker", lambda: WORKER)
+    monkeypatch.setattr(agent, "get_agent", lambda: SimpleNamespace(watchdog=Watchdog(WORKER)))
     with pytest.raises(StoreError, match=r"no space left on device; .*; this is on worker gpu-3$") as raised:
-        module.do_watched(PATIENCE_S, fail)
+        agent.do_watched(PATIENCE_S, fail)
     assert isinstance(raised.value.__cause__, OSError)
     assert raised.value.exit_code == 4
