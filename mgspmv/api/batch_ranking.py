@@ -175,7 +175,7 @@ class _Passes:
 
     def rank_on_cluster(self) -> tuple[Outcome, int]:
         """Rank the vectors on the workers that hold the matrix, or are to hold it."""
-        from mgspmv.cluster.batch_supersteps import run_batch
+        from mgspmv.cluster.batch_run import run_batch
         from mgspmv.monitor.events import publish_run
 
         call, task = self.call, self.task

@@ -1,42 +1,58 @@
-"""State of a batch of vectors on one worker, and the tasks that run there; see `mgspmv.solvers.batch`."""
+"""PageRank of many vectors on a cluster: passes that all workers make in lockstep, each with its own rows; see
+`mgspmv.solvers.batch`.
+
+As in the executor `supersteps`, each task makes about a second of passes; its report includes the kept values of the
+vectors that have ended.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 
 from mgspmv.cluster.device_row_block import DeviceRowBlock
+from mgspmv.cluster.executors import AttemptWorkers, Supersteps, join_memory
 from mgspmv.cluster.integrity import Report
+from mgspmv.cluster.matrix import DistributedMatrix
 from mgspmv.cluster.row_block import RowBlock
-from mgspmv.cluster.worker_run import WorkerRun, find_wanted, greet_asking
+from mgspmv.cluster.worker_run import TaskSpec, WorkerRun
+from mgspmv.errors import CapacityError
+from mgspmv.exchange.halo import Halo
 from mgspmv.exchange.ipc import name_host
-from mgspmv.exchange.nccl import greet
-from mgspmv.exchange.peer import AllToAll
-from mgspmv.exchange.peer_comm import RunSpec
 from mgspmv.exchange.transport import Exchange, make_host_staged, make_local, make_nccl, make_peer
 from mgspmv.kernels.cpu_many import CpuMany
 from mgspmv.kernels.device import describe_device, device_id, free_device_memory
 from mgspmv.kernels.many import WIDTHS
-from mgspmv.kernels.select import BoundMany
-from mgspmv.model import free_memory
-from mgspmv.solvers.batch import Batch, BatchTask, Ending, FinishedVector, ManyRows, PassMemory, count_bytes
+from mgspmv.model import Event, Progress, free_memory
+from mgspmv.solvers.batch import (
+    Batch,
+    BatchTask,
+    Ending,
+    FinishedVector,
+    ManyRows,
+    PassMemory,
+    choose_width,
+    count_bytes,
+)
 from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.queries import Query
+from mgspmv.solvers.run import Outcome, run
 
 KEPT_BYTES = 1 << 28
 """Bytes of kept vectors on all workers at which a superstep ends, so that they are sent to the client."""
 
 
 @dataclass(frozen=True)
-class BatchRunSpec(RunSpec):
-    """Description of a batch, the same for all of its workers."""
+class BatchRunSpec(TaskSpec[BatchTask]):
+    """Description of a batch."""
 
-    task: BatchTask
-    """Options of the batch."""
     transport: Literal["peer", "nccl"]
     """Transport of slices between workers."""
 
@@ -61,13 +77,18 @@ class BatchWorkerRun(WorkerRun):
     """Exchange of panels with the other workers, made by `open_links`."""
 
     def __init__(self, worker: Any, part: RowBlock, spec: BatchRunSpec, piece: BatchPiece) -> None:
-        kernel, hello = _bind(part, spec)
+        if spec.transport == "nccl":
+            assert isinstance(part, DeviceRowBlock)
+            kernel, halos = part.bind_many_whole(spec.task.dtype, spec.task.options.precision), list[Halo]()
+        else:
+            assert part.halo is not None
+            kernel, halos = part.bind_many(spec.task.dtype, spec.task.options.precision, spec.task.threads), [part.halo]
         writable = partial(np.require, requirements="W")  # received arrays are read-only, and kernels take both
         weight = writable(piece.start.take_weight(lambda: part.out_weights.read(spec.task.dtype is not None)))
         self._rows = ManyRows(kernel, kernel.put(weight), kernel.put(writable(piece.start.dangling)))
         self._n_dangling = int(np.count_nonzero(weight == 0))
         self._worker, self._spec, self._piece = worker, spec, piece
-        super().__init__(worker, [part], spec, hello)
+        super().__init__(worker, [part], spec, halos)
         self._kept: list[FinishedVector] = []
         self.computes = kernel.threads if isinstance(kernel, CpuMany) else describe_device()
 
@@ -106,10 +127,9 @@ class BatchWorkerRun(WorkerRun):
             if part.group is None:
                 return make_local(part.bounds[-1])
             return make_nccl(part.group, part.bounds)
-        assert part.halo is not None
-        requested, all_to_all = find_wanted(hellos, part.halo), AllToAll(peer_comm, part.rank, len(self._spec.members))
-        peer = make_peer(all_to_all, part.halo, requested)
-        return make_host_staged(peer, part.halo, kernel.put, kernel.get) if part.backend == "cuda" else peer
+        halo = self._halos[0]
+        peer = make_peer(self._open_turns(), halo, self._find_wanted(hellos))
+        return make_host_staged(peer, halo, kernel.put, kernel.get) if part.backend == "cuda" else peer
 
     def _measure_free(self, panels: Exchange) -> list[PassMemory]:
         """Return the free and needed bytes of each memory: device, host, and the limit of the worker's process."""
@@ -137,12 +157,93 @@ def _keep(all_kept: list[FinishedVector], kept: FinishedVector) -> None:
     all_kept.append(replace(kept, ranks=kept.ranks.copy()))
 
 
-def _bind(part: RowBlock, spec: BatchRunSpec) -> tuple[BoundMany, Callable[[int], dict[str, Any]]]:
-    """Return the kernel of a row block, and the function that makes the first message to each worker."""
-    task, precision = spec.task, spec.task.options.precision
-    if spec.transport == "nccl":
-        assert isinstance(part, DeviceRowBlock)
-        hello = greet(part.group)
-        return part.bind_many_whole(task.dtype, precision), lambda rank: hello
-    assert part.halo is not None
-    return part.bind_many(task.dtype, precision, task.threads), partial(greet_asking, [part.halo])
+def run_batch(
+    matrix: DistributedMatrix,
+    queries: Sequence[Query],
+    task: BatchTask,
+    start: RunInputs,
+    keep: Callable[[Sequence[FinishedVector]], None],
+    emit: Callable[[Event, int], None],
+    on_progress: Progress,
+) -> tuple[Outcome, int]:
+    """Iterate all vectors to their ends on the workers of a matrix, bit-identical to a batch in one process; return the
+    outcome, and the most vectors in a pass.
+
+    Parameters
+    ----------
+    start : only d, empty for the p of each vector, and the out-weights are used
+    keep : called with the values that each worker, by rank, keeps of a vector that has ended
+    emit : called with the event of each pass, and the number of vectors that have ended, as last reported
+
+    Raises
+    ------
+    CapacityError : a pass does not fit in a worker's memory, or a worker's device streams its rows
+    WorkerLostError, WorkerTimeoutError : a worker is lost, or silent for too long; the batch has ended on the others
+    ClosedError : the matrix was closed
+    """
+    matrix.check_open()
+    _check_not_streamed(matrix)
+    spec = BatchRunSpec(task.run, matrix.members, matrix.cluster.patience, task, matrix.transport)
+    queued = time.perf_counter()
+    with matrix.cluster.lease(lambda: on_progress("queue", 0, None)):
+        on_progress("start", 0, None)
+        began = time.perf_counter()
+        pieces = _cut(matrix, queries, start, task.top)
+        with AttemptWorkers(matrix, spec, BatchWorkerRun, pieces, "pagerank_batch") as workers:
+            names, found = map(str, matrix.members), workers.do("connect", "open_links")
+            rooms = [(name, *own) for name, own in zip(names, found, strict=True)]
+            width = choose_width(task.width, len(queries), rooms)
+            passes = _BatchSupersteps(workers, width, keep)
+            opened = time.perf_counter()
+            outcome = run(passes, lambda event: emit(event, passes.n_ended))
+    outcome.seconds["queue"] = began - queued
+    outcome.seconds["start"] += opened - began
+    return outcome, width
+
+
+class _BatchSupersteps(Supersteps):
+    """Supersteps of a batch, whose workers keep the values of vectors that have ended.
+
+    Parameters
+    ----------
+    width : most vectors in a pass
+    keep : as in `run_batch`
+
+    Attributes
+    ----------
+    n_ended : number of vectors that have ended, as last reported
+    """
+
+    def __init__(self, workers: AttemptWorkers, width: int, keep: Callable[[Sequence[FinishedVector]], None]) -> None:
+        super().__init__(workers, sys.maxsize, width=width)
+        self._keep, self.n_ended = keep, 0
+
+    def _hear(self, reports: Sequence[Report]) -> None:
+        self.n_ended = reports[0].n_ended
+        for parts in zip(*(report.kept for report in reports), strict=True):
+            self._keep(parts)
+
+    def collect(self) -> list[Ending]:
+        endings, of_workers, taken = zip(*self._workers.do("collect", "collect"), strict=True)
+        self.seconds = {phase: max(own[phase] for own in of_workers) for phase in of_workers[0]}
+        self.transport, self.memory = self._workers.matrix.transport, join_memory(self._workers.matrix, taken)
+        own: list[Ending] = endings[0]
+        return own
+
+
+def _check_not_streamed(matrix: DistributedMatrix) -> None:
+    for member, planned in zip(matrix.members, matrix.plan.workers, strict=True):
+        if planned.streams:
+            raise CapacityError(
+                f"the {planned.stop - planned.start:,} rows of worker {member} do not fit in the memory of its GPU, "
+                "and a batch cannot stream rows; use more GPUs, or pass backend='cpu'"
+            )
+
+
+def _cut(matrix: DistributedMatrix, queries: Sequence[Query], start: RunInputs, top: int | None) -> list[BatchPiece]:
+    """Cut the inputs and the queries by the rows of the workers."""
+    order = None if top is None else matrix.order
+    return [
+        BatchPiece(start.cut(a, b), [query.cut(a, b) for query in queries], None if order is None else order[a:b])
+        for a, b in pairwise(matrix.bounds)
+    ]

@@ -1,4 +1,4 @@
-"""State of a power iteration on one worker, over its row blocks of one or several matrices.
+"""Power iteration on a cluster in supersteps, over the row blocks of one or several matrices.
 
 A worker holds the elements of x of its rows; each product fetches the columns that it reads from the other workers. A
 device computes the products only: the vectors are on its host.
@@ -6,32 +6,31 @@ device computes the products only: the vectors are on its host.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
+from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from mgspmv.cluster.agent import get_agent
+from mgspmv.cluster.executors import AttemptWorkers, Supersteps, list_planned
+from mgspmv.cluster.matrix import DistributedMatrix
 from mgspmv.cluster.row_block import ProductOptions, RowBlock
-from mgspmv.cluster.worker_run import WorkerRun, find_wanted, greet_asking
+from mgspmv.cluster.worker_run import TaskSpec, WorkerRun
+from mgspmv.errors import ClusterError
 from mgspmv.exchange.halo import Halo
-from mgspmv.exchange.peer import AllToAll, HaloColumns, cut_again, hold_all
-from mgspmv.exchange.peer_comm import RunSpec
+from mgspmv.exchange.peer import HaloColumns, cut_again
 from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.device import describe_device
-from mgspmv.model import ChangeNorm, Normalization
+from mgspmv.model import ChangeNorm, Event, Normalization, Progress
+from mgspmv.order import permute, restore
 from mgspmv.solvers.power import PowerLoop, PowerTask, Products, Step, combine, compile_product
+from mgspmv.solvers.run import Outcome, run
 from mgspmv.solvers.steps import Times
-
-
-@dataclass(frozen=True)
-class PowerRunSpec(RunSpec):
-    """Description of a run of power iteration, the same for all of its workers."""
-
-    task: PowerTask
-    """Options of the run."""
 
 
 class PowerWorkerRun(WorkerRun):
@@ -48,16 +47,16 @@ class PowerWorkerRun(WorkerRun):
     _loop: PowerLoop
 
     def __init__(
-        self, worker: Any, part: RowBlock, spec: PowerRunSpec, piece: tuple[Sequence[str], Step, np.ndarray]
+        self, worker: Any, part: RowBlock, spec: TaskSpec[PowerTask], piece: tuple[Sequence[str], Step, np.ndarray]
     ) -> None:
         other_keys, self._step, self._x = piece
         parts = [part, *map(get_agent().get, other_keys)]
         read = zip(parts, [*parts[1:], parts[0]], strict=True)
-        self._halos = [cut_again(_find_columns(part), made_by.bounds) for part, made_by in read]
+        halos = [cut_again(_find_columns(part), made_by.bounds) for part, made_by in read]
         self._columns: list[HaloColumns] = []
         self._multiply, computes = zip(*(_bind(part, spec.task) for part in parts), strict=True)
         self._reported = (0.0, 0.0, 0)  # seconds exchanged and waited, and bytes received, at the last iteration
-        super().__init__(worker, parts, spec, partial(greet_asking, self._halos))
+        super().__init__(worker, parts, spec, halos)
         self._spec = spec
         self.computes = computes[0]
 
@@ -67,10 +66,10 @@ class PowerWorkerRun(WorkerRun):
 
     def _connect(self, width: int) -> PowerLoop:
         task, hellos = self._spec.task, self.links.connect()
-        self._all_to_all = turns = AllToAll(self.links, self._part.rank, len(self._spec.members))
+        self._all_to_all = turns = self._open_turns()
         zeros = partial(np.zeros, dtype=task.precision)
         self._columns = [
-            HaloColumns(turns, halo, find_wanted(hellos, halo, k), zeros) for k, halo in enumerate(self._halos)
+            HaloColumns(turns, halo, self._find_wanted(hellos, k), zeros) for k, halo in enumerate(self._halos)
         ]
         self.links.heartbeat.phase = "iteration 1"
         products = Products(self._multiply_all, np.array, np.asarray, "", 0, self._combine, self._report_times)
@@ -105,7 +104,7 @@ class PowerWorkerRun(WorkerRun):
 def _find_columns(part: RowBlock) -> Halo:
     """Return the columns of x that products of a row block read: all of them on a device."""
     halo = part.halo if part.backend == "cpu" else None
-    return hold_all(part.rank, part.bounds) if halo is None else halo
+    return Halo(part.rank, part.bounds, (None,) * (len(part.bounds) - 1)) if halo is None else halo
 
 
 def _bind(part: RowBlock, task: PowerTask) -> tuple[Callable[[np.ndarray], np.ndarray], int | str]:
@@ -124,3 +123,62 @@ def _bind(part: RowBlock, task: PowerTask) -> tuple[Callable[[np.ndarray], np.nd
         return y
 
     return multiply, kernel.threads
+
+
+def run_power(
+    matrices: Sequence[DistributedMatrix],
+    step: Step,
+    x: np.ndarray,
+    task: PowerTask,
+    emit: Callable[[Event], None],
+    report: Progress,
+) -> Outcome:
+    """Iterate on the workers that hold the matrices.
+
+    Parameters
+    ----------
+    matrices : factors of the product, the last of which multiplies x; of one store, and so in one order
+    step : applied to each product
+    x : (n,) start vector; it and the vectors of `step` are in the order of the source
+    emit : called with an event for each iteration
+
+    Raises
+    ------
+    ClusterError : the matrices are on different workers
+    WorkerLostError, WorkerTimeoutError : a worker is lost, or silent for too long; the run has ended on the others
+    ClosedError : a matrix was closed
+    """
+    matrix = matrices[0]
+    row_block_keys = list(zip(*_check_workers(matrices), strict=True))
+    queued = time.perf_counter()
+    with matrix.cluster.lease(lambda: report("queue", 0, None)):
+        report("start", 0, None)
+        began = time.perf_counter()
+        spec = TaskSpec(task.run, matrix.members, matrix.cluster.patience, task)
+
+        def place(vector: np.ndarray) -> Any:
+            return permute(np.ascontiguousarray(vector, task.precision), matrix.order)
+
+        step, x = step.place(place), place(x)
+        pieces = [
+            (keys[1:], step.place(itemgetter(slice(*own))), x[slice(*own)])
+            for keys, own in zip(row_block_keys, pairwise(matrix.bounds), strict=True)
+        ]
+        with AttemptWorkers(matrix, spec, PowerWorkerRun, pieces, "power_iteration") as workers:
+            entered = time.perf_counter()
+            outcome = run(Supersteps(workers, task.options.max_iter), emit)
+    outcome.seconds["queue"] = began - queued
+    outcome.seconds["start"] += entered - began
+    outcome.memory["planned_bytes"] = [sum(of_worker) for of_worker in zip(*map(list_planned, matrices), strict=True)]
+    return replace(outcome, values=restore(outcome.values, matrix.order))
+
+
+def _check_workers(matrices: Sequence[DistributedMatrix]) -> list[list[str]]:
+    """Return the keys of the row blocks of each matrix; raise unless all matrices are on the same workers."""
+    keys = [matrix.row_block_keys for matrix in matrices]
+    if any(matrix.members != matrices[0].members for matrix in matrices):
+        raise ClusterError(
+            "the matrix and its transpose are not on the same workers, which iterate in lockstep; distribute both "
+            "again, or pass executor='tasks'"
+        )
+    return keys

@@ -13,11 +13,11 @@ Each public method is the body of a task, called by `mgspmv.cluster.executors` o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -50,12 +50,21 @@ if TYPE_CHECKING:
     from mgspmv.solvers.power import PowerLoop
 
 
-@dataclass(frozen=True)
-class RankRunSpec(RunSpec):
-    """Description of a PageRank run of one vector, the same for all of its workers."""
+T = TypeVar("T")
 
-    task: RankTask
+
+@dataclass(frozen=True)
+class TaskSpec(RunSpec, Generic[T]):
+    """Description of a run, the same for all of its workers."""
+
+    task: T
     """Options of the run."""
+
+
+@dataclass(frozen=True)
+class RankRunSpec(TaskSpec[RankTask]):
+    """Description of a PageRank run of one vector."""
+
     layout: StepLayout | None
     """Layout of the rows if devices exchange slices by NCCL; None for slices over Dask's comms or to the client."""
     steps_at_once: int
@@ -111,8 +120,9 @@ class WorkerRun(ConnectedRun, ABC):
 
     Parameters
     ----------
-    worker, hello : as in `ConnectedRun`
+    worker : as in `ConnectedRun`
     parts : row blocks that an iteration multiplies with; vectors have the rows of the first one
+    halos : columns that it reads of others in each product; empty for devices that exchange slices by NCCL
     """
 
     computes: int | str
@@ -120,9 +130,10 @@ class WorkerRun(ConnectedRun, ABC):
     _loop: Loop | PowerLoop | Batch
     """Loop of the run, made by `start`."""
 
-    def __init__(self, worker: Any, parts: Sequence[RowBlock], spec: RunSpec, hello: Any) -> None:
-        self.parts, self._part = parts, parts[0]
-        super().__init__(worker, self._part.rank, spec, hello)
+    def __init__(self, worker: Any, parts: Sequence[RowBlock], spec: TaskSpec[Any], halos: Sequence[Halo]) -> None:
+        self.parts, self._part, self._halos = parts, parts[0], halos
+        super().__init__(worker, self._part.rank, spec, _make_hello(self._part, halos))
+        self._n_workers = len(spec.members)
         self.held_bytes = 0
         """Bytes held for rows and vectors after the last reported iteration, exported as a metric."""
         self.n_terms = sum(part.nnz for part in parts)
@@ -137,6 +148,22 @@ class WorkerRun(ConnectedRun, ABC):
     @abstractmethod
     def _connect(self, width: int) -> Loop | PowerLoop | Batch:
         """Connect to the other workers and return the loop."""
+
+    def _open_turns(self) -> AllToAll:
+        """Open turns of messages with the other workers."""
+        return AllToAll(self.links, self.rank, self._n_workers)
+
+    def _find_wanted(self, hellos: dict[int, dict[str, Any]], k: int = 0) -> list[np.ndarray | None]:
+        """Return by rank the rows of this worker that the others asked for in their first messages; None for all rows.
+
+        Parameters
+        ----------
+        k : number of the halo
+        """
+        halo = self._halos[k]
+        n_own = halo.bounds[halo.rank + 1] - halo.bounds[halo.rank]
+        asked = (hellos.get(other, {}).get(f"asked {k}") for other in range(len(halo.needed)))
+        return [find_asked(bits, n_own) for bits in asked]
 
     def superstep(self, n: int) -> Report:
         """Make n iterations or fewer, up to the end, together with all other workers; publish their events, check the
@@ -182,8 +209,8 @@ class RankWorkerRun(WorkerRun):
     transport: str
     """Transport of slices between workers."""
 
-    def __init__(self, worker: Any, part: RowBlock, spec: RankRunSpec, hello: Any) -> None:
-        super().__init__(worker, [part], spec, hello)
+    def __init__(self, worker: Any, part: RowBlock, spec: RankRunSpec, halos: Sequence[Halo]) -> None:
+        super().__init__(worker, [part], spec, halos)
         self._spec = spec
         self._writer: SliceWriter | None = None
 
@@ -224,7 +251,7 @@ class RankWorkerRun(WorkerRun):
 
     def _connect(self, width: int) -> Loop:
         spec, task = self._spec, self._spec.task
-        turns = AllToAll(self.links, self._part.rank, len(spec.members))
+        turns = self._open_turns()
         self._steps = self._open(self.links.connect(), turns)
         self.links.heartbeat.phase = "iteration 1"
         watch = self._steps.watch(task.options, turns.gather, self._growth)
@@ -260,8 +287,7 @@ class CsrWorkerRun(RankWorkerRun):
         self._rows: Rows = start.bind(kernel, weight)
         self._growth = start.growth
         assert part.halo is not None
-        self._halo = part.halo
-        super().__init__(worker, part, spec, partial(greet_asking, [part.halo]))
+        super().__init__(worker, part, spec, [part.halo])
         self._relays: list[ClientTransport] = []
         """Transport of rounds of tasks, at most one; empty in supersteps."""
         self.transport = "peer"
@@ -271,7 +297,7 @@ class CsrWorkerRun(RankWorkerRun):
     # --- in supersteps, in lockstep with the other workers
 
     def _open(self, hellos: dict[int, dict[str, Any]], turns: AllToAll) -> LocalSteps:
-        return self._make_steps(partial(PeerTransport, turns, self._halo, find_wanted(hellos, self._halo)))
+        return self._make_steps(partial(PeerTransport, turns, self._halos[0], self._find_wanted(hellos)))
 
     # --- in rounds of tasks
 
@@ -279,7 +305,7 @@ class CsrWorkerRun(RankWorkerRun):
         """Compute this worker's slice of the first z."""
         with self._working("start"):
             self.transport = "client"
-            self._steps = self._make_steps(partial(_open_relay, self._relays, self._halo))
+            self._steps = self._make_steps(partial(_open_relay, self._relays, self._halos[0]))
             return self._report_round(self._steps.scale())
 
     def step(self, z: np.ndarray, mass: float) -> RoundReport:
@@ -337,8 +363,7 @@ class LayoutWorkerRun(RankWorkerRun):
 
     def __init__(self, worker: Any, part: RowBlock, spec: RankRunSpec, start: RunInputs) -> None:
         assert isinstance(part, DeviceRowBlock)
-        hello = greet(part.group)
-        super().__init__(worker, part, spec, lambda rank: hello)
+        super().__init__(worker, part, spec, [])
         self._device_part = part
         weight = start.take_weight(lambda: part.out_weights.read(spec.task.dtype is not None))
         self._vectors, self._is_counted, self._growth = start.on_device(weight), start.is_counted, start.growth
@@ -366,19 +391,10 @@ def _open_relay(relays: list[ClientTransport], halo: Halo, zeros: Zeros) -> Clie
     return relays[0]
 
 
-def greet_asking(halos: Sequence[Halo], rank: int) -> dict[str, Any]:
-    """Make the first message to a worker, with the rows to request. Not a method, so that `PeerComm` has no cycle."""
-    return {f"asked {k}": halo.ask(rank) for k, halo in enumerate(halos)}
-
-
-def find_wanted(hellos: dict[int, dict[str, Any]], halo: Halo, k: int = 0) -> list[np.ndarray | None]:
-    """Return by rank the rows of this worker that the others asked for by `greet_asking`; None for all rows.
-
-    Parameters
-    ----------
-    halo : halo of this worker
-    k : its number among the halos of the run
-    """
-    n_own = halo.bounds[halo.rank + 1] - halo.bounds[halo.rank]
-    asked = (hellos.get(other, {}).get(f"asked {k}") for other in range(len(halo.needed)))
-    return [find_asked(bits, n_own) for bits in asked]
+def _make_hello(part: RowBlock, halos: Sequence[Halo]) -> Callable[[int], dict[str, Any]]:
+    """Return the function that makes the first message to each worker; it must not reference the run."""
+    if halos:
+        return lambda rank: {f"asked {k}": halo.ask(rank) for k, halo in enumerate(halos)}
+    assert isinstance(part, DeviceRowBlock)
+    hello = greet(part.group)
+    return lambda rank: hello

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from mgspmv.model import CsrBlock, default_threads
+from mgspmv.model import CsrBlock, default_threads, index_dtype
 from mgspmv.partition import DENSE
 
 _PIECE = 1 << 20
@@ -115,7 +115,7 @@ def _choose(mask: np.ndarray) -> np.ndarray | None:
 
 
 def _find_set(mask: np.ndarray) -> np.ndarray:
-    return np.flatnonzero(mask).astype(np.int32 if len(mask) < 2**31 else np.int64)
+    return np.flatnonzero(mask).astype(index_dtype(len(mask)))
 
 
 def _run_pieces(

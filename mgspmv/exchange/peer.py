@@ -7,14 +7,14 @@ a worker has the elements of some rows, and requests those that its block reads.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mgspmv.exchange.halo import Halo, pack
-from mgspmv.model import StepSums
+from mgspmv.model import StepSums, index_dtype
 
 if TYPE_CHECKING:  # the module imports Dask
     from mgspmv.exchange.peer_comm import PeerComm
@@ -213,11 +213,6 @@ class PeerTransport(HaloColumns):
         return totals
 
 
-def hold_all(rank: int, bounds: tuple[int, ...]) -> Halo:
-    """Return a halo of all columns, with rows cut at these bounds."""
-    return Halo(rank, bounds, (None,) * (len(bounds) - 1))
-
-
 def cut_again(halo: Halo, bounds: tuple[int, ...]) -> Halo:
     """Return a halo of the same columns, with elements cut at other bounds.
 
@@ -227,24 +222,8 @@ def cut_again(halo: Halo, bounds: tuple[int, ...]) -> Halo:
     """
     if bounds == halo.bounds:
         return halo
-    needed = tuple(_find_held(halo, start, stop) for start, stop in pairwise(bounds))
-    return Halo(halo.rank, bounds, needed)
-
-
-def _find_held(halo: Halo, start: int, stop: int) -> np.ndarray | None:
-    """Find the held columns from start to stop, counted from start; None for all."""
-    pieces = list(_generate_held(halo, start, stop))
-    if sum(map(len, pieces)) == stop - start:
-        return None
-    return np.concatenate(pieces).astype(np.int32 if stop - start < 2**31 else np.int64)
-
-
-def _generate_held(halo: Halo, start: int, stop: int) -> Iterator[np.ndarray]:
-    """Yield the held columns from start to stop, counted from start, for each worker of the halo."""
-    for (first, last), rows in zip(pairwise(halo.bounds), halo.needed, strict=True):
-        low, high = max(start, first), max(start, first, min(stop, last))
-        if rows is None:
-            yield np.arange(low - start, high - start)
-        else:
-            begin, end = np.searchsorted(rows, [low - first, high - first])
-            yield rows[begin:end] + (np.int64(first) - start)
+    cut = zip(pairwise(halo.bounds), halo.needed, strict=True)
+    held = np.concatenate([np.arange(a, b) if rows is None else rows + np.int64(a) for (a, b), rows in cut])
+    own = ((a, b, held[slice(*np.searchsorted(held, [a, b]))]) for a, b in pairwise(bounds))
+    needed = (None if len(rows) == b - a else (rows - a).astype(index_dtype(b - a)) for a, b, rows in own)
+    return Halo(halo.rank, bounds, tuple(needed))

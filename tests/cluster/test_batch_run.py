@@ -11,7 +11,6 @@ from distributed import Client
 
 import mgspmv as mg
 from mgspmv.cluster import batch_run
-from mgspmv.cluster import batch_supersteps as driver
 from mgspmv.errors import CapacityError, ClosedError, ClusterError, OptionError, SchedulerNotFoundError, WorkerLostError
 from tests.support.clusters import start_cluster
 from tests.support.hearing import on_both, on_events, on_phases
@@ -157,7 +156,7 @@ def test_the_width_is_what_all_workers_have_room_for(named, in_process, monkeypa
     vectors = [["v01"]] * 9
     with named.distribute(in_process(2)) as D:
         assert mg.pagerank_batch(D, vectors).options["width"] == 16
-        workers = driver.AttemptWorkers
+        workers = batch_run.AttemptWorkers
         needed = []
 
         class Looking(workers):
@@ -167,7 +166,7 @@ def test_the_width_is_what_all_workers_have_room_for(named, in_process, monkeypa
                     needed.extend(room.needed for _, rooms in found for room in rooms)
                 return found
 
-        monkeypatch.setattr(driver, "AttemptWorkers", Looking)
+        monkeypatch.setattr(batch_run, "AttemptWorkers", Looking)
         mg.pagerank_batch(D, vectors)
         most = max(own[4] for own in needed)
         # Both workers are on this host and have half of what is free each, and of that a half is for a pass.
