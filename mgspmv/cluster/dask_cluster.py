@@ -6,9 +6,9 @@ import asyncio
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import wait
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from distributed import Future
@@ -46,7 +46,7 @@ RETURN_S = 5.0
 POLL_S = 0.2
 """Seconds between two checks whether lost workers have returned."""
 TICK_S = 0.5
-"""Seconds between two checks whether the run was cancelled, while tasks are waited for."""
+"""Seconds between two looks whether the run was cancelled, and how many tasks are done, while they are waited for."""
 FREE_S = 5.0
 """Seconds for a worker to free the objects it holds; one that does not answer frees them when the key is released."""
 CHECKED = ("mgspmv", "dask", "distributed", "numpy", "numba", "zarr")
@@ -265,7 +265,7 @@ class Cluster(SchedulerClient):
         futures: Sequence[Future],
         members: Sequence[Member],
         phase: str,
-        on_done: Callable[[int], None] | None = None,
+        on_done: Callable[[int], None] = ignore,
         ranks: Sequence[int] | None = None,
     ) -> list[Any]:
         """Wait for the results of tasks: one on each member, or on the members of `ranks`.
@@ -273,7 +273,7 @@ class Cluster(SchedulerClient):
         Parameters
         ----------
         members : workers to watch
-        on_done : called with the number of tasks that are done
+        on_done : called with the number of tasks that are done, as it grows
         ranks : ranks of the members that have the tasks
 
         Raises
@@ -285,18 +285,16 @@ class Cluster(SchedulerClient):
         """
         self.check_client()
         tasks = list(zip(range(len(members)) if ranks is None else ranks, futures, strict=True))
-        told = SimpleQueue[int | None]()
-        work = self._watch(self._gather(tasks, members, phase, told.put), members, phase)
-        check, hear = find_check(), on_done or ignore
+        work = self._watch(self._gather(tasks, members, phase), members, phase)
+        check, n_done = find_check(), 0
         settling = asyncio.run_coroutine_threadsafe(work, self.client.loop.asyncio_loop)
-        settling.add_done_callback(lambda _: told.put(None))
         try:
-            n_done: int | None = 0
-            while n_done is not None:
+            while not settling.done():
                 check()
-                with suppress(Empty):
-                    if n_done := told.get(timeout=TICK_S):
-                        hear(n_done)
+                wait([settling], TICK_S)
+                n_before, n_done = n_done, sum(future.status == "finished" for future in futures)
+                if n_done > n_before:
+                    on_done(n_done)
             return settling.result()
         except CommClosedError as error:
             raise self._lost(error) from error
@@ -304,19 +302,12 @@ class Cluster(SchedulerClient):
             settling.cancel()  # no effect if it is done
             del settling  # it holds the error, whose traceback holds this frame
 
-    async def _gather(
-        self,
-        tasks: Sequence[tuple[int, Future]],
-        members: Sequence[Member],
-        phase: str,
-        on_done: Callable[[int], None],
-    ) -> list[Any]:
+    async def _gather(self, tasks: Sequence[tuple[int, Future]], members: Sequence[Member], phase: str) -> list[Any]:
         futures = [future for _, future in tasks]
         done = _watch_done(futures)
-        for n_done in range(1, len(tasks) + 1):
+        for _ in tasks:
             if (await done.get()).status != "finished":
                 raise await self._find_cause(tasks, members, phase)
-            on_done(n_done)
         results: list[Any] = await self.client.gather(futures, errors="skip")
         if len(results) < len(tasks):  # the worker that had or reported them was just lost
             raise await self._find_cause(tasks, members, phase)

@@ -95,9 +95,9 @@ class HeldObjects:
         self._made, self.running = self.running, []
         return results
 
-    def do(self, phase: str, method: str, *args: Any, on_done: Callable[[int], None] = ignore) -> list[Any]:
+    def do(self, phase: str, method: str, *args: Any) -> list[Any]:
         """Call a method of each object with the same arguments; return the results by rank."""
-        return self.do_each(phase, method, [args] * len(self.members), on_done)
+        return self.do_each(phase, method, [args] * len(self.members))
 
     def do_each(
         self,
@@ -243,10 +243,14 @@ class TaskRounds(_ClusterExecution):
 
     def measure(self) -> float:
         self._z = np.concatenate(self._workers.do("residual", "rescale"))
-        workers, task = self._workers, name_task("measure_given", "residual")
-        with workers.cluster.scatter_each([self._z], workers.members, "residual", task) as [z]:
+        return float(sum(self._send_z("residual", "measure_given", self._loop.mass)))
+
+    def _send_z(self, phase: str, method: str, mass: float) -> list[Any]:
+        """Send z to all workers, call a method of each with it, and return the results by rank."""
+        workers = self._workers
+        with workers.cluster.scatter_each([self._z], workers.members, phase, name_task(method, phase)) as [z]:
             self._z = np.empty(0)  # frees the client's copy while the workers compute
-            return float(sum(self._workers.do("residual", "measure_given", z, self._loop.mass)))
+            return workers.do(phase, method, z, mass)
 
     # --- the steps of the loop; see `mgspmv.solvers.steps.Steps`
 
@@ -255,23 +259,15 @@ class TaskRounds(_ClusterExecution):
 
     def advance(self, mass: float, n: int) -> Sequence[Made]:
         self._iteration += 1
-        self._phase, workers = f"iteration {self._iteration}", self._workers
-        began = done = time.perf_counter()
-
-        def note_done(n_done: int) -> None:
-            nonlocal done
-            done = time.perf_counter()
-
-        task = name_task("step", self._phase)
-        with workers.cluster.scatter_each([self._z], workers.members, self._phase, task) as [z]:
-            ready = time.perf_counter()
-            reports = workers.do(self._phase, "step", z, mass, on_done=note_done)
-        moved_s, computed_s = ready - began + time.perf_counter() - done, done - ready
+        self._phase = phase = f"iteration {self._iteration}"
+        began = time.perf_counter()
+        reports: list[RoundReport] = self._send_z(phase, "step", mass)
         sums, n_workers = self._join(reports), len(reports)
         product_s, held = zip(*((report.product_s, report.held_bytes) for report in reports), strict=True)
-        waited_s = tuple(max(0.0, computed_s - s) for s in product_s)
-        moved = (moved_s,) * n_workers, waited_s, (self._z.nbytes,) * n_workers
-        return [(sums, Times(product_s, *moved, held))]
+        slowest_s = max(product_s)
+        moved_s = max(0.0, time.perf_counter() - began - slowest_s)
+        waited_s = tuple(slowest_s - own_s for own_s in product_s)
+        return [(sums, Times(product_s, (moved_s,) * n_workers, waited_s, (self._z.nbytes,) * n_workers, held))]
 
     def ranks(self) -> np.ndarray:
         return np.concatenate(self._workers.do(f"iteration {self._iteration}", "copy_ranks"))

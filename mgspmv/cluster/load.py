@@ -21,7 +21,7 @@ from mgspmv.cluster.spans import enter_span
 from mgspmv.errors import ClusterError, OptionError, StoreError, StoreNotFoundError
 from mgspmv.exchange.peer_comm import Member
 from mgspmv.kernels.select import find_step_layout
-from mgspmv.model import Precision, Progress
+from mgspmv.model import Precision, Progress, ignore
 from mgspmv.partition import Memory, limit, plan_rows, predict_seconds, warn_of_streaming
 from mgspmv.plan import Plan
 from mgspmv.store.read import StoredMatrix
@@ -357,7 +357,7 @@ def _read(
     report("load", 0, len(jobs))
     try:
         # A team reads its rows when it builds the layout, and so its progress is that of the second tasks.
-        notify = None if team else lambda done: report("load", done, len(jobs))
+        notify = ignore if team else lambda done: report("load", done, len(jobs))
         sizes = cluster.settle(futures, members, "load", notify, ranks=ranks)
         if team is not None:
             with enter_span("distribute", "load"):

@@ -169,7 +169,7 @@ def run_power(
             outcome = run(Supersteps(workers, task.options.max_iter), emit)
     outcome.seconds["queue"] = began - queued
     outcome.seconds["start"] += entered - began
-    outcome.memory["planned_bytes"] = [sum(of_worker) for of_worker in zip(*map(list_planned, matrices), strict=True)]
+    outcome.memory["planned_bytes"] = [sum(own) for own in zip(*map(list_planned, matrices), strict=True)]
     return replace(outcome, values=restore(outcome.values, matrix.order))
 
 

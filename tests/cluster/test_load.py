@@ -18,8 +18,8 @@ NO_GPU = DeviceInfo("CUDA found no device (cudaErrorNoDevice)")
 NO_NCCL = "CuPy finds no NCCL; install it"
 
 
-def gpu(number, memory=1000, bandwidth=4e12, nccl_problem=None):
-    return DeviceInfo(None, "NVIDIA H200", f"GPU-{number}", memory, bandwidth, nccl_problem)
+def gpu(number, memory=1000, nccl_problem=None):
+    return DeviceInfo(None, "NVIDIA H200", f"GPU-{number}", memory, nccl_problem)
 
 
 def make_workers(*devices):

@@ -15,7 +15,7 @@ from mgspmv.errors import WorkerLostError
 from mgspmv.exchange.peer_comm import Member
 from tests.support.waiting import HANG_S
 
-GPU = DeviceInfo(None, "NVIDIA H200", "a", 100, 1e12, None)
+GPU = DeviceInfo(None, "NVIDIA H200", "a", 100, None)
 
 
 @pytest.fixture
