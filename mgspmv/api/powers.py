@@ -202,7 +202,7 @@ class ProductPlacement:
         return iterate_power(products, step, x, self.run.task, emit)
 
     def _iterate_on_cluster(self, update: AnyUpdate, x: np.ndarray) -> Outcome:
-        from mgspmv.cluster.power_supersteps import run_power
+        from mgspmv.cluster.power_run import run_power
         from mgspmv.monitor.events import publish_run
 
         run, executor = self.run, self.run.chosen_executor

@@ -273,7 +273,7 @@ class Cluster(SchedulerClient):
         Parameters
         ----------
         members : workers to watch
-        on_done : called with the number of tasks that are done, as it grows
+        on_done : called with each number of tasks that are done, from 1
         ranks : ranks of the members that have the tasks
 
         Raises
@@ -292,8 +292,8 @@ class Cluster(SchedulerClient):
             while not settling.done():
                 check()
                 wait([settling], TICK_S)
-                n_before, n_done = n_done, sum(future.status == "finished" for future in futures)
-                if n_done > n_before:
+                while n_done < sum(future.status == "finished" for future in futures):
+                    n_done += 1
                     on_done(n_done)
             return settling.result()
         except CommClosedError as error:
@@ -402,11 +402,10 @@ class Cluster(SchedulerClient):
         messages = [{"op": FREE_OP, "keys": [key]} for key in keys]
         self._sync(self._ask_each_worker(members, messages, min(FREE_S, self.timeout)))
 
-    def abort(self, keys: Sequence[str], members: Iterable[Member], reason: str) -> list[Member]:
-        """Abort a run, wait for its tasks, and return the members whose tasks may still be running."""
+    def abort(self, keys: Sequence[str], members: Iterable[Member], reason: str) -> None:
+        """Abort a run, and wait for its tasks on members that answer."""
         messages = [{"op": ABORT_OP, "key": key, "reason": reason, "wait_s": self.timeout / 2} for key in keys]
-        answers = self._sync(self._ask_each_worker(members, messages, self.timeout))
-        return [member for member, answer in answers.items() if answer is not True]
+        self._sync(self._ask_each_worker(members, messages, self.timeout))
 
     def lease(self, on_wait: Callable[[], None]) -> AbstractContextManager[None]:
         """Hold the exclusive lease to load or iterate on this cluster; `on_wait` is called while another run has it."""

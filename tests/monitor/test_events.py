@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mgspmv as mg
-from mgspmv.cluster.publish import TOPIC
+from mgspmv.cluster.worker_metrics import TOPIC
 from mgspmv.monitor import events
 from mgspmv.monitor.events import publish_run
 from mgspmv.monitor.plugin import RunsPlugin
