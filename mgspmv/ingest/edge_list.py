@@ -38,8 +38,8 @@ from mgspmv.ingest.files import Path, Pipe, describe_files, list_paths, name_fil
 from mgspmv.ingest.headers import are_names
 from mgspmv.ingest.parts import cut_texts, make_absolute, place_error
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
-from mgspmv.ingest.source import Combined, FileSource, Layout, StatedShape
-from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Segment, TextStream, describe_cut, open_texts
+from mgspmv.ingest.source import Combined, FileSource, Layout, Stated
+from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Segment, TextLine, TextStream, open_texts
 from mgspmv.ingest.tokens import Undecided
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
 from mgspmv.ingest.vertices import (
@@ -64,7 +64,7 @@ class _EdgeListFacts:
     """Provenance of the files."""
     claims: list[dict[str, int]] = field(default_factory=list)
     """Numbers that the comments of each file state."""
-    stated: StatedShape | None = None
+    stated: Stated | None = None
     """First comment that states the number of vertices."""
     counts: Counter[str] = field(default_factory=Counter)
     """Counts of header lines, comments and edges."""
@@ -79,7 +79,8 @@ class _EdgeListFacts:
         """Record the beginning of a file."""
         self.claims.append(head.preamble.claims)
         if self.stated is None and "nodes" in head.preamble.claims:
-            self.stated = StatedShape(name, *head.preamble.nodes_line)
+            number, text = head.preamble.nodes_line
+            self.stated = TextLine(name, number, text.encode()).make_error
         self.counts.update(n_header=head.n_header, n_comments=head.preamble.n_lines)
 
 
@@ -235,7 +236,7 @@ class EdgeListSource(FileSource):
             assert known is not None
             yield text, known
             if not text.segment.begin:
-                notes.files.append(text.provenance() if text.segment.is_whole else describe_cut(text.name))
+                notes.files.append(text.provenance())
 
     def _find_first(self, begun: Iterator[tuple[TextStream, Head]]) -> tuple[TextStream, Head]:
         """Return the first text that has an edge, or the last one."""

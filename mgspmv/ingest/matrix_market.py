@@ -18,8 +18,8 @@ import numpy as np
 from mgspmv.errors import SourceError
 from mgspmv.ingest.columns import TableFormat, TextColumn, nth_line, read_chunks
 from mgspmv.ingest.parts import cut_texts, make_absolute, place_error
-from mgspmv.ingest.source import Combined, FileSource, Layout, StatedShape, symmetrize
-from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Segment, TextLine, TextStream, describe_cut
+from mgspmv.ingest.source import Combined, FileSource, Layout, Stated, symmetrize
+from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Segment, TextLine, TextStream
 from mgspmv.ingest.tokens import is_integer
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
 from mgspmv.model import CooBatch, default_threads, index_dtype
@@ -72,11 +72,11 @@ class Header:
             )
 
     @property
-    def stated(self) -> StatedShape | None:
+    def stated(self) -> Stated | None:
         """Place where the shape is stated; None for an array, which lists each row and column."""
         if self.layout == "array" and self.n_entries:
             return None
-        return StatedShape(self.size_line.source, self.size_line.number, self.size_line.text)
+        return self.size_line.make_error
 
 
 class MatrixMarketSource(FileSource):
@@ -125,7 +125,7 @@ class MatrixMarketSource(FileSource):
                     header.check_entries(n_read + len(columns[0]))
                     yield _make_batch(header, form, chunk, columns, n_read)
                     n_read += len(columns[0])
-                self._told = header, n_read, describe_cut(self.name) if self._header else text.provenance()
+                self._told = header, n_read, text.provenance()
         except SourceError as error:
             raise place_error(error, [self._segment]) from error.__cause__
         self._layout = Layout(header.shape)

@@ -9,6 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from numbers import Integral, Real
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, OptionError, SourceError, SourceNotFoundError
-from mgspmv.ingest.source import Layout, Source, StatedShape
+from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.values import INT64_MAX, choose_value_dtype
 from mgspmv.ingest.vector_files import NPY_DAMAGE
 from mgspmv.ingest.vertex_vectors import is_class
@@ -111,7 +112,7 @@ class NpzSource(ScipySource):
         with self.path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         layout.provenance.update(format="npz", size=self.path.stat().st_size, sha256=digest)
-        return replace(layout, stated=StatedShape(self.name))
+        return replace(layout, stated=partial(SourceError, source=self.name))
 
 
 class GraphSource(Source):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,20 +18,8 @@ if TYPE_CHECKING:
     from mgspmv.lookup import VertexLookup
 
 
-@dataclass(frozen=True)
-class StatedShape:
-    """Position in a source that states its shape, which may be larger than the listed rows and columns."""
-
-    source: str
-    """Name of the file or group."""
-    line_number: int | None = None
-    """1-based line number; None for sources without lines."""
-    text: str | None = None
-    """Text of the line."""
-
-    def make_error(self, message: str) -> SourceError:
-        """Return an error about the stated shape."""
-        return SourceError(message, source=self.source, line_number=self.line_number, text=self.text)
+Stated = Callable[[str], SourceError]
+"""Makes an error, from a message, about the place where a source states its shape, which may be larger than listed."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +38,8 @@ class Layout:
     """Names by code if batches hold codes that must still be numbered, `shape` being (0, 0); else None."""
     provenance: dict[str, Any] = field(default_factory=dict)
     """JSON values about the source: name, size in bytes, sha256, format, its header's claims."""
-    stated: StatedShape | None = None
-    """Position at which the source states `shape`; None if all rows and columns are listed or the user passed n."""
+    stated: Stated | None = None
+    """Error about the place where the source states `shape`; None if all rows are listed or the user passed n."""
 
     @property
     def nbytes(self) -> int:
@@ -166,7 +154,7 @@ class Combined:
     claim: int | None
     """Number of vertices that the source states, if all ids are in 0..claim-1; else None."""
     provenance: dict[str, Any]
-    stated: StatedShape | None = None
+    stated: Stated | None = None
     """Position of the stated shape, as in `Layout`."""
 
 

@@ -24,7 +24,7 @@ from mgspmv.ingest.entries import SortedRows, SortedSource, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.renumber import reorder_rows
 from mgspmv.ingest.scratch import MemoryBudget
-from mgspmv.ingest.source import Layout, Source, StatedShape
+from mgspmv.ingest.source import Layout, Source, Stated
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.zarr_groups import GroupSource
 from mgspmv.model import IngestOptions, MatrixInfo, Progress, default_threads, free_memory, index_dtype
@@ -245,14 +245,14 @@ def find_size(matrix: SortedRows, *, has_transpose: bool) -> StoreSize:
     return StoreSize(matrix.shape, matrix.most_entries, matrix.dtype, matrix.kind != "matrix", has_transpose)
 
 
-def check_stated(stated: StatedShape | None, size: StoreSize, *, allow_hypersparse: bool) -> None:
+def check_stated(stated: Stated | None, size: StoreSize, *, allow_hypersparse: bool) -> None:
     """Check that a source does not state far more rows and columns than it has entries.
 
     A file of a few bytes can state any shape, and row pointers and degrees are written for all of it.
 
     Parameters
     ----------
-    stated : position at which it states the shape; None if it does not
+    stated : makes an error about the place where it states the shape; None if it does not
     allow_hypersparse : whether the user allows such a shape
 
     Raises
@@ -263,7 +263,7 @@ def check_stated(stated: StatedShape | None, size: StoreSize, *, allow_hyperspar
         return
     n_rows, n_cols = size.shape
     entries = "1 entry" if size.n_entries == 1 else f"{size.n_entries:,} entries"
-    raise stated.make_error(
+    raise stated(
         f"the shape {n_rows:,} x {n_cols:,} is stated for {entries}, and would take {format_bytes(size.nbytes)} "
         f"({size.nbytes:,} bytes) before compression; correct it, or pass allow_hypersparse=True if it is intended"
     )

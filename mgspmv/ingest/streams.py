@@ -116,8 +116,10 @@ class TextStream:
     def __init__(self, path: str | os.PathLike[str] | Segment, chunk_bytes: int = CHUNK_BYTES) -> None:
         segment = path if isinstance(path, Segment) else Segment(os.fspath(path))
         self.segment, self.name = segment, segment.name
-        file = open_whole(self.name) if segment.is_whole else open_anywhere(self.name)
-        end = find_size(file) if segment.end is None else segment.end
+        is_streamed = segment.is_whole and "://" in self.name
+        file = open_streamed(self.name) if is_streamed else open_anywhere(self.name)
+        self._file_bytes = find_size(file)
+        end = self._file_bytes if segment.end is None else segment.end
         self._size = None if end is None else end - segment.begin
         if segment.begin:
             file.seek(segment.begin)
@@ -201,14 +203,19 @@ class TextStream:
                 return
 
     def provenance(self) -> dict[str, Any]:
-        """Read the stored file to its end, without its lines, and return its name, size, SHA-256 and compression."""
+        """Read the stored file to its end, without its lines, and return its name, size, SHA-256 and compression.
+
+        A file of which several processes read a part each has no hash.
+        """
+        if not self.segment.is_whole:
+            return {"name": self.name, "bytes": self._file_bytes, "compression": None}
         self._blocks.close()
         while self._buffered.read(CHUNK_BYTES):
             pass
         return {
             "name": self.name,
             "bytes": self._raw.n_bytes,
-            "sha256": self._raw.digest(),
+            "sha256": self._raw.sha256.hexdigest(),
             "compression": self.compression,
         }
 
@@ -233,7 +240,7 @@ class _CountedFile(io.RawIOBase):
 
     def __init__(self, file: IO[bytes], name: str, most: int | None = None) -> None:
         self._file, self._name, self._most = file, name, most
-        self.n_bytes, self._sha256 = 0, hashlib.sha256()
+        self.n_bytes, self.sha256 = 0, hashlib.sha256()
 
     def readable(self) -> bool:
         return True
@@ -243,12 +250,8 @@ class _CountedFile(io.RawIOBase):
             own = buffer if self._most is None else memoryview(buffer)[: self._most - self.n_bytes]
             n = self._file.readinto(own)  # type: ignore[attr-defined]  # all files read here have it
         self.n_bytes += n
-        self._sha256.update(memoryview(buffer)[:n])
+        self.sha256.update(memoryview(buffer)[:n])
         return int(n)
-
-    def digest(self) -> str:
-        """Return the SHA-256 of the bytes that were read."""
-        return self._sha256.hexdigest()
 
     def close(self) -> None:
         self._file.close()
@@ -276,17 +279,6 @@ def read_head(name: str) -> tuple[bytes, bool]:
         return next(decompress(io.BytesIO(stored), compression, HEAD_BYTES), b""), True
     except (OSError, EOFError, LZMAError):
         return b"", True
-
-
-def open_whole(name: str) -> IO[bytes]:
-    """Open a file at a path or URL for reading from beginning to end; for errors see `TextStream`."""
-    return open_streamed(name) if "://" in name else open_anywhere(name)
-
-
-def describe_cut(name: str) -> dict[str, Any]:
-    """Return the provenance of a file of which several processes read a part each, hence without a hash."""
-    with open_anywhere(name) as file:
-        return {"name": name, "bytes": find_size(file), "compression": None}
 
 
 def find_compression(head: bytes) -> str | None:

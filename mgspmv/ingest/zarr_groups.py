@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from mgspmv.ingest.group_formats import (
     find_format,
     translating_damage,
 )
-from mgspmv.ingest.source import Layout, Source, StatedShape
+from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.values import choose_value_dtype
 from mgspmv.model import CooBatch, index_dtype
 from mgspmv.store.locations import StoreLike, check_links, describe_store, locate_store
@@ -89,7 +90,7 @@ class GroupSource(Source):
         zarr_format = matrix.found.group.metadata.zarr_format
         header = {"shape": list(matrix.shape), "entries": len(matrix.indices), "zarr_format": zarr_format}
         provenance = {"name": self.name, "format": matrix.format, "header": header}
-        return Layout(matrix.shape, provenance=provenance, stated=StatedShape(self.name))
+        return Layout(matrix.shape, provenance=provenance, stated=partial(SourceError, source=self.name))
 
     @property
     def n_entries(self) -> int:
