@@ -27,7 +27,6 @@ from mgspmv.ingest.columns import (
     split_line,
 )
 from mgspmv.ingest.edge_list_head import (
-    Form,
     Head,
     StatedForm,
     check_alike,
@@ -39,7 +38,7 @@ from mgspmv.ingest.headers import are_names
 from mgspmv.ingest.parts import cut_texts, make_absolute, place_error
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Combined, FileSource, Layout, Stated
-from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Segment, TextLine, TextStream, open_texts
+from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Segment, TextStream, open_texts
 from mgspmv.ingest.tokens import Undecided
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
 from mgspmv.ingest.vertices import (
@@ -75,12 +74,11 @@ class _EdgeListFacts:
     unused_first: str | None = None
     """First name of the list of vertices if no edge has it, as in `OccurringNames`."""
 
-    def begin(self, name: str, head: Head) -> None:
+    def begin(self, head: Head) -> None:
         """Record the beginning of a file."""
         self.claims.append(head.preamble.claims)
-        if self.stated is None and "nodes" in head.preamble.claims:
-            number, text = head.preamble.nodes_line
-            self.stated = TextLine(name, number, text.encode()).make_error
+        if self.stated is None and head.preamble.nodes_line is not None:
+            self.stated = head.preamble.nodes_line.make_error
         self.counts.update(n_header=head.n_header, n_comments=head.preamble.n_lines)
 
 
@@ -135,7 +133,7 @@ class EdgeListSource(FileSource):
         check_vertex_options(n_vertices, vertices, self._reading.ids)
         self._files = list_paths(path)
         self._segments = tuple(map(Segment, self._files))
-        self._form: Form | None = None
+        self._form: Head | None = None
         """Form of all lines, for a part; None for a whole source."""
         super().__init__(name_files(self._files))
         self._n_vertices, self._batch_bytes = n_vertices, batch_bytes
@@ -152,7 +150,7 @@ class EdgeListSource(FileSource):
                 begun = self._begin(texts, notes)
                 text, head = self._find_first(begun)
                 form = self._form or self._find_form(head)
-                self.is_undirected = form.head.preamble.is_undirected
+                self.is_undirected = form.preamble.is_undirected
                 known = self._n_vertices, self._vertices, self._reading, self._id_room, self.name
                 self._made, notes.listed = choose_vertices(form.id_column, *known)
                 chunks = self._read(chain([text], (text for text, _ in begun)))
@@ -176,7 +174,7 @@ class EdgeListSource(FileSource):
             whole = copy(self)
             whole._files = tuple(files)
             whole._form = whole._find_form(whole._find_first(whole._begin(texts, _EdgeListFacts()))[1])
-        whole.is_undirected = whole._form.head.preamble.is_undirected
+        whole.is_undirected = whole._form.preamble.is_undirected
         whole._vertices = None if self._vertices is None else make_absolute(os.fspath(self._vertices))
         parts = []
         for segments in cut_texts(files, n_parts):
@@ -188,14 +186,14 @@ class EdgeListSource(FileSource):
         """Return the layout; see `FileSource`."""
         return Layout((claim, claim)) if claim is not None else self._made.finish()
 
-    def join(self, told: Sequence[tuple[Form, _EdgeListFacts]]) -> Combined:
+    def join(self, told: Sequence[tuple[Head, _EdgeListFacts]]) -> Combined:
         """Combine the facts of all parts; see `FileSource`."""
         form, parts = told[0][0], [own for _, own in told]
         first, *others = [claims for part in parts for claims in part.claims] or [{}]
         claims = {what: n for what, n in first.items() if all(found.get(what) == n for found in others)}
         nodes, ids = claims.get("nodes"), [part.ids for part in parts if part.ids is not None]
         are_fit = nodes is not None and ids and all(low >= 0 and high < nodes for low, high in ids)
-        names = form.head.names
+        names = form.names
         provenance = {
             "format": "edge-list",
             **describe_files(self.name, [file for part in parts for file in part.files]),
@@ -203,10 +201,10 @@ class EdgeListSource(FileSource):
             "taken": {
                 **form.columns.describe(names or [None] * len(form.table.columns)),
                 "header": names is not None,
-                "header_by": form.head.header_by,
+                "header_by": form.header_by,
                 **{name: sum(part.counts[name] for part in parts) for name in ("n_header", "n_comments", "n_rows")},
                 "delimiter": form.table.delimiter,
-                "notes": _list_notes(form.head, parts),
+                "notes": _list_notes(form, parts),
             },
             **parts[0].listed,
         }
@@ -219,7 +217,7 @@ class EdgeListSource(FileSource):
 
         Without edges it is that of the first text that names columns.
         """
-        known = None if self._form is None else self._form.head
+        known = self._form
         for text in texts:
             if not text.segment.begin:
                 if known is not None and known.first is not None and text.name == known.first.source:
@@ -230,7 +228,7 @@ class EdgeListSource(FileSource):
                     others = [name for name in self._files if name != text.name and not isinstance(name, Pipe)]
                     head = read_head(text, self._reading, self._is_vertex, others=others, is_first=is_first)
                     check_alike(text.name, head, known or head)
-                notes.begin(text.name, head)
+                notes.begin(head)
                 if known is None or (known.first is None and (head.first is not None or known.names is None)):
                     known = head
             assert known is not None
@@ -252,23 +250,23 @@ class EdgeListSource(FileSource):
                 self.fraction = None if text.fraction is None else (k + text.fraction) / len(self._segments)
                 yield chunk
 
-    def _find_form(self, head: Head) -> Form:
+    def _find_form(self, head: Head) -> Head:
+        """Add the format of all lines to the beginning of the first file."""
         reading, chosen, n_columns = self._reading, head.columns, head.n_columns
-        if chosen is None:
-            has_weights = reading.weights is True
-            chosen, n_columns = ColumnChoice(0, 1, 2 if has_weights else None), 2 + has_weights
+        if head.first is None and reading.weights is True:
+            chosen, n_columns = ColumnChoice(0, 1, 2), 3
         columns = [TextColumn("more", None)] * n_columns
         columns[chosen.source], columns[chosen.target] = self._id_columns(self._has_names(head))
         if chosen.weight is not None:
             columns[chosen.weight] = TextColumn("weight", "float64", finite=True, hint=_WEIGHTS_HINT)
         check = check_edge_comment if reading.comment is None else None
         table = TableFormat(tuple(columns), head.delimiter, reading.comments, check)
-        return Form(table, replace(head, columns=chosen))
+        return replace(head, columns=chosen, table=table)
 
     def _has_names(self, head: Head) -> bool:
         """Return whether ids are names, by the first edge or, without edges, by the list of vertices."""
         ids = self._reading.ids
-        if head.first is None or head.columns is None:
+        if head.first is None:
             if self._n_vertices is None and self._vertices is None and not self.may_be_empty:
                 where = "this file has" if len(self._files) == 1 else "these files have"
                 raise SourceError(
@@ -329,7 +327,7 @@ def check_vertex_options(n_vertices: Any, vertices: Any, ids: str) -> None:
 
 
 def _read_batches(
-    chunks: Iterable[Chunk], form: Form, vertices: Vertices, notes: _EdgeListFacts, threads: int
+    chunks: Iterable[Chunk], form: Head, vertices: Vertices, notes: _EdgeListFacts, threads: int
 ) -> Iterator[CooBatch]:
     for chunk, columns, n_comments in read_chunks(chunks, form.table, threads, partial(_check_chunk, form)):
         sources, targets, *weights = columns
@@ -343,15 +341,16 @@ def _read_batches(
         yield CooBatch(rows, cols, weights[0] if weights else None)
 
 
-def _check_chunk(form: Form, chunk: Chunk, columns: list[Any]) -> tuple[Chunk, list[Any], int]:
+def _check_chunk(form: Head, chunk: Chunk, columns: list[Any]) -> tuple[Chunk, list[Any], int]:
     """Check a chunk; return it with its sources, targets and weights, if any, and its number of comments."""
-    sources, targets, *_ = arranged = form.arrange(columns)
-    if form.head.names is not None and form.id_column.dtype == "string":
-        _check_repeated(chunk, form, form.head.names, sources, targets)
+    found = {column.name: own for column, own in zip(form.table.read, columns, strict=True)}
+    sources, targets, *_ = arranged = [found[name] for name in ("source", "target", "weight") if name in found]
+    if form.names is not None and form.id_column.dtype == "string":
+        _check_repeated(chunk, form, form.names, sources, targets)
     return chunk, arranged, count_comments(chunk, form.table, len(sources))
 
 
-def _check_repeated(chunk: Chunk, form: Form, names: list[str], sources: Any, targets: Any) -> None:
+def _check_repeated(chunk: Chunk, form: Head, names: list[str], sources: Any, targets: Any) -> None:
     """Raise SourceError if a line repeats the header."""
     source, target = (pa.scalar(names[place], pa.string()) for place in form.columns.ids)
     is_header = pa.compute.and_(pa.compute.equal(sources, source), pa.compute.equal(targets, target))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Literal
+from typing import Literal
 
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.column_names import ColumnChoice, Weights, choose_columns, resolve_columns
@@ -130,39 +130,20 @@ class Head:
     header_by: str | None = None
     """Reason for taking `names` as names: `a comment`, `as given` or `by its names`; None without a header."""
     delimiter: str = " "
-    columns: ColumnChoice | None = None
-    n_columns: int = 0
+    columns: ColumnChoice = field(default=ColumnChoice(0, 1))
+    n_columns: int = 2
+    table: TableFormat = field(default=TableFormat((), " ", b""))
+    """Format of the lines of all files, in the first file that has an edge."""
+
+    @property
+    def id_column(self) -> TextColumn:
+        return self.table.columns[self.columns.source]
 
     def describe(self) -> str:
         """Describe the form of the file, for messages."""
         header = "no header" if self.names is None else f"a header, {', '.join(self.names)}"
         edges = "undirected" if self.preamble.is_undirected else "directed"
         return f"{header}, the delimiter {self.delimiter!r} and {edges} edges"
-
-
-@dataclass(frozen=True)
-class Form:
-    """Format of the edges of all files, as found in the first file."""
-
-    table: TableFormat
-    head: Head
-    """Beginning of the first file that has an edge."""
-
-    @property
-    def columns(self) -> ColumnChoice:
-        """Columns that are read."""
-        assert self.head.columns is not None
-        return self.head.columns
-
-    @property
-    def id_column(self) -> TextColumn:
-        return self.table.columns[self.columns.source]
-
-    def arrange(self, columns: list[Any]) -> list[Any]:
-        """Return sources, targets and weights, if any, from the columns in the order of the file."""
-        places = [self.columns.source, self.columns.target, self.columns.weight]
-        read = sorted(place for place in places if place is not None)
-        return [columns[read.index(place)] for place in places if place is not None]
 
 
 def read_head(
@@ -196,7 +177,7 @@ def read_head(
         return Head(preamble)
     delimiter = reading.delimiter or stated or choose_delimiter([line.text for line in sample])
     first, *below = [split_line(line, delimiter) for line in sample]
-    _check_preamble(text, preamble, delimiter, len(below[0] if below else first), reading)
+    _check_preamble(preamble, delimiter, len(below[0] if below else first), reading)
     try:
         if max(map(len, (first, *below[:1]))) < 2:
             choose_columns(None, 1)
@@ -231,7 +212,7 @@ def read_head(
             check_sizes(rows, is_whole=is_whole)
     except Undecided as error:
         raise sample[0].make_error(str(error)) from error
-    _check_preamble(text, preamble, delimiter, n_columns, reading)
+    _check_preamble(preamble, delimiter, n_columns, reading)
     by = "a comment" if not is_header else "as given" if reading.header else "by its names"
     header_by = None if names is None else by
     return Head(preamble, int(is_header), text.peek_line(), names, header_by, delimiter, columns, n_columns)
@@ -270,7 +251,7 @@ def _read_preamble(text: TextStream, reading: StatedForm, preamble: Preamble | N
                 'this is a Matrix Market file, not an edge list; ingest it alone, with format="matrix-market"'
             )
         if reading.comment is None:
-            preamble.take(line.text, line.number)
+            preamble.take(line)
         else:
             preamble.n_lines += 1
     if preamble.is_bipartite:
@@ -293,10 +274,10 @@ def _read_stated_delimiter(text: TextStream, preamble: Preamble) -> str | None:
     return stated
 
 
-def _check_preamble(text: TextStream, preamble: Preamble, delimiter: str, n_columns: int, reading: StatedForm) -> None:
+def _check_preamble(preamble: Preamble, delimiter: str, n_columns: int, reading: StatedForm) -> None:
     """Raise SourceError if a comment before the edges has the form of an edge."""
-    if reading.comment is None and (suspect := preamble.find_suspect(delimiter, n_columns)) is not None:
-        raise _comment_error(TextLine(text.name, suspect[0], suspect[1].encode()))
+    if reading.comment is None and (suspect := preamble.suspects.get((delimiter, n_columns))):
+        raise _comment_error(suspect)
 
 
 def check_edge_comment(line: TextLine, form: TableFormat) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from mgspmv.ingest.column_names import ColumnChoice, find_role, list_names, names_vertices
+from mgspmv.ingest.streams import TextLine
 from mgspmv.ingest.tokens import (
     BLANKS,
     DELIMITERS,
@@ -220,8 +221,8 @@ class Preamble:
 
     claims: dict[str, int] = field(default_factory=dict)
     """Stated numbers of `nodes` and `edges`; the last if there are several."""
-    nodes_line: tuple[int, str] = (0, "")
-    """Number and text of the line that states the number of nodes."""
+    nodes_line: TextLine | None = None
+    """Line that states the number of nodes."""
     names: list[str] | None = None
     """Names of columns, from a comment such as `# FromNodeId ToNodeId`."""
     is_undirected: bool = False
@@ -232,17 +233,13 @@ class Preamble:
     """Whether sources and targets are numbered separately: KONECT's `% bip`."""
     n_lines: int = 0
     _is_konect: bool = False
-    _suspects: dict[tuple[str, int], tuple[int, str]] = field(default_factory=dict)
+    suspects: dict[tuple[str, int], TextLine] = field(default_factory=dict)
+    """First comments that have the form of an edge, by delimiter and number of columns."""
 
-    def take(self, line: str, number: int = 0) -> None:
-        """Read the next comment.
-
-        Parameters
-        ----------
-        number : number of the line in its file, from 1
-        """
+    def take(self, comment: TextLine) -> None:
+        """Read the next comment."""
         self.n_lines += 1
-        line = line.strip()
+        line = comment.text
         if self.n_lines == 1 and (konect := _KONECT.fullmatch(line)) is not None:
             kind = konect.group(1).lower()
             self._is_konect, self.is_undirected, self.is_bipartite = True, kind == "sym", kind == "bip"
@@ -256,10 +253,9 @@ class Preamble:
         if ":" in line or "=" in line:
             claims = list(_CLAIM.finditer(line))
             for claim in claims:
-                what, number_of = claim.groups()
-                is_nodes = what.lower() in ("nodes", "vertices")
-                self.claims["nodes" if is_nodes else "edges"] = int(number_of)
-                self.nodes_line = (number, line) if is_nodes else self.nodes_line
+                is_nodes = claim[1].lower() in ("nodes", "vertices")
+                self.claims["nodes" if is_nodes else "edges"] = int(claim[2])
+                self.nodes_line = comment if is_nodes else self.nodes_line
             if claims:
                 return
         if (names := _find_names(line)) is not None:
@@ -267,11 +263,7 @@ class Preamble:
             return
         for delimiter in DELIMITERS:
             if (n_fields := _count_as_edge(line, delimiter)) > 1:
-                self._suspects.setdefault((delimiter, n_fields), (number, line))
-
-    def find_suspect(self, delimiter: str, n_columns: int) -> tuple[int, str] | None:
-        """Return the number and text of the first comment that has the form of an edge; None if there is none."""
-        return self._suspects.get((delimiter, n_columns))
+                self.suspects.setdefault((delimiter, n_fields), comment)
 
 
 def looks_like_edge(line: str, delimiter: str, n_columns: int) -> bool:

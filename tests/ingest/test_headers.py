@@ -16,6 +16,7 @@ from mgspmv.ingest.headers import (
     has_list_header,
     looks_like_edge,
 )
+from mgspmv.ingest.streams import TextLine
 from mgspmv.ingest.tokens import Undecided
 
 
@@ -196,7 +197,7 @@ def test_a_word_above_names_that_look_like_numbers_is_an_error():
 def preamble(*lines):
     made = Preamble()
     for number, line in enumerate(lines, 1):
-        made.take(line, number)
+        made.take(TextLine("a.txt", number, line.encode()))
     return made
 
 
@@ -241,7 +242,7 @@ def test_claims_and_names_in_comments_are_read():
 )
 def test_comments_that_look_like_edges_are_told(line, delimiter, n_columns, expected):
     assert looks_like_edge(line, delimiter, n_columns) is expected
-    assert (preamble(line).find_suspect(delimiter, n_columns) is not None) is expected
+    assert ((delimiter, n_columns) in preamble(line).suspects) is expected
 
 
 @pytest.mark.parametrize(("tokens", "expected"), [(["1", "2"], False), (["a", "2"], True), (["007", "8"], False)])
