@@ -186,7 +186,7 @@ def test_warnings_of_an_ingest(folder):
     said = "column 3 'weight' looks like times (2009-09-29 .. 2009-09-29)"
     stdout, _ = invoke("ingest", "w.parquet", "w.zarr")
     assert stdout.splitlines()[-1] == f"warning: {said}; pass --no-weights if it is not a weight"
-    assert invoke("info", "w.zarr")[0].splitlines()[-1].split(maxsplit=1) == ["warnings", said]
+    assert invoke("info", "w.zarr")[0].splitlines()[-1].split(maxsplit=1) == ["warning:", said]
     stdout, _ = invoke("ingest", "w.parquet", "x.zarr", "--no-weights")
     assert "not read: column 3 'weight'" in stdout
     assert "warning" not in stdout
