@@ -198,12 +198,12 @@ def check_target(
         raise OptionError(f"{path}: the name must end in {', '.join(suffixes)}; its suffix is {suffix or 'missing'}")
     if is_url(path) and suffix != ".zarr":
         raise OptionError(f"{path}: only .zarr is written to a URL; save {suffix} to a local file")
-    if not (os.path.lexists(path) if not is_url(path) else open_group(str(path))):
+    if not (open_group(str(path)) is not None if is_url(path) else os.path.lexists(path)):
         return
     if not overwrite:
         raise StoreExistsError(f"{path} exists already; choose another name or pass overwrite=True")
     group = open_group(str(path)) if suffix == ".zarr" else None
-    if not (Path(path).is_file() if suffix != ".zarr" else group and ZARR_KEY in group.attrs):
+    if not (Path(path).is_file() if suffix != ".zarr" else group is not None and ZARR_KEY in group.attrs):
         raise StoreExistsError(
             f"{path} exists and is not a {suffix} of results, so it is not overwritten; choose another name"
         )
