@@ -57,14 +57,14 @@ _LOOK_S = 0.05
 
 @dataclass(frozen=True)
 class Launched:
-    """Cluster of this machine."""
+    """Cluster of this machine; the fields after `began` are set when the workers have joined."""
 
     name: str
     pid: int
     began: float
     """Creation time of the process, in seconds since 1970."""
     backend: str = ""
-    """`cpu` or `cuda`; empty until the workers have joined, as all fields below."""
+    """`cpu` or `cuda`."""
     workers: int = 0
     scheduler: str | None = None
     """Address of the scheduler."""
@@ -256,7 +256,7 @@ def start(name: str, args: Sequence[str], timeout_s: float) -> Launched:
             # -P keeps modules of the current folder from shadowing those of the program.
             command = [sys.executable, "-P", "-c", _PROGRAM, *args, "--foreground"]
             none = subprocess.DEVNULL
-            child = subprocess.Popen(command, stdin=none, stdout=none, stderr=file, start_new_session=True)
+            child = psutil.Popen(command, stdin=none, stdout=none, stderr=file, start_new_session=True)
     deadline = time.monotonic() + timeout_s
     try:
         while child.poll() is None and time.monotonic() < deadline:
@@ -265,10 +265,10 @@ def start(name: str, args: Sequence[str], timeout_s: float) -> Launched:
                     return launched
             time.sleep(_LOOK_S)
     except BaseException:
-        _end(child.pid, GIVE_UP_S)
+        _end(child, GIVE_UP_S)
         raise
     if child.poll() is None:
-        _end(child.pid, GIVE_UP_S)
+        _end(child, GIVE_UP_S)
         raise _fail(name, f"its workers did not join within {timeout_s:g} s, and it was stopped; see {log}")
     said = log.read_text(errors="replace").strip().rpartition("\n")[2]
     is_error = child.returncode > 0 and said.startswith("error: ")
@@ -288,12 +288,12 @@ def stop(launched: Launched, patience_s: float) -> bool:
     -------
     Whether all ended in time.
     """
-    return launched.find_process() is None or _end(launched.pid, patience_s)
+    process = launched.find_process()
+    return process is None or _end(process, patience_s)
 
 
-def _end(pid: int, patience_s: float) -> bool:
+def _end(process: psutil.Process, patience_s: float) -> bool:
     try:
-        process = psutil.Process(pid)
         # Workers are listed first: once their parent has ended, they are no longer its children.
         processes = [process, *process.children(recursive=True)]
         process.terminate()

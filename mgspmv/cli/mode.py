@@ -65,9 +65,9 @@ def find_mode(args: Iterable[str]) -> Mode:
 
 def open_progress() -> ProgressLine:
     """Open a progress display for work outside the API, on stderr; hidden with `--quiet` or without a terminal."""
-    from mgspmv.monitor import progress
+    from mgspmv.monitor.progress import ProgressLine
 
-    return progress.ProgressLine(is_shown=False) if MODE.get().quiet else progress.open_progress()
+    return ProgressLine(is_shown=False if MODE.get().quiet else None)
 
 
 def print_note(line: str) -> None:

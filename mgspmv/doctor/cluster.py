@@ -21,7 +21,7 @@ from mgspmv.cluster.load import choose_placement
 from mgspmv.cluster.worker_run import ConnectedRun
 from mgspmv.doctor.findings import Finding, Findings, Skipped, ok, shorten, warn, wrong
 from mgspmv.doctor.machine import check_store, find_kernel_problem
-from mgspmv.errors import WorkerTimeoutError
+from mgspmv.errors import ClusterError, WorkerTimeoutError
 from mgspmv.exchange.nccl import greet, join_group
 from mgspmv.exchange.peer import AllToAll
 from mgspmv.exchange.peer_comm import Member, RunSpec
@@ -122,19 +122,17 @@ def _try_links(reached: _Reached, transport: Literal["peer", "nccl"]) -> Finding
         "workers. Between GPUs, disable ACS or the IOMMU, or set NCCL_P2P_DISABLE=1."
     )
     try:
-        found = _exchange(reached, transport)
+        _exchange(reached, transport)
     except Skipped:
         raise
     except Exception as error:  # of this package, of Dask for a lost worker, or of CuPy
         return wrong(f"by {transport}: {shorten(error)}", remedy, transport=transport, error=type(error).__name__)
-    problems = [problem for problem in found if problem is not None]
-    if problems:
-        return wrong(f"by {transport}: {problems[0]}", remedy, transport=transport, problems=problems)
-    return ok(f"by {transport}: {len(found)} workers", transport=transport, workers=len(found))
+    n = len(reached.workers)
+    return ok(f"by {transport}: {n} workers", transport=transport, workers=n)
 
 
-def _exchange(reached: _Reached, transport: Literal["peer", "nccl"]) -> list[str | None]:
-    """Let all workers exchange small vectors; return the problem of each by rank, None for none."""
+def _exchange(reached: _Reached, transport: Literal["peer", "nccl"]) -> None:
+    """Let all workers exchange small vectors; raise the error of one of them."""
     members, run = reached.members, f"mgspmv-links-{uuid.uuid4().hex}"
     spec = RunSpec(run, tuple(members), min(reached.cluster.patience, reached.limit_s / 2))
     keys = [f"{run}-{rank}" for rank in range(len(members))]
@@ -143,9 +141,9 @@ def _exchange(reached: _Reached, transport: Literal["peer", "nccl"]) -> list[str
     with (
         reached.cluster.lease(_check_answer),
         _do(reached, members, keys, beginning),
-        _do(reached, members, [f"{key}-run" for key in keys], exchanging) as found,
+        _do(reached, members, [f"{key}-run" for key in keys], exchanging),
     ):
-        return found
+        return
 
 
 def check_worker_stores(reached: _Reached, stores: Sequence[str]) -> Iterator[Finding]:
@@ -202,13 +200,13 @@ class LinkTrial(ConnectedRun):
         super().__init__(worker, rank, spec, lambda other: hello)
         self._members = spec.members
 
-    def exchange(self, transport: Literal["peer", "nccl"]) -> str | None:
-        """Exchange slices with all others; return a description of a wrong slice, or None.
+    def exchange(self, transport: Literal["peer", "nccl"]) -> None:
+        """Exchange slices with all others.
 
         Raises
         ------
         WorkerLostError, WorkerTimeoutError : a worker, which it names, did not answer
-        ClusterError : NCCL cannot connect the devices
+        ClusterError : NCCL cannot connect the devices, or a slice is wrong
         """
         n = len(self._members)
         wanted = np.arange(n * SLICE, dtype=np.float64).reshape(n, SLICE)
@@ -226,8 +224,8 @@ class LinkTrial(ConnectedRun):
                     group.gather(cupy.zeros(1, np.uint8), [1] * n)  # barrier: none closes while others receive
                 finally:
                     group.close()
-        wrong = np.flatnonzero((gathered.reshape(n, SLICE) != wanted).any(axis=1)).tolist()
-        return f"the slice of worker {self._members[wrong[0]]} was changed in transfer" if wrong else None
+        for rank in np.flatnonzero((gathered.reshape(n, SLICE) != wanted).any(axis=1)):
+            raise ClusterError(f"the slice of worker {self._members[rank]} was changed in transfer", phase="doctor")
 
 
 def begin_trial(key: str, spec: RunSpec, rank: int) -> None:

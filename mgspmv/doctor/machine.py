@@ -14,12 +14,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from mgspmv.control_groups import find_memory_limit, list_groups, read_text
 from mgspmv.display.numbers import format_bytes
@@ -61,47 +63,38 @@ def check_packages() -> Finding:
     """Compare the installed distributions with the requirements of mgspmv, Dask and the packages for GPUs."""
     from mgspmv.version import find_versions
 
-    found = find_versions()
-    problems = [problem for name in ROOTS for problem in _list_conflicts(name)]
-    for twins in TWINS:
-        both = [name for name in twins if _find_distribution(name) is not None]
-        problems += [f"{' and '.join(both)} are installed together"] if len(both) > 1 else []
+    versions, installed = find_versions(), _list_installed()
+    problems = [problem for name in ROOTS for problem in _list_conflicts(name, installed)]
+    together = [[name for name in twins if name in installed] for twins in TWINS]
+    problems += [f"{' and '.join(both)} are installed together" for both in together if len(both) > 1]
     if not problems:
-        return ok(", ".join(f"{name} {version}" for name, version in found.items()), versions=found)
-    return wrong(
-        "; ".join(problems),
+        return ok(", ".join(f"{name} {version}" for name, version in versions.items()), versions=versions)
+    remedy = (
         "Reinstall them together in a new environment: `pip install mgspmv` with the required extras, such as "
-        "`mgspmv[cuda12]`.",
-        versions=found,
-        conflicts=problems,
+        "`mgspmv[cuda12]`."
     )
+    return wrong("; ".join(problems), remedy, versions=versions, conflicts=problems)
 
 
-def _list_conflicts(name: str) -> Iterator[str]:
+def _list_installed() -> dict[str, tuple[str, list[str]]]:
+    """Return version and requirements of each installed distribution, by its normalized name."""
+    found = reversed([*distributions()])  # the first of a name is the one that is imported
+    return {canonicalize_name(own.metadata["Name"]): (own.version, own.requires or []) for own in found}
+
+
+def _list_conflicts(name: str, installed: dict[str, tuple[str, list[str]]]) -> Iterator[str]:
     """Yield unmet requirements of a distribution; of optional ones only those installed in a wrong version."""
-    from packaging.requirements import Requirement
-
-    if (own := _find_distribution(name)) is None:
-        return
-    for requirement in map(Requirement, own[1]):
-        installed, marker = _find_distribution(requirement.name), requirement.marker
-        if installed is None:
+    version, required = installed.get(name, ("", []))
+    for requirement in map(Requirement, required):
+        marker, specifier = requirement.marker, requirement.specifier
+        found, _ = installed.get(canonicalize_name(requirement.name), (None, []))
+        if found is None:
             if marker is None or marker.evaluate({"extra": ""}):
-                yield f"{name} {own[0]} requires {requirement}, which is not installed"
+                yield f"{name} {version} requires {requirement}, which is not installed"
             continue
         is_meant = marker is None or any(marker.evaluate({"extra": extra}) for extra in EXTRAS)
-        if is_meant and not requirement.specifier.contains(installed[0], prereleases=True):
-            wanted = f"{requirement.name}{requirement.specifier}"
-            yield f"{name} {own[0]} requires {wanted}, but {installed[0]} is installed"
-
-
-def _find_distribution(name: str) -> tuple[str, list[str]] | None:
-    """Find version and requirements of an installed distribution; None where it is missing."""
-    try:
-        found = distribution(name)
-    except PackageNotFoundError:
-        return None
-    return found.version, found.requires or []
+        if is_meant and not specifier.contains(found, prereleases=True):
+            yield f"{name} {version} requires {requirement.name}{specifier}, but {found} is installed"
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------
@@ -109,33 +102,30 @@ def _find_distribution(name: str) -> tuple[str, list[str]] | None:
 
 def check_limits() -> Iterator[Finding]:
     """Check memory, open files, processes and shared memory, also those of control groups."""
-
-    def make_finding(is_low: bool, said: str, remedy: str, **values: Any) -> Finding:
-        return warn(said, remedy, **values) if is_low else ok(said, **values)
-
     free, limit = free_memory(), find_memory_limit()
     said = f"{format_bytes(free)} of memory are free"
     said += "" if limit is None else f"; the control group allows {format_bytes(limit)}"
     remedy = "End other processes, or raise the limit of the job or container."
-    yield make_finding(free < LOW_MEMORY, said, remedy, free_bytes=free, limit_bytes=limit)
+    yield _grade(said, remedy, is_low=free < LOW_MEMORY, free_bytes=free, limit_bytes=limit)
     files, most_files = map(_count, resource.getrlimit(resource.RLIMIT_NOFILE))
     said = f"a process may have {files:,} files open"
     how = f"`ulimit -n {min(most_files, 65536)}`" if most_files > files else "`LimitNOFILE=65536` of its service"
     remedy = f"Raise it with {how} before scheduler and workers are started."
-    if files < FEW_FILES:
-        yield wrong(said, remedy, open_files=files)
-    else:
-        yield make_finding(files < MANY_FILES, said, remedy, open_files=files)
+    yield _grade(said, remedy, is_wrong=files < FEW_FILES, is_low=files < MANY_FILES, open_files=files)
     told = [read_text(group / "pids.max").strip() for group in list_groups("pids")]
     limits = [_count(resource.getrlimit(resource.RLIMIT_NPROC)[0]), *(int(most) for most in told if most.isdigit())]
     processes = min(limits)
     remedy = "Raise `ulimit -u`, or the limit of the container (--pids-limit) or service (TasksMax=)."
     said = f"{processes:,} processes and threads may run"
-    yield make_finding(processes < MANY_PROCESSES, said, remedy, processes=processes)
+    yield _grade(said, remedy, is_low=processes < MANY_PROCESSES, processes=processes)
     if SHARED_MEMORY.is_dir():
         shared = shutil.disk_usage(SHARED_MEMORY).free
         said = f"{format_bytes(shared)} are free in {SHARED_MEMORY}, through which NCCL passes data"
-        yield make_finding(shared < SMALL_SHM, said, "Start the container with --shm-size=8g.", shared_bytes=shared)
+        yield _grade(said, "Start the container with --shm-size=8g.", is_low=shared < SMALL_SHM, shared_bytes=shared)
+
+
+def _grade(said: str, remedy: str, *, is_wrong: bool = False, is_low: bool, **values: Any) -> Finding:
+    return wrong(said, remedy, **values) if is_wrong else warn(said, remedy, **values) if is_low else ok(said, **values)
 
 
 def _count(limit: int) -> int:
@@ -151,24 +141,22 @@ def check_folders() -> Iterator[Finding]:
 
     from mgspmv.kernels.modules import CACHE_VARIABLE, find_folder
 
-    scratch = Path(tempfile.gettempdir())
     folders = {
-        "scratch": (scratch, LITTLE_ROOM, "TMPDIR, or pass --set scratch,"),
-        "cache": (find_folder(), CACHE_ROOM, ""),
+        "scratch": (Path(tempfile.gettempdir()), LITTLE_ROOM, "TMPDIR, or pass --set scratch,"),
+        "cache": (find_folder(), CACHE_ROOM, CACHE_VARIABLE),
     }
     if config.CACHE_DIR:
         folders["Numba's cache"] = (Path(config.CACHE_DIR), CACHE_ROOM, "NUMBA_CACHE_DIR")
     for name, (folder, least, variable) in folders.items():
-        remedy = f"Set {variable or CACHE_VARIABLE} to a writable folder on a disk with more free space."
+        remedy = f"Set {variable} to a writable folder on a disk with more free space."
         problem, free = _find_write_problem(folder)
         values = {"folder": str(folder), "free_bytes": free}
         if problem is not None:
             make_finding = wrong if name == "scratch" else warn
             yield make_finding(f"the {name} folder {folder} cannot be written: {problem}", remedy, **values)
-        elif free < least:
-            yield warn(f"{format_bytes(free)} are free in the {name} folder {folder}", remedy, **values)
         else:
-            yield ok(f"{name} folder {folder}: {format_bytes(free)} free", **values)
+            said = f"{name} folder {folder}: {format_bytes(free)} free"
+            yield _grade(said, remedy, is_low=free < least, **values)
 
 
 def _find_write_problem(folder: Path) -> tuple[str | None, int]:
@@ -311,10 +299,11 @@ def check_store(store: str, *, must_exist: bool = False) -> Finding:
             if n_bytes >= READ_BYTES:
                 break
         elapsed_s = max(time.perf_counter() - began, 1e-9)
-    except MgspmvError as error:
-        return _make_finding(store, error)
     except Exception as error:  # the class depends on the library behind the URL
-        return _make_finding(store, translate_error(url, error))
+        told = error if isinstance(error, MgspmvError) else translate_error(url, error)
+        said = f"{store} cannot be used: {shorten(str(told).removeprefix(f'{store}: '))}"
+        remedy = "Check the path, the address, the connection and the credentials (docs/object-stores.md)."
+        return wrong(said, remedy, store=store, error=type(told).__name__)
     if not n_bytes:
         return wrong(f"{store} contains no data", "Check the path.", store=store)
     rate = n_bytes / elapsed_s
@@ -336,15 +325,6 @@ def _write_store(store: str, system: Any, path: str, *, must_exist: bool) -> Fin
         if system.exists(f"{path}{own}"):
             system.rm(f"{path}{own}", recursive=True)
     return warn(f"{store} does not exist; a test store next to it was written, read and removed", remedy, store=store)
-
-
-def _make_finding(store: str, error: MgspmvError) -> Finding:
-    return wrong(
-        f"{store} cannot be used: {shorten(str(error).removeprefix(f'{store}: '))}",
-        "Check the path, the address, the connection and the credentials (docs/object-stores.md).",
-        store=store,
-        error=type(error).__name__,
-    )
 
 
 CHECKS: dict[str, Callable[[], Findings]] = {

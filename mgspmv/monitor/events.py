@@ -50,32 +50,23 @@ Executor = Literal["supersteps", "tasks"]
 
 
 class EventPublisher:
-    """Publisher of one run's messages to the scheduler of its matrices; other parameters as in `publish_run`.
-
-    Parameters
-    ----------
-    is_heard : whether the scheduler answers
-    """
-
-    begin_s = 0.0
-    """Seconds to publish the start of the run; longest for the first run of a cluster."""
+    """Publisher of one run's messages to the scheduler of its matrices; parameters as in `publish_run`."""
 
     def __init__(
-        self,
-        matrices: Sequence[DistributedMatrix],
-        task: AnyTask,
-        operation: str,
-        executor: Executor,
-        *,
-        is_heard: bool,
+        self, matrices: Sequence[DistributedMatrix], task: AnyTask, operation: str, executor: Executor
     ) -> None:
-        self._matrices, self._run, self._executor, self._is_heard = matrices, task.run, executor, is_heard
-        self._client = matrices[0].client
+        began = time.perf_counter()
+        self._matrices, self._run, self._executor, self._client = matrices, task.run, executor, matrices[0].client
+        self.is_heard = install_monitor(self._client)
+        """Whether the scheduler answers."""
         self._waiting: list[Event] = []
         self._flushed = time.monotonic()
+        info, shape, nnz = matrices[0].info, matrices[0].shape, matrices[0].nnz
         what: dict[str, Any] = {"operation": operation, "executor": executor, "threshold": float(task.threshold)}
         what |= {"options": _list_plain(vars(task.options)), "client": self._client.id}
-        self._notify("begin", **what, matrix=_describe_matrix(matrices[0]), **self._describe_places())
+        what["matrix"] = {"url": hide_secrets(str(info.url)), "shape": [int(n) for n in shape], "nnz": int(nnz)}
+        self._notify("begin", **what, **self._describe_places())
+        self._begin_s = time.perf_counter() - began  # longest for the first run of a cluster
 
     def publish_recovery(self, recovery: Recovery, epoch: int) -> None:
         """Publish a recovery of the run with other workers.
@@ -92,12 +83,11 @@ class EventPublisher:
         workers = describe_workers(self._matrices)
         return {"transport": first.transport, "backend": first.backend, "workers": workers}
 
-    def report(self, on_progress: Progress | None) -> Progress:
+    def report(self, on_progress: Progress) -> Progress:
         """Return `on_progress` extended to publish phases too."""
 
         def notify(phase: str, done: int, total: int | None) -> None:
-            if on_progress is not None:
-                on_progress(phase, done, total)
+            on_progress(phase, done, total)
             if total is None:
                 self._notify("phase", phase=phase)
 
@@ -123,7 +113,7 @@ class EventPublisher:
     def end(self, status: str, outcome: Outcome) -> None:
         """Publish the end of the run; its start includes the seconds of publishing it."""
         self._flush()
-        outcome.seconds["start"] = outcome.seconds.get("start", 0.0) + self.begin_s
+        outcome.seconds["start"] = outcome.seconds.get("start", 0.0) + self._begin_s
         plain = {phase: float(elapsed_s) for phase, elapsed_s in outcome.seconds.items()}
         taken = {name: [int(n_bytes) for n_bytes in of_workers] for name, of_workers in outcome.memory.items()}
         self._notify("end", status=str(status), error=None, seconds=plain, memory=taken, transport=outcome.transport)
@@ -133,23 +123,21 @@ class EventPublisher:
         if isinstance(error, SchedulerNotFoundError):
             return
         self._flush()
-        said = f"{type(error).__name__}: {error}".removesuffix(": ")
-        self._notify("end", status="failed", error=said, seconds={}, memory={}, transport=None)
+        self._notify("end", status="failed", error=f"{type(error).__name__}: {error}".removesuffix(": "))
 
     def _flush(self) -> None:
         events, self._waiting, self._flushed = self._waiting, [], time.monotonic()
         if events:
-            packed = pack_events(events, range(len(events[0].product_s)))
-            self._notify(**packed, taken=[])
+            self._notify(**pack_events(events, range(len(events[0].product_s))), taken=[])
 
     def _notify(self, kind: str, **fields: Any) -> None:
-        if not self._is_heard:
+        if not self.is_heard:
             return
         message = {"kind": kind, "run": self._run} | fields
         try:
             self._client.sync(self._client.log_event, TOPIC, message, callback_timeout=TELL_S)
         except Exception as error:  # if the scheduler is unreachable, the run raises the error
-            self._is_heard = False
+            self.is_heard = False
             logger.debug("the scheduler does not accept a message of run %s: %r", self._run, error)
 
 
@@ -167,12 +155,9 @@ def publish_run(
     operation : name of the computation
     executor : for `tasks`, this process publishes the iterations
     """
-    began, client = time.perf_counter(), matrices[0].client
-    is_heard = install_monitor(client)
-    news = EventPublisher(matrices, task, operation, executor, is_heard=is_heard)
-    news.begin_s = time.perf_counter() - began
+    news = EventPublisher(matrices, task, operation, executor)
     try:
-        with cancellation.listen_for_cancel(client, task.run) if is_heard else nullcontext():
+        with cancellation.listen_for_cancel(matrices[0].client, task.run) if news.is_heard else nullcontext():
             yield news
     except BaseException as error:
         news.fail(error)
@@ -220,10 +205,6 @@ def describe_workers(matrices: Sequence[DistributedMatrix]) -> list[dict[str, An
     ]
 
 
-def _describe_matrix(matrix: DistributedMatrix) -> dict[str, Any]:
-    return {"url": hide_secrets(str(matrix.info.url)), "shape": [int(n) for n in matrix.shape], "nnz": int(matrix.nnz)}
-
-
 def _list_plain(options: dict[str, Any]) -> dict[str, Any]:
     """Return the options of plain types, which any program can read."""
     plain = {name: value for name, value in options.items() if isinstance(value, str | int | float)}
@@ -246,8 +227,7 @@ def list_known_runs(client: Client) -> list[dict[str, Any]]:
 
 def _describe_runs(dask_scheduler: Any) -> list[dict[str, Any]]:
     plugin = dask_scheduler.plugins.get(RunsPlugin.name)
-    runs = [] if plugin is None else [*plugin.runs.by_id.values()]
-    return [run.describe() for run in reversed(runs)]
+    return [] if plugin is None else [run.describe() for run in reversed(plugin.runs.by_id.values())]
 
 
 def cancel_run(client: Client, run: str, timeout_s: float) -> bool:
@@ -259,16 +239,12 @@ def cancel_run(client: Client, run: str, timeout_s: float) -> bool:
     """
     client.log_event(cancellation.TOPIC, run)
     deadline = time.monotonic() + timeout_s
-    while _is_running(client, run):
+    while any(known["run"] == run and known["is_running"] for known in list_known_runs(client)):
         if time.monotonic() > deadline:
             _abort(client, run, timeout_s)
             return False
         time.sleep(LOOK_S)
     return True
-
-
-def _is_running(client: Client, run: str) -> bool:
-    return any(known["run"] == run and known["is_running"] for known in list_known_runs(client))
 
 
 def _abort(client: Client, run: str, timeout_s: float) -> None:

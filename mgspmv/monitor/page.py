@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from bokeh.layouts import column, row
-from bokeh.models import BasicTicker, ColumnDataSource, DataTable, Div, HoverTool, NumeralTickFormatter, TableColumn
+from bokeh.models import BasicTicker, ColumnDataSource, DataTable, Div, NumeralTickFormatter, TableColumn
 from bokeh.plotting import figure
 from bokeh.server.tornado import BokehTornado
 from distributed.dashboard.components.scheduler import BOKEH_THEME, env
@@ -26,7 +26,7 @@ from distributed.dashboard.scheduler import template_variables
 from tornado.ioloop import IOLoop
 
 from mgspmv.cluster.worker_metrics import PHASES
-from mgspmv.monitor.runs import Runs, RunState
+from mgspmv.monitor.runs import USED, Runs, RunState
 
 if TYPE_CHECKING:
     from bokeh.document import Document
@@ -36,7 +36,7 @@ PAGE = "pagerank"
 """Address of the page on the dashboard, and its name in the navigation bar."""
 PERIOD_MS = 1000
 """Milliseconds between two updates."""
-LINE, HOST, DEVICE = "#0072b2", "#56b4e9", "#cc79a7"
+LINE, MEMORY_COLORS = "#0072b2", ("#56b4e9", "#cc79a7")
 PHASE_COLORS = ("#0072b2", "#e69f00", "#999999")
 """Colors of product, exchange and wait; distinct with color blindness and in grayscale."""
 
@@ -107,8 +107,8 @@ class Page:
         self._head = Div(sizing_mode="stretch_width", name="head")
         self._change = _make_source("change", "iteration", "change")
         self._rate = _make_source("rate", "iteration", "million_edges_per_s")
-        memory = ("host", "host_plan", "device", "device_plan", "left", "right")
-        self._workers = _make_source("workers", "rank", "name", *PHASES, *memory)
+        plans = [f"{where}_plan" for where in USED]
+        self._workers = _make_source("workers", "rank", "name", *PHASES, *USED, *plans, "left", "right")
         self._shown = column(
             row(self._draw_change(), self._draw_rate(), sizing_mode="stretch_width"),
             row(self._draw_workers(), self._draw_memory(), sizing_mode="stretch_width"),
@@ -127,8 +127,7 @@ class Page:
         self._list(runs)
         n_running = sum(run.is_running for run in runs)
         self._said.text = (
-            f"{sum(self._runs.begun.values())} runs on this cluster, {n_running} running now. Select one in the table; "
-            "the default is the last run."
+            f"The last {len(runs)} runs, {n_running} running now. Select one in the table; the default is the last run."
             if runs
             else "No runs yet. Runs of mgspmv on this cluster are shown here as soon as they begin."
         )
@@ -160,16 +159,16 @@ class Page:
         rates = [rate * run.edges / 1e6 for rate in run.rates.values()]
         self._rate.data = {"iteration": [*run.rates], "million_edges_per_s": rates}
         ranks = np.arange(run.n_workers)
-        used = {where: run.used_bytes(where) / 1e9 for where in ("host", "device")}
-        planned = {f"{where}_plan": run.planned_bytes(where) / 1e9 for where in ("host", "device")}
-        columns = {"rank": ranks, "name": [worker["name"] for worker in run.workers]} | used | planned
+        columns = {"rank": ranks, "name": [worker["name"] for worker in run.workers]}
+        columns |= {where: n_bytes / 1e9 for where, n_bytes in run.used_bytes.items()}
+        columns |= {f"{where}_plan": run.planned_bytes(where) / 1e9 for where in USED}
         columns |= dict(zip(PHASES, 1e3 * run.mean_seconds, strict=True)) | {"left": ranks - 0.2, "right": ranks + 0.2}
         self._workers.data = columns
 
     def _draw_change(self) -> figure:
-        drawn = _make_figure("change", y_axis_type="log")
+        tips = {"iteration": "@iteration", "change": "@change{0.000e}"}
+        drawn = _make_figure("change", tips, y_axis_type="log")
         drawn.line("iteration", "change", source=self._change, color=LINE, line_width=2)
-        _label(drawn, {"iteration": "@iteration", "change": "@change{0.000e}"})
         return drawn
 
     def _draw_rate(self) -> figure:
@@ -180,21 +179,20 @@ class Page:
         return drawn
 
     def _draw_workers(self) -> figure:
-        drawn = _make_figure("milliseconds of an iteration, by worker", x="worker")
+        tips = {"worker": "@name", **{phase: f"@{phase}{{0.000}} ms" for phase in PHASES}}
+        drawn = _make_figure("milliseconds of an iteration, by worker", tips, x="worker")
         drawn.vbar_stack(PHASES, x="rank", width=0.9, source=self._workers, color=PHASE_COLORS, legend_label=[*PHASES])
-        _place_legend(drawn)
-        _label(drawn, {"worker": "@name", **{phase: f"@{phase}{{0.000}} ms" for phase in PHASES}})
-        return drawn
+        return _place_legend(drawn)
 
     def _draw_memory(self) -> figure:
-        drawn = _make_figure("GB: bars used, including Python; dashes planned", x="worker")
-        for side, where, color in (("left", "host", HOST), ("right", "device", DEVICE)):
+        planned = {where: f"@{where}{{0.000}} GB, planned @{where}_plan{{0.000}} GB" for where in USED}
+        drawn = _make_figure(
+            "GB: bars used, including Python; dashes planned", {"worker": "@name"} | planned, x="worker"
+        )
+        for side, where, color in zip(("left", "right"), USED, MEMORY_COLORS, strict=True):
             drawn.vbar(side, width=0.38, top=where, source=self._workers, color=color, legend_label=where)
             drawn.scatter(side, f"{where}_plan", source=self._workers, marker="dash", size=14, color="#000000")
-        _place_legend(drawn)
-        planned = {where: f"@{where}{{0.000}} GB, planned @{where}_plan{{0.000}} GB" for where in ("host", "device")}
-        _label(drawn, {"worker": "@name"} | planned)
-        return drawn
+        return _place_legend(drawn)
 
 
 def describe_run(run: RunState) -> str:
@@ -207,7 +205,6 @@ def describe_run(run: RunState) -> str:
         "iterations / s": _format(run.iterations_per_s, "{:,.1f}"),
         "edges / s": _format(run.edges_per_s, "{:.3g}"),
         "restarts": str(run.restarts),
-        "recoveries": "; ".join(map(_describe_recovery, run.recoveries)),
         "checkpoints": _describe_checkpoints(run),
         "on": f"{run.n_workers} workers, {run.backend or 'hosts and devices'}, {run.executor}, {run.transport}",
         "held": f"{max(run.held_bytes) / 1e6:,.1f} MB at most per worker, for rows and vectors",
@@ -221,17 +218,11 @@ def describe_run(run: RunState) -> str:
     return f"<b>{escape(run.operation)} {escape(run.run)}</b><br>" + "<br>".join([*errors, *lines])
 
 
-def _describe_recovery(told: Mapping[str, Any]) -> str:
-    workers = f"{told['workers_before']} to {told['workers_after']} workers"
-    who = f"{'a worker' if told['worker'] is None else 'worker ' + told['worker']} {told['kind']}"
-    return f"{who}, resumed after iteration {told['resumed_after']:,}, {workers}, {told['seconds']:.1f} s"
-
-
 def _describe_checkpoints(run: RunState) -> str:
-    if run.since_checkpoint_s is None:
+    if run.checkpointed is None:
         return ""
-    last = f"last after iteration {run.checkpoint_iteration:,}, {run.checkpoint_bytes / 1e6:,.1f} MB"
-    return f"{run.checkpoints:,}, {last}, {run.since_checkpoint_s:,.0f} s ago"
+    ago = f"{run.changed - run.checkpointed:,.0f} s ago"
+    return f"{run.checkpoints:,}, last after iteration {run.checkpoint_iteration:,}, {ago}"
 
 
 def _describe_row(run: RunState) -> dict[str, Any]:
@@ -250,23 +241,21 @@ def _make_source(name: str, *columns: str) -> ColumnDataSource:
     return ColumnDataSource({column: [] for column in columns}, name=name)
 
 
-def _make_figure(title: str, *, x: str = "iteration", **options: Any) -> figure:
+def _make_figure(title: str, tips: Mapping[str, str] | None = None, *, x: str = "iteration", **axes: Any) -> figure:
     tools: dict[str, Any] = {"tools": "pan,box_zoom,wheel_zoom,reset", "active_scroll": None}
-    drawn = figure(title=title, height=260, x_axis_label=x, sizing_mode="stretch_width", **tools, **options)
+    tools["tooltips"] = None if tips is None else [*tips.items()]
+    drawn = figure(title=title, height=260, x_axis_label=x, sizing_mode="stretch_width", **tools, **axes)
     drawn.toolbar.autohide = True
     drawn.xaxis.ticker = BasicTicker(min_interval=1, mantissas=[1, 2, 5], num_minor_ticks=0)  # integers only
     return drawn
 
 
-def _place_legend(drawn: figure) -> None:
+def _place_legend(drawn: figure) -> figure:
     drawn.y_range.start = 0
     legend = drawn.legend[0]
     legend.update(orientation="horizontal", padding=2, background_fill_alpha=0, border_line_color=None)
     drawn.add_layout(legend, "below")
-
-
-def _label(drawn: figure, tips: Mapping[str, str]) -> None:
-    drawn.add_tools(HoverTool(tooltips=list(tips.items())))
+    return drawn
 
 
 def _format(value: float, how: str) -> str:

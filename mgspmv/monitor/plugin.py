@@ -12,7 +12,6 @@ import json
 import logging
 import math
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -39,7 +38,6 @@ SHOWN_S = 120.0
 
 BY_WORKER = ("run", "worker", "where")
 GAUGES = {
-    "runs_active": ("Runs in progress, including queued ones.", ("operation",)),
     "run_info": (
         "1 for each run, with its properties as labels.",
         ("run", "operation", "matrix", "executor", "transport", "backend"),
@@ -87,9 +85,6 @@ class RunsCollector:
         yield from runs.registry.collect()
         named = GAUGES | {name: (text, ("run",)) for name, (text, _) in NUMBERS.items()}
         gauges = {name: GaugeMetricFamily(f"mgspmv_{name}", text, labels=own) for name, (text, own) in named.items()}
-        active = Counter(run.operation for run in runs.by_id.values() if run.is_running)
-        for operation in runs.begun:
-            gauges["runs_active"].add_metric([operation], active[operation])
         oldest = time.time() - SHOWN_S
         for run in runs.by_id.values():
             if run.is_running or run.changed >= oldest:
@@ -106,13 +101,13 @@ def _add_run(gauges: dict[str, GaugeMetricFamily], run: RunState) -> None:
         if value is not None and not math.isnan(value):
             gauges[name].add_metric([run.run], float(value))
     for where in ("host", "device"):
-        planned, used = run.planned_bytes(where), run.used_bytes(where)
+        planned, used = run.planned_bytes(where), run.used_bytes[where]
         if where == "device" and not planned.any() and not used.any():
             continue
-        for worker, n_planned, n_used, taken in zip(run.workers, planned, used, run.taken, strict=True):
+        for worker, n_planned, n_used in zip(run.workers, planned, used, strict=True):
             labels = [run.run, worker["name"], where]
             gauges["run_worker_planned_bytes"].add_metric(labels, n_planned)
-            if taken:
+            if n_used:
                 gauges["run_worker_used_bytes"].add_metric(labels, n_used)
 
 

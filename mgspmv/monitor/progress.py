@@ -66,7 +66,7 @@ class ProgressLine:
     console : output; default stderr, or below the cell of a notebook
     tol : the change at which the iteration stops, in the norm of its events; None if unknown
     max_iter : maximum number of iterations; None if unknown
-    is_shown : False for a line that is never shown
+    is_shown : default: if a console is given, stderr is a terminal, or this is a notebook
     """
 
     def __init__(
@@ -75,8 +75,10 @@ class ProgressLine:
         *,
         tol: float | None = None,
         max_iter: int | None = None,
-        is_shown: bool = True,
+        is_shown: bool | None = None,
     ) -> None:
+        if is_shown is None:
+            is_shown = console is not None or sys.stderr.isatty() or is_notebook()
         self._bars, self._tol, self._max_iter = _make_bars(console, is_shown=is_shown), tol, max_iter
         self.title = ""
         """Text before each phase."""
@@ -110,21 +112,16 @@ class ProgressLine:
         from mgspmv.model import Event
 
         if isinstance(news, Event):
-            self.on_event(news)
+            self._show_iteration(news)
+        elif news.name in NOTES:
+            self._note = f", {NOTES[news.name]} {news.done:,}" if news.done else ""
         else:
-            self.on_progress(news.name, news.done, news.total)
+            if news.name != self._name:
+                self.phase(news.name, news.total)
+            self._show(news.done, news.total)
 
-    def on_progress(self, phase: str, done: int, total: int | None) -> None:
-        """Show `done` of `total` units of `phase`, and begin the phase if it is a new one."""
-        if phase in NOTES:
-            self._note = f", {NOTES[phase]} {done:,}" if done else ""
-            return
-        if phase != self._name:
-            self.phase(phase, total)
-        self._show(done, total)
-
-    def on_event(self, event: Event) -> None:
-        """Show the iteration, its change and the further iterations predicted from the rate of convergence."""
+    def _show_iteration(self, event: Event) -> None:
+        """Show its change, and the further iterations predicted from the rate of convergence."""
         if self._name != "iterate":
             self.phase("iterate", self._max_iter)
         self._changes.append(event.change)
@@ -195,11 +192,6 @@ def _describe_count(task: Task) -> str:
     return f"{count}  {format_scaled(task.speed)}/s{left}"
 
 
-def open_progress(*, tol: float | None = None, max_iter: int | None = None) -> ProgressLine:
-    """Return progress on stderr if that is a terminal, or below the cell of a notebook; else one that shows nothing."""
-    return ProgressLine(tol=tol, max_iter=max_iter, is_shown=sys.stderr.isatty() or is_notebook())
-
-
 def is_notebook() -> bool:
     """Return whether this process is the kernel of a notebook."""
     ipython = sys.modules.get("IPython")
@@ -261,7 +253,7 @@ def watched(call: Callable[P, R], *, predicts: bool = False) -> Callable[P, R]:
             given = takes.bind(*args, **kwargs)
             given.apply_defaults()
             known = given.arguments | given.arguments.get("running", {})
-            with open_progress(**_read_end(known) if predicts else {}) as line:
+            with ProgressLine(**_read_end(known) if predicts else {}) as line:
                 line.title = title or ""
                 told: Any = {**kwargs, "progress": notify_all(line.hear, asked if callable(asked) else None)}
                 return call(*args, **told)

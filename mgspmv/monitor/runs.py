@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +49,8 @@ HISTOGRAMS = {
 }
 """Help and labels of histograms, by name without `mgspmv_`."""
 BUCKETS = {"run_phase_seconds": PHASE_SECONDS, "checkpoint_seconds": CHECKPOINT_SECONDS}
+USED = {"host": "host_peak_bytes", "device": "device_bytes"}
+"""Names of the bytes that a worker's process uses, see `mgspmv.kernels.device.measure_memory`."""
 ENDS = (*map(str, Status), "failed", "abandoned")
 """Final statuses of runs."""
 
@@ -84,14 +85,10 @@ class RunState:
     errors: list[str] = field(default_factory=list)
     restarts: int = 0
     """Number of restarts from checkpoints or with other workers; the epoch of its events."""
-    recoveries: list[dict[str, Any]] = field(default_factory=list)
-    """The last `MOST_ERRORS` recoveries with other workers, as `mgspmv.model.Recovery`."""
     checkpoints: int = 0
     """Number of checkpoints written so far."""
     checkpoint_iteration: int = 0
     """Iteration of the last checkpoint written."""
-    checkpoint_bytes: int = 0
-    """Bytes of the last checkpoint, of all workers."""
     checkpointed: float | None = None
     """Time at which the last checkpoint was written; None if there is none."""
     iterations: int = 0
@@ -109,16 +106,12 @@ class RunState:
     def clear_workers(self) -> None:
         """Reset the sums of workers."""
         n = self.n_workers
-        self._step_s, self._last_step_s = np.zeros((2, len(PHASES), n))
+        self.step_s, self.last_step_s = np.zeros((2, len(PHASES), n))
         """Seconds by phase and worker: over all iterations, and per iteration in the last message."""
-        self._n_told = np.zeros(n, np.int64)
-        """Number of iterations reported by each worker."""
-        self.exchanged_bytes = [0] * n
-        """Bytes received so far, per worker."""
-        self.held_bytes = [0] * n
-        """Bytes of block and vectors, per worker."""
-        self.taken: list[dict[str, int]] = [{} for _ in range(n)]
-        """Memory of each worker's process so far; see `mgspmv.kernels.device.measure_memory`."""
+        self.n_told, self.exchanged_bytes, self.held_bytes = np.zeros((3, n), np.int64)
+        """Iterations reported by each worker, bytes it received so far, and bytes of its block and vectors."""
+        self.used_bytes = {where: np.zeros(n, np.int64) for where in USED}
+        """Host peak of each worker's process, with the interpreter, and its use of a device."""
 
     @property
     def n_workers(self) -> int:
@@ -137,11 +130,6 @@ class RunState:
     def elapsed_s(self) -> float:
         """Seconds from its start to the last message."""
         return self.changed - self.began
-
-    @property
-    def since_checkpoint_s(self) -> float | None:
-        """Seconds from the last checkpoint to the last message; None before the first one."""
-        return None if self.checkpointed is None else self.changed - self.checkpointed
 
     @property
     def edges(self) -> int:
@@ -169,7 +157,7 @@ class RunState:
         Devices do not measure their waits, which are estimated as the part of a worker's exchange between the end of
         its product and the end of the slowest product.
         """
-        product, exchange, wait = self._step_s / np.maximum(self._n_told, 1)
+        product, exchange, wait = self.step_s / np.maximum(self.n_told, 1)
         if not wait.any():
             wait = np.minimum(exchange, product.max(initial=0.0) - product)
             exchange = exchange - wait
@@ -178,8 +166,8 @@ class RunState:
     @property
     def imbalance(self) -> float | None:
         """Product of the slowest worker over the mean of all, in the last message of each; 1 if all are equal."""
-        product = self._last_step_s[0]
-        return float(product.max() / product.mean()) if self._n_told.all() and product.any() else None
+        product = self.last_step_s[0]
+        return float(product.max() / product.mean()) if self.n_told.all() and product.any() else None
 
     def describe(self) -> dict[str, Any]:
         """Return the state as JSON values; see `mgspmv.monitor.events.list_known_runs`."""
@@ -188,20 +176,9 @@ class RunState:
         others = {"matrix": self.matrix["url"], "workers": self.n_workers, "change": change, "seconds": self.elapsed_s}
         return {name: getattr(self, name) for name in names} | others
 
-    def add_seconds(self, rank: int, seconds: np.ndarray, n: int) -> None:
-        """Add the seconds of a worker for `n` iterations: (3,) by phase."""
-        self._step_s[:, rank] += seconds
-        self._last_step_s[:, rank] = seconds / n
-        self._n_told[rank] += n
-
     def planned_bytes(self, where: str) -> np.ndarray:
         """Return the planned peak of each worker on its `host` or `device`, (n_workers,) int64."""
         return np.array([worker[f"{where}_bytes"] for worker in self.workers], np.int64)
-
-    def used_bytes(self, where: str) -> np.ndarray:
-        """Return the host peak of each process, with the interpreter, or its use of a device, (n_workers,) int64."""
-        name = {"host": "host_peak_bytes", "device": "device_bytes"}[where]
-        return np.array([taken.get(name, 0) for taken in self.taken], np.int64)
 
 
 class Runs:
@@ -212,10 +189,10 @@ class Runs:
         """Counter that increases with each message that changed the state."""
         self.by_id: dict[str, RunState] = {}
         """Runs by id, in the order of their start."""
-        self.begun: Counter[str] = Counter()
-        """Number of runs by operation."""
         self.registry = CollectorRegistry()
         """Counts of all runs, as metrics."""
+        text = "Runs in progress, including queued ones."
+        self._active = metrics.Gauge("mgspmv_runs_active", text, ["operation"], registry=self.registry)
         self._counters = {
             name: metrics.Counter(f"mgspmv_{name}_total", text, labels, registry=self.registry)
             for name, (text, *labels) in COUNTERS.items()
@@ -270,7 +247,6 @@ class Runs:
         what = {name: message[name] for name in names} | {"threshold": message["threshold"] or None}
         run = RunState(**what, began=now, changed=now)
         self.by_id[run.run] = run
-        self.begun[run.operation] += 1
         self._create_series(run.operation)
         self._count("runs_started", 1, run.operation)
         # Ended runs are dropped first, then the oldest, as the sort is stable.
@@ -284,6 +260,10 @@ class Runs:
             for value in values.get(name, [None]):
                 if name != "workers_lost":
                     metric.labels(*filter(None, (operation, value)))
+        self._active.labels(operation).set_function(lambda: self._count_active(operation))
+
+    def _count_active(self, operation: str) -> int:
+        return sum(run.is_running and run.operation == operation for run in self.by_id.values())
 
     def _count(self, name: str, n: float, *labels: str) -> None:
         self._counters[name].labels(*labels).inc(n)
@@ -302,33 +282,32 @@ class Runs:
         """Record a recovery with other workers. Sums of workers are kept if their number is unchanged."""
         told = message["recovery"]
         self._count("recoveries", 1, run.operation, told["kind"])
-        run.recoveries = [*run.recoveries, told][-MOST_ERRORS:]
         run.transport, run.backend = message["transport"], message["backend"]
         n_before, run.workers = run.n_workers, message["workers"]
         if run.n_workers != n_before:
             run.clear_workers()
         if message["epoch"] > run.restarts:
             self._restart(run, message["epoch"], told["resumed_after"] + 1)
-        _note(run, told["error"])
+        _note(run, f"{told['error']}; resumed after iteration {told['resumed_after']:,} on {run.n_workers} workers")
 
     def _iterate(self, run: RunState, message: dict[str, Any]) -> None:
-        last, operation = message["iteration"][-1], run.operation
+        last, ranks = message["iteration"][-1], [*message["ranks"]]  # Dask passes lists on as tuples
         if message["epoch"] < run.restarts:  # late, from a worker that was silent: ranks may have changed
             return
         if message["epoch"] > run.restarts:
             self._restart(run, message["epoch"], message["first"])
         n = last - message["first"] + 1
         seconds = np.array([message[f"{phase}_s"] for phase in PHASES]).sum(axis=2)
-        for k, rank in enumerate(message["ranks"]):
-            run.add_seconds(rank, seconds[:, k], n)
-        for rank, n_bytes, held in zip(
-            message["ranks"], message["exchanged_bytes"], message["held_bytes"], strict=True
-        ):
-            run.exchanged_bytes[rank] += sum(n_bytes)
-            run.held_bytes[rank] = held
-            self._count("exchanged_bytes", sum(n_bytes), operation)
-        for rank, taken in zip(message["ranks"], message["taken"], strict=False):  # empty if the client iterates
-            run.taken[rank] = taken
+        run.step_s[:, ranks] += seconds
+        run.last_step_s[:, ranks] = seconds / n
+        run.n_told[ranks] += n
+        received = np.array(message["exchanged_bytes"]).sum(axis=1)
+        run.exchanged_bytes[ranks] += received
+        run.held_bytes[ranks] = message["held_bytes"]
+        self._count("exchanged_bytes", float(received.sum()), run.operation)
+        for rank, taken in zip(ranks, message["taken"], strict=False):  # empty if the client iterates
+            for where, name in USED.items():
+                run.used_bytes[where][rank] = taken.get(name, 0)
         if last > run.iterations:
             self._advance(run, message, n, seconds[:, 0].sum())
 
@@ -350,8 +329,7 @@ class Runs:
             _note(run, f"checkpoint after iteration {message['iteration']} failed: {message['error']}")
             return
         run.checkpoints += 1
-        run.checkpoint_iteration, run.checkpoint_bytes = message["iteration"], message["n_bytes"]
-        run.checkpointed = run.changed
+        run.checkpoint_iteration, run.checkpointed = message["iteration"], run.changed
         self._count("checkpoints", 1, run.operation)
         self._count("checkpoint_bytes", message["n_bytes"], run.operation)
         self._histograms["checkpoint_seconds"].labels(run.operation).observe(message["seconds"])
@@ -359,9 +337,9 @@ class Runs:
     def _end(self, run: RunState, message: dict[str, Any]) -> None:
         run.status, run.seconds = message["status"], message.get("seconds", {})
         run.transport = message.get("transport") or run.transport
-        for name in ("host_peak_bytes", "device_bytes"):
-            for rank, n_bytes in enumerate(message.get("memory", {}).get(name, ())):
-                run.taken[rank][name] = n_bytes
+        for where, name in USED.items():
+            if name in message.get("memory", {}):
+                run.used_bytes[where][:] = message["memory"][name]
         if message["error"]:
             _note(run, message["error"])
         self._count("runs_ended", 1, run.operation, message["status"])

@@ -20,7 +20,7 @@ Usage = namedtuple("Usage", "total used free")
 def install(monkeypatch, **installed):
     """Have these distributions, each with its requirements, and no others."""
     found = {name.replace("_", "-"): told for name, told in installed.items()}
-    monkeypatch.setattr(machine, "_find_distribution", found.get)
+    monkeypatch.setattr(machine, "_list_installed", lambda: found)
 
 
 def test_the_packages_of_this_environment_belong_together():

@@ -117,6 +117,6 @@ def test_the_head_says_how_long_ago_a_checkpoint_was_written():
     runs = Runs()
     for at, message in enumerate([begin(), iterate(0, 1, 8), checkpoint(4), checkpoint(8), iterate(0, 9, 8)]):
         runs.hear(message, 30.0 * at)
-    assert "<b>checkpoints</b> 2, last after iteration 8, 2.0 MB, 30 s ago" in describe_run(runs.by_id["r"])
+    assert "<b>checkpoints</b> 2, last after iteration 8, 30 s ago" in describe_run(runs.by_id["r"])
     runs.hear(begin("without"))
     assert "checkpoints" not in describe_run(runs.by_id["without"])

@@ -96,14 +96,14 @@ def test_workers_that_leave_are_noted(cluster):
 
 def test_the_runs_of_the_last_scheduler_are_on_metrics():
     """Of several, one after the other in a process; each has its own counts."""
-    before = COLLECTOR.runs.begun
+    before = [*COLLECTOR.watched]
     for operation in ("one", "two"):
         with start_cluster(1, processes=False) as cluster, Client(cluster, set_as_default=False) as client:
             client.register_plugin(RunsPlugin())
             client.log_event(TOPIC, begin(operation=operation, client=client.id))
             found = scrape(f"127.0.0.1:{cluster.scheduler.http_server.port}")
             assert [sample.labels["operation"] for sample in found.find("mgspmv_runs_active")] == [operation]
-    assert COLLECTOR.runs.begun == before, "what has ended is not told of for ever"
+    assert COLLECTOR.watched == before, "what has ended is not told of for ever"
 
 
 @pytest.mark.parametrize("first_to_end", ["older", "newer"])
@@ -112,12 +112,12 @@ def test_one_of_two_schedulers_that_ends_leaves_the_other(first_to_end, cluster)
         plugins = {"older": RunsPlugin(), "newer": RunsPlugin()}
         for plugin in plugins.values():
             client.sync(plugin.start, cluster.scheduler)
-        assert COLLECTOR.runs is plugins["newer"].runs
+        assert COLLECTOR.watched[-1] is plugins["newer"].runs
         client.sync(plugins.pop(first_to_end).close)
         [left] = plugins.values()
-        assert COLLECTOR.runs is left.runs
+        assert COLLECTOR.watched[-1] is left.runs
         client.sync(left.close)
-        assert COLLECTOR.runs is not left.runs
+        assert left.runs not in COLLECTOR.watched
 
 
 def test_without_a_dashboard_there_is_no_page(in_process):

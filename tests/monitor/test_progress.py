@@ -9,8 +9,8 @@ import sys
 import pytest
 from rich.console import Console
 
-from mgspmv.model import Event
-from mgspmv.monitor.progress import ProgressLine, open_progress
+from mgspmv.model import Event, Phase
+from mgspmv.monitor.progress import ProgressLine
 
 
 def make_event(iteration: int, change: float) -> Event:
@@ -25,7 +25,7 @@ def test_phases_are_shown_with_their_counts():
     console = make_console()
     with ProgressLine(console) as progress:
         progress.phase("read [1/2]", 10)
-        progress.on_progress("read [1/2]", 4, 10)
+        progress.hear(Phase("read [1/2]", 4, 10))
         progress._bars.refresh()
         assert "read [1/2]" in console.file.getvalue()
         assert "4/10" in console.file.getvalue()
@@ -35,7 +35,7 @@ def test_phases_are_shown_with_their_counts():
         assert "sort" in last
         assert "read" not in last
         assert "/" not in last
-        progress.on_progress("sort", 3, None)
+        progress.hear(Phase("sort", 3, None))
         progress._bars.refresh()
         assert "3/?" in console.file.getvalue().splitlines()[-1]
 
@@ -52,7 +52,7 @@ def test_a_phase_takes_the_line_of_the_one_before_it():
             ("start", 0, None),
             ("residual", 0, None),
         ):
-            progress.on_progress(phase, done, total)
+            progress.hear(Phase(phase, done, total))
             progress._bars.refresh()
     frames = [" ".join(re.sub("[⠀-⣿━╸╺]", " ", strip(f)).split()) for f in console.file.getvalue().split("\r")]
     shown = [frame.removesuffix(" 0:00:00") for frame in frames if frame]
@@ -83,7 +83,7 @@ def test_iterations_with_prediction(tol, max_iter, shown, count):
     console = make_console()
     with ProgressLine(console, tol=tol, max_iter=max_iter) as progress:
         for k in (1, 2, 3):
-            progress.on_event(make_event(k, 0.5**k))
+            progress.hear(make_event(k, 0.5**k))
         progress._bars.refresh()
         assert shown in console.file.getvalue()
         assert count in console.file.getvalue()
@@ -93,7 +93,7 @@ def test_iteration_that_does_not_shrink_has_no_prediction():
     console = make_console()
     with ProgressLine(console, tol=1e-6) as progress:
         for k, change in enumerate((1.0, 1.0, float("nan")), 1):
-            progress.on_event(make_event(k, change))
+            progress.hear(make_event(k, change))
             progress._bars.refresh()
     assert "to go" not in console.file.getvalue()
     assert "change nan" in console.file.getvalue()
@@ -101,18 +101,18 @@ def test_iteration_that_does_not_shrink_has_no_prediction():
 
 def test_nothing_is_shown_where_stderr_is_no_terminal(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with open_progress(tol=1e-6, max_iter=9) as progress:
+    with ProgressLine(tol=1e-6, max_iter=9) as progress:
         assert progress._bars.disable
         progress.phase("read", 3)
-        progress.on_progress("read", 1, 3)
-        progress.on_event(make_event(1, 0.5))
+        progress.hear(Phase("read", 1, 3))
+        progress.hear(make_event(1, 0.5))
     assert sys.stderr.getvalue() == ""
     assert capsys.readouterr().out == ""
 
 
 def test_it_is_shown_on_stderr_and_never_on_stdout(monkeypatch, capsys):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    with open_progress() as progress:
+    with ProgressLine() as progress:
         assert not progress._bars.disable
         progress.phase("read", 3)
         assert progress._bars.console.stderr

@@ -52,7 +52,7 @@ class Display:
 def displays(monkeypatch: pytest.MonkeyPatch) -> list[Display]:
     """Those that were opened."""
     Display.opened = []
-    monkeypatch.setattr(mgspmv.monitor.progress, "open_progress", Display)
+    monkeypatch.setattr(mgspmv.monitor.progress, "ProgressLine", Display)
     return Display.opened
 
 

@@ -17,18 +17,18 @@ SETUP = """
 import time, warnings
 warnings.simplefilter("error")
 import mgspmv.monitor.progress as progress
-from mgspmv.model import Event
-from mgspmv.monitor.progress import open_progress
+from mgspmv.model import Event, Phase
+from mgspmv.monitor.progress import ProgressLine
 progress.REFRESH_S = 0.0
 event = lambda k: Event("run", 0, k, 10.0**-k, (0.1,), (0.0,), (0.0,), (0,), (0,))
 """
 CELLS = {
-    "phases": "bars = open_progress()\nbars.__enter__()\nbars.on_progress('read <b>&[1/2]', 4, 10)",
-    "iterations": "bars = open_progress(tol=1e-6, max_iter=100)\nbars.__enter__()\n"
-    "for k in (1, 2, 3, 4):\n    bars.on_event(event(k))\n    time.sleep(0.4)",
-    "ended": "with open_progress() as bars:\n    bars.on_progress('read', 4, 10)",
-    "seldom": "progress.REFRESH_S = 3600.0\nbars = open_progress()\nbars.__enter__()\n"
-    "for k in range(100):\n    bars.on_progress('read', k, 100)",
+    "phases": "bars = ProgressLine()\nbars.__enter__()\nbars.hear(Phase('read <b>&[1/2]', 4, 10))",
+    "iterations": "bars = ProgressLine(tol=1e-6, max_iter=100)\nbars.__enter__()\n"
+    "for k in (1, 2, 3, 4):\n    bars.hear(event(k))\n    time.sleep(0.4)",
+    "ended": "with ProgressLine() as bars:\n    bars.hear(Phase('read', 4, 10))",
+    "seldom": "progress.REFRESH_S = 3600.0\nbars = ProgressLine()\nbars.__enter__()\n"
+    "for k in range(100):\n    bars.hear(Phase('read', k, 100))",
 }
 
 

@@ -47,16 +47,16 @@ def test_a_run_from_its_begin_to_its_end():
     assert [*run.changes.values()] == [0.5, 0.25, 0.125, 0.0625]
     assert run.iterations_per_s == pytest.approx(1 / 1.75)
     assert run.edges_per_s == pytest.approx(300 / 1.75)
-    assert run.exchanged_bytes == [40, 40]
-    assert run.held_bytes == [1000, 1001]
-    assert run.used_bytes("host").tolist() == [5000, 5001]
+    assert run.exchanged_bytes.tolist() == [40, 40]
+    assert run.held_bytes.tolist() == [1000, 1001]
+    assert run.used_bytes["host"].tolist() == [5000, 5001]
     assert run.planned_bytes("host").tolist() == [1000, 1001]
-    assert run.used_bytes("device").tolist() == [0, 0]
+    assert run.used_bytes["device"].tolist() == [0, 0]
     runs.hear({"kind": "phase", "run": "r", "phase": "residual"}, 3.0)
     assert run.state == "residual"
     runs.hear(end(), 4.5)
     assert (run.state, run.is_running, run.errors, run.elapsed_s) == ("converged", False, [], 4.5)
-    assert run.used_bytes("host").tolist() == [6000, 6001]
+    assert run.used_bytes["host"].tolist() == [6000, 6001]
     assert run.seconds == {"product": 2.0, "start": 1.0}
 
 
@@ -100,7 +100,7 @@ def test_a_run_goes_on_with_fewer_workers():
     run = runs.by_id["r"]
     assert (run.n_workers, run.restarts, run.iterations) == (1, 1, 4)
     assert count(runs, "run_restarts_total") == count(runs, "recoveries_total", kind="lost") == 1
-    assert run.errors == ["worker w1 (tcp://1) is gone"]
+    assert run.errors == ["worker w1 (tcp://1) is gone; resumed after iteration 4 on 1 workers"]
     runs.hear(iterate(1, 9, 2))
     assert run.iterations == 4
     runs.hear(iterate(0, 5, 2, epoch=1))
@@ -136,7 +136,7 @@ def test_the_last_runs_are_kept_and_those_that_go_on():
         runs.hear(end(f"r{k}"))
     kept = [f"r{k}" for k in range(6, RUNS_KEPT + 5)]
     assert [*runs.by_id] == ["long", *kept]
-    assert runs.begun["pagerank"] == RUNS_KEPT + 6
+    assert count(runs, "runs_started_total") == RUNS_KEPT + 6
 
 
 def test_errors_are_bounded(monkeypatch):
@@ -154,7 +154,7 @@ def test_hundreds_of_workers_and_many_iterations_are_bounded():
     messages = [iterate(0, 1 + 500 * superstep, 500) for superstep in range(20)]
     for message in messages:
         for rank in range(n):
-            runs.hear(message | {"ranks": [rank]})
+            runs.hear(message | {"ranks": (rank,)})  # as of a process: MessagePack has no lists
     assert run.iterations == 10_000
     assert len(run.changes) == MOST_POINTS
     assert [*run.changes][-1] == 10_000

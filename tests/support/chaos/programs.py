@@ -29,6 +29,7 @@ import psutil
 from distributed.cli import dask_scheduler, dask_worker
 
 from mgspmv.cli import app
+from mgspmv.model import Event, Phase
 from mgspmv.monitor import progress
 from tests.support.hosts import Host
 
@@ -208,14 +209,13 @@ def _run_mgspmv(launch: Launch) -> None:
             super().__init__(is_shown=False)
             self._file = os.open(launch.find_file("told"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
 
-        def on_progress(self, phase: str, done: int, total: int | None) -> None:
-            self._tell({"phase": phase, "done": done})
-
-        def on_event(self, event: Any) -> None:
-            self._tell({"phase": "iterate", "done": event.iteration, "epoch": event.epoch})
-
-        def _tell(self, told: dict[str, Any]) -> None:
+        def hear(self, news: Phase | Event) -> None:
+            told: dict[str, Any]
+            if isinstance(news, Event):
+                told = {"phase": "iterate", "done": news.iteration, "epoch": news.epoch}
+            else:
+                told = {"phase": news.name, "done": news.done}
             os.write(self._file, (json.dumps(told | {"time_s": time.time()}) + "\n").encode())
 
-    progress.open_progress = lambda **_: Teller()
+    progress.ProgressLine = lambda **_: Teller()  # type: ignore
     app(list(launch.arguments), prog_name="mgspmv")
