@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from threading import Event, Thread
+from threading import Thread
 from typing import Any, Literal
 
 from mgspmv.errors import MgspmvError
@@ -15,12 +15,7 @@ FindingStatus = Literal["ok", "warning", "wrong", "skipped"]
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of a check.
-
-    Raises
-    ------
-    ValueError : status `wrong` or `warning` without a remedy
-    """
+    """Result of a check."""
 
     status: FindingStatus
     found: str
@@ -33,10 +28,6 @@ class Finding:
     """Name of the check, such as `limits`."""
     where: str = ""
     """Worker that was checked; empty for this machine."""
-
-    def __post_init__(self) -> None:
-        if self.needs_remedy and not (self.found and self.remedy):
-            raise ValueError(f"a finding of status {self.status} needs a remedy: {self}")
 
     @property
     def needs_remedy(self) -> bool:
@@ -81,7 +72,6 @@ def run_check(name: str, check: Callable[[], Findings], limit_s: float) -> list[
     Errors become findings: those of this package are `wrong`, others `skipped`.
     """
     found: list[Finding] = []
-    is_done = Event()
 
     def work() -> None:
         try:
@@ -95,12 +85,12 @@ def run_check(name: str, check: Callable[[], Findings], limit_s: float) -> list[
             found.append(wrong(shorten(error), remedy, error=type(error).__name__))
         except (Exception, SystemExit) as error:  # libraries may raise SystemExit
             found.append(Finding("skipped", f"the check failed: {type(error).__name__}: {shorten(error)}"))
-        finally:
-            is_done.set()
 
     # A daemon thread does not keep the process alive if the check hangs.
-    Thread(target=work, name=f"mgspmv-doctor-{name}", daemon=True).start()
-    if not is_done.wait(limit_s):
+    thread = Thread(target=work, name=f"mgspmv-doctor-{name}", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if thread.is_alive():
         return [replace(hang(limit_s), name=name)]
     return [replace(finding, name=name) for finding in found]
 

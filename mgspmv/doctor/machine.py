@@ -150,7 +150,7 @@ def check_folders() -> Iterator[Finding]:
     for name, (folder, least, variable) in folders.items():
         remedy = f"Set {variable} to a writable folder on a disk with more free space."
         problem, free = _find_write_problem(folder)
-        values = {"folder": str(folder), "free_bytes": free}
+        values: dict[str, Any] = {"folder": str(folder), "free_bytes": free}
         if problem is not None:
             make_finding = wrong if name == "scratch" else warn
             yield make_finding(f"the {name} folder {folder} cannot be written: {problem}", remedy, **values)

@@ -72,16 +72,11 @@ class RunsCollector:
 
     def __init__(self) -> None:
         self.watched: list[Runs] = []
-        """Runs of the schedulers of this process, in the order of their start."""
-
-    @property
-    def runs(self) -> Runs:
-        """Runs of the scheduler that started last in this process."""
-        return self.watched[-1] if self.watched else Runs()
+        """Runs of the schedulers of this process; those of the one that started last are exported."""
 
     def collect(self) -> Iterator[Metric]:
         """Yield the counts of all runs, and the metrics of single ones."""
-        runs = self.runs
+        runs = self.watched[-1] if self.watched else Runs()
         yield from runs.registry.collect()
         named = GAUGES | {name: (text, ("run",)) for name, (text, _) in NUMBERS.items()}
         gauges = {name: GaugeMetricFamily(f"mgspmv_{name}", text, labels=own) for name, (text, own) in named.items()}
@@ -108,7 +103,7 @@ def _add_run(gauges: dict[str, GaugeMetricFamily], run: RunState) -> None:
             labels = [run.run, worker["name"], where]
             gauges["run_worker_planned_bytes"].add_metric(labels, n_planned)
             if n_used:
-                gauges["run_worker_used_bytes"].add_metric(labels, n_used)
+                gauges["run_worker_used_bytes"].add_metric(labels, float(n_used))
 
 
 COLLECTOR = RunsCollector()

@@ -6,16 +6,8 @@ import time
 
 import pytest
 
-from mgspmv.doctor.findings import Finding, Skipped, ok, run_check, warn
+from mgspmv.doctor.findings import Skipped, ok, run_check, warn
 from mgspmv.errors import MgspmvError
-
-
-def test_what_needs_a_remedy_has_one():
-    for status in ("warning", "wrong"):
-        with pytest.raises(ValueError, match=f"^a finding of status {status} needs a remedy"):
-            Finding(status, "found")
-    assert not ok("well").needs_remedy
-    assert warn("found", "remedy").needs_remedy
 
 
 def test_all_findings_have_the_name_of_their_check():
