@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from mgspmv.cli.mode import open_progress
 from mgspmv.cli.placement import PlacementOptions, open_client
 from mgspmv.cli.program import Answer
+from mgspmv.cli.tables import tabulate
 from mgspmv.errors import MgspmvError
 
 if TYPE_CHECKING:
@@ -52,19 +53,10 @@ def name_finding(finding: Finding) -> str:
 
 
 def _tabulate(found: Sequence[Finding]) -> list[Any]:
-    """Tabulate the findings that need a remedy; an empty list if none does."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    shown = [finding for finding in found if finding.needs_remedy]
-    if not shown:
-        return []
-    table = Table(box=SIMPLE_HEAD)
-    table.add_column("check", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("finding and remedy", overflow="fold")
-    for finding in sorted(shown, key=lambda finding: finding.status != "wrong"):  # problems before warnings
+    """Tabulate the findings that need a remedy, problems before warnings; an empty list if none does."""
+    shown = sorted((each for each in found if each.needs_remedy), key=lambda finding: finding.status != "wrong")
+    rows = []
+    for finding in shown:
         where = f" ({finding.where})" if finding.where else ""
-        text = f"{finding.found}{where}\n{finding.remedy}"
-        table.add_row(finding.name, finding.status, text, end_section=True)
-    return [table]
+        rows += [(finding.name, finding.status, f"{finding.found}{where}"), ("", "", finding.remedy)]
+    return [tabulate(("check", "", "finding and remedy"), rows, n_texts=3)] if rows else []
