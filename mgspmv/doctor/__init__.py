@@ -5,14 +5,15 @@ Each check is a function that returns findings. None raises, and each ends withi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
 from mgspmv.doctor import machine
-from mgspmv.doctor.findings import Finding, run_check, shorten, wrong
+from mgspmv.doctor.findings import Finding, Findings, run_check, shorten, wrong
 from mgspmv.errors import MgspmvError
+from mgspmv.model import ignore
 
 __all__ = ["Finding", "examine"]
 
@@ -24,7 +25,7 @@ def examine(
     reach: Callable[[], AbstractContextManager[Any]] | None = None,
     stores: Sequence[str] = (),
     timeout: float = TIMEOUT_S,
-    on_check: Callable[[str], None] | None = None,
+    on_check: Callable[[str], object] = ignore,
 ) -> list[Finding]:
     """Check this machine, stores and, where one is named, a cluster.
 
@@ -39,18 +40,17 @@ def examine(
     -------
     At least one finding for each check.
     """
-    checks: dict[str, Callable[[], Any]] = {**machine.CHECKS, "gpus": partial(machine.check_gpus_apart, timeout)}
     found: list[Finding] = []
 
-    def run(name: str, check: Callable[[], Any], limit_s: float) -> None:
-        if on_check is not None:
+    def run(checks: Mapping[str, Callable[[], Findings]], limit_s: float) -> None:
+        for name, check in checks.items():
             on_check(name)
-        found.extend(run_check(name, check, limit_s))
+            found.extend(run_check(name, check, limit_s))
 
-    for name, check in checks.items():
-        run(name, check, 2 * timeout)  # the check of GPUs has its own timeout
+    gpus = partial(machine.check_gpus_apart, timeout)
+    run({**machine.CHECKS, "gpus": gpus}, 2 * timeout)  # the check of GPUs has its own timeout
     for store in stores:
-        run("store", partial(machine.check_store, store), timeout)
+        run({"store": partial(machine.check_store, store)}, timeout)
     if reach is None:
         return found
     from mgspmv.cluster.dask_cluster import Cluster
@@ -63,6 +63,5 @@ def examine(
             remedy = "Start the cluster, and give the address that is printed in the log of its scheduler."
             return [*found, Finding(**vars(wrong(shorten(error), remedy)) | {"name": "workers"})]
         stack.callback(cluster.close)
-        for name, check in make_checks(cluster, stores, timeout).items():
-            run(name, check, 4 * timeout)  # their waits have their own timeouts
+        run(make_checks(cluster, stores, timeout), 4 * timeout)  # their waits have their own timeouts
     return found

@@ -123,7 +123,8 @@ class EventPublisher:
         if isinstance(error, SchedulerNotFoundError):
             return
         self._flush()
-        self._notify("end", status="failed", error=f"{type(error).__name__}: {error}".removesuffix(": "))
+        said = f"{type(error).__name__}: {error}".removesuffix(": ")
+        self._notify("end", status="failed", error=said, seconds={}, memory={}, transport=None)
 
     def _flush(self) -> None:
         events, self._waiting, self._flushed = self._waiting, [], time.monotonic()
