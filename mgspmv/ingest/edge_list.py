@@ -35,7 +35,7 @@ from mgspmv.ingest.edge_list_head import (
 )
 from mgspmv.ingest.files import Path, Pipe, describe_files, list_paths, name_files, take_name
 from mgspmv.ingest.headers import are_names
-from mgspmv.ingest.parts import cut_texts, make_absolute, place_error
+from mgspmv.ingest.parts import cut_texts, make_absolute, placing_errors
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Combined, FileSource, Layout, Stated
 from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Segment, TextStream, open_texts
@@ -145,18 +145,15 @@ class EdgeListSource(FileSource):
     def batches(self) -> Iterator[CooBatch]:
         """Yield all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
         notes = _EdgeListFacts()
-        try:
-            with closing(open_texts(self._segments, self._batch_bytes)) as texts:
-                begun = self._begin(texts, notes)
-                text, head = self._find_first(begun)
-                form = self._form or self._find_form(head)
-                self.is_undirected = form.preamble.is_undirected
-                known = self._n_vertices, self._vertices, self._reading, self._id_room, self.name
-                self._made, notes.listed = choose_vertices(form.id_column, *known)
-                chunks = self._read(chain([text], (text for text, _ in begun)))
-                yield from _read_batches(chunks, form, self._made, notes, self._threads or default_threads())
-        except SourceError as error:
-            raise place_error(error, self._segments) from error.__cause__
+        with placing_errors(self._segments), closing(open_texts(self._segments, self._batch_bytes)) as texts:
+            begun = self._begin(texts, notes)
+            text, head = self._find_first(begun)
+            form = self._form or self._find_form(head)
+            self.is_undirected = form.preamble.is_undirected
+            known = self._n_vertices, self._vertices, self._reading, self._id_room, self.name
+            self._made, notes.listed = choose_vertices(form.id_column, *known)
+            chunks = self._read(chain([text], (text for text, _ in begun)))
+            yield from _read_batches(chunks, form, self._made, notes, self._threads or default_threads())
         notes.ids = self._made.extent if isinstance(self._made, OccurringIntegers) else None
         notes.unused_first = getattr(self._made, "unused_first", None)
         self._told = form, notes

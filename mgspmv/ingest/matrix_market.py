@@ -17,7 +17,7 @@ import numpy as np
 
 from mgspmv.errors import SourceError
 from mgspmv.ingest.columns import TableFormat, TextColumn, nth_line, read_chunks
-from mgspmv.ingest.parts import cut_texts, make_absolute, place_error
+from mgspmv.ingest.parts import cut_texts, make_absolute, placing_errors
 from mgspmv.ingest.source import Combined, FileSource, Layout, Stated, symmetrize
 from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Segment, TextLine, TextStream
 from mgspmv.ingest.tokens import is_integer
@@ -114,20 +114,17 @@ class MatrixMarketSource(FileSource):
 
     def batches(self) -> Iterator[CooBatch]:
         """Yield all entries, in at least one batch; symmetric entries and their mirror images are in the same one."""
-        try:
-            with TextStream(self._segment, self._batch_bytes) as text:
-                header = self._header or read_header(text)
-                if self._header is not None and not self._segment.begin:
-                    read_header(text)
-                form, n_read = _find_form(header, self.as_float64), 0
-                for chunk, columns in read_chunks(text.chunks(), form, self._threads or default_threads()):
-                    self.fraction = text.fraction
-                    header.check_entries(n_read + len(columns[0]))
-                    yield _make_batch(header, form, chunk, columns, n_read)
-                    n_read += len(columns[0])
-                self._told = header, n_read, text.provenance()
-        except SourceError as error:
-            raise place_error(error, [self._segment]) from error.__cause__
+        with placing_errors([self._segment]), TextStream(self._segment, self._batch_bytes) as text:
+            header = self._header or read_header(text)
+            if self._header is not None and not self._segment.begin:
+                read_header(text)
+            form, n_read = _find_form(header, self.as_float64), 0
+            for chunk, columns in read_chunks(text.chunks(), form, self._threads or default_threads()):
+                self.fraction = text.fraction
+                header.check_entries(n_read + len(columns[0]))
+                yield _make_batch(header, form, chunk, columns, n_read)
+                n_read += len(columns[0])
+            self._told = header, n_read, text.provenance()
         self._layout = Layout(header.shape)
         if self._header is None:
             joined = self.join([self._told])

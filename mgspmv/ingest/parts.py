@@ -7,7 +7,8 @@ compressed, or whose server reports no size or supports no range requests, is re
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -62,20 +63,18 @@ def cut_evenly(items: Sequence[Any], sizes: Sequence[int], n_parts: int) -> list
     return [[items[k] for k in np.flatnonzero(owners == owner).tolist()] for owner in sorted(set(owners.tolist()))]
 
 
-def count_lines_before(segment: Segment) -> int:
-    """Return the number of lines of the file before a segment."""
-    if not segment.begin:
-        return 0
-    with TextStream(Segment(segment.name, 0, segment.begin), CHUNK_BYTES) as text:
-        return sum(chunk.data.count(b"\n") for chunk in text.chunks())
-
-
-def place_error(error: SourceError, segments: Sequence[Segment]) -> SourceError:
-    """Return an error with the line number in the file instead of that within one of the segments."""
-    segment = next((own for own in segments if own.name == error.source), None)
-    if segment is None or error.line_number is None or not segment.begin:
-        return error
-    return error.move(count_lines_before(segment))
+@contextmanager
+def placing_errors(segments: Sequence[Segment]) -> Iterator[None]:
+    """Replace line numbers of errors, which count from the beginning of a segment, by those in its file."""
+    try:
+        yield
+    except SourceError as error:
+        begun = next((own for own in segments if own.name == error.source and own.begin), None)
+        if begun is None or error.line_number is None:
+            raise
+        with TextStream(Segment(begun.name, 0, begun.begin), CHUNK_BYTES) as text:
+            n_before = sum(chunk.data.count(b"\n") for chunk in text.chunks())
+        raise error.move(n_before) from error.__cause__
 
 
 def _measure(name: str) -> tuple[int, bool]:

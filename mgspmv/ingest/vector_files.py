@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
@@ -69,10 +67,11 @@ def read_weights(
 def _read_text(name: str, string_ids: bool, vertex_ids: np.ndarray | None) -> dict[Any, float]:
     from mgspmv.ingest.columns import TextColumn, count_comments, read_chunks  # Numba takes a second to import
     from mgspmv.ingest.lists import find_vector_form
+    from mgspmv.lookup import ArrayLookup
 
     id_column = TextColumn("id", "string") if string_ids else TextColumn("id", "int64", plain="write it without zeros")
     number_column = TextColumn("weight", "float64", finite=True)
-    is_vertex = None if vertex_ids is None else partial(_is_in, vertex_ids)
+    is_vertex = None if vertex_ids is None else ArrayLookup(len(vertex_ids), vertex_ids).has
     ids, numbers = list[Any](), list[float]()
     with TextStream(name) as text:
         form = find_vector_form(text, id_column, number_column, is_vertex)
@@ -86,11 +85,6 @@ def _read_text(name: str, string_ids: bool, vertex_ids: np.ndarray | None) -> di
         [(repeated, _)] = Counter(ids).most_common(1)
         raise SourceError(f"id {repeated!r} is given more than once; keep one line per id", source=name)
     return weights
-
-
-def _is_in(ids: np.ndarray, label: str) -> bool:
-    place = bisect_left(ids, label)
-    return bool(place < len(ids) and ids[place] == label)
 
 
 def check_dangling(rule_or_path: str) -> str:
