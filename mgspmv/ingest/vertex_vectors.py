@@ -159,16 +159,22 @@ def _name_type(given: Any) -> str:
 # --- lists -----------------------------------------------------------------------------------------------------------
 
 
-def _list_ids(name: str, ids: list[Any]) -> ById:
+def _list_ids(name: str, labels: list[Any]) -> ById:
     """Return ids with the number 1 each."""
-    ids = _write_ids(ids)
+    advice = "pass np.asarray(...) for numbers by place, or a mapping of ids to numbers"
+    ids = _check_ids(name, labels, " in its list of ids", advice)
+    return ById(ids, None, _advise_list(ids))
+
+
+def _check_ids(name: str, labels: list[Any], where: str, advice: str = "pass ids as integers or strings") -> list[Any]:
+    """Convert labels to ids of stores; raise OptionError if one cannot be an id."""
+    ids = _write_ids(labels)
     for label in ids:
         if not is_id(label):
-            raise OptionError(
-                f"{name} is a list, which must hold ids of vertices, but {shorten(repr(label), 40)} is not an id; pass "
-                "np.asarray(...) for numbers by place, or a mapping of ids to numbers"
-            )
-    return ById(ids, None, _advise_list(ids))
+            is_missing = repr(label) in ("None", "nan", "<NA>", "NaT")
+            what = f"a missing value{where}" if is_missing else f"{shorten(repr(label), 40)}{where}, which is not an id"
+            raise OptionError(f"{name} has {what}; {advice}")
+    return ids
 
 
 def _advise_list(ids: list[Any] | np.ndarray) -> str:
@@ -204,10 +210,8 @@ def _classify_series(name: str, series: Any) -> ById:
     if numbers.dtype.kind in "OUS" and len(numbers) and isinstance(numbers[0], str):
         raise OptionError(f"{name} is a Series of strings; pass its .tolist() for a list of ids")
     index = series.index
-    ids = index.to_numpy() if index.dtype.kind in "iu" else _write_ids(index.tolist())
-    for label in ids if isinstance(ids, list) else ():
-        if not is_id(label):
-            raise OptionError(f"{name} has {shorten(repr(label), 40)} in its index, which is not an id; {advice}")
+    is_integer = index.dtype.kind in "iu"
+    ids = index.to_numpy() if is_integer else _check_ids(name, index.tolist(), " in its index", advice)
     return ById(ids, numbers, advice, _is_default(index))
 
 
@@ -244,18 +248,7 @@ def _take_ids(name: str, column: Any) -> list[Any] | np.ndarray:
     if column.dtype.kind in "iu" and isinstance(column.dtype, np.dtype):
         ids: np.ndarray = column.to_numpy()
         return ids
-    listed = _write_ids(column.tolist())
-    _check_ids(name, listed, str(column.name))
-    return listed
-
-
-def _check_ids(name: str, ids: list[Any], column: str) -> None:
-    for label in ids:
-        if not is_id(label):
-            is_missing = repr(label) in ("None", "nan", "<NA>", "NaT")
-            what = "a missing value" if is_missing else f"{shorten(repr(label), 40)}, which is not an id"
-            where = f" in its column of ids {column!r}" if column else ""
-            raise OptionError(f"{name} has {what}{where}; pass ids as integers or strings")
+    return _check_ids(name, column.tolist(), f" in its column of ids {column.name!r}")
 
 
 def _advise_columns(columns: Sequence[str], own: int, other: int) -> str:
@@ -294,8 +287,8 @@ def _list_labels(name: str, column: Any, title: str) -> list[Any] | np.ndarray:
     import pyarrow as pa
 
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    where = f" in its column of ids {title!r}" if title else ""
     if pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-        where = f" in its column of ids {title!r}" if title else ""
         raise OptionError(
             f"{name} has values of type {column.type}{where}, which are not ids; pass np.asarray(...) for numbers by "
             "place, or a frame with a column of ids and one of numbers"
@@ -303,8 +296,4 @@ def _list_labels(name: str, column: Any, title: str) -> list[Any] | np.ndarray:
     if pa.types.is_integer(column.type) and not column.null_count:
         ids: np.ndarray = column.to_numpy()
         return ids
-    if column.type == pa.binary(16):
-        column = column.cast(pa.uuid())
-    labels = _write_ids(column.to_pylist())
-    _check_ids(name, labels, title)
-    return labels
+    return _check_ids(name, (column.cast(pa.uuid()) if column.type == pa.binary(16) else column).to_pylist(), where)

@@ -159,7 +159,7 @@ OWN = np.array([0, 1, 2, 7])
         (pa.table({"id": ["a", None], "rank": [1.0, 2]}), NAMES, "a missing value in its column of ids 'id'"),
         (pa.table({"id": ["a", "b"], "rank": [1.0, None]}), NAMES, "1 missing values in column 'rank'; fill"),
         (pd.DataFrame({"id": ["a", None], "rank": [1.0, 2]}), NAMES, "a missing value in its column of ids 'id'"),
-        (pd.DataFrame({"id": [1.5], "rank": [1.0]}), NAMES, "1.5, which is not an id in its column of ids 'id'"),
+        (pd.DataFrame({"id": [1.5], "rank": [1.0]}), NAMES, "1.5 in its column of ids 'id', which is not an id"),
         (pd.DataFrame({"id": ["a", "a"], "rank": [1.0, 2]}), NAMES, "the id 'a' more than once"),
         (
             pd.DataFrame({"x": ["a"], "y": [1.0]}, index=["b"]),
@@ -176,10 +176,10 @@ OWN = np.array([0, 1, 2, 7])
         (
             [1.0, 0.0, 0.0, 3.0],
             NAMES,
-            r"a list, which must hold ids of vertices, but 1\.0 is not an id; pass np\.asarray",
+            r"1\.0 in its list of ids, which is not an id; pass np\.asarray",
         ),
-        ((True, False, True, True), NAMES, r"but True is not an id; pass np\.asarray"),
-        ([["a"]], NAMES, r"but \['a'\] is not an id"),
+        ((True, False, True, True), NAMES, r"True in its list of ids, which is not an id; pass np\.asarray"),
+        ([["a"]], NAMES, r"\['a'\] in its list of ids, which is not an id"),
         ([1, 0, 0, 3], None, r"the id 0 more than once; .*pass np\.asarray"),
         ([5, 1], None, r"the id 5, which no vertex has; near: 3; a list holds ids: pass np\.asarray"),
         ([1, 2], NAMES, r"the id 1 but the ids of vertices are strings; .*pass np\.asarray"),

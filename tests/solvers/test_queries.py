@@ -109,7 +109,7 @@ def test_many_vectors_take_the_memory_of_their_entries():
         (
             [[0.5, 0.5]],
             OptionError,
-            "vector 0 is a list, which must hold ids of vertices, but 0.5 is not an id",
+            "vector 0 has 0.5 in its list of ids, which is not an id",
         ),
         ([1.5], OptionError, "personalization of vector 0 must be a mapping of ids to weights, ids, or an id, not 1.5"),
         (
