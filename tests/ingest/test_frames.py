@@ -180,7 +180,7 @@ def test_partitions_of_other_types():
 
 TABLES = {
     "one column": ({"a": [1]}, {}, r"expected columns of sources and targets, found 1: a"),
-    "four columns": ({name: [1] for name in "abcd"}, {}, r"found 4: a, b, c, d; choose the columns with columns="),
+    "four columns": ({name: [1] for name in "abcd"}, {}, r"found a, b, c, d; choose them with columns="),
     "no such column": (EDGES, {"columns": ("srcs", "dst")}, r"expected one column 'srcs', .*; did you mean 'src'\?"),
     "numbers as ids": ({"a": [1.5], "b": [1]}, {}, "expected ids in column 'a' to be .* strings, found double"),
     "two kinds of ids": ({"a": [1], "b": ["x"]}, {}, "ids in columns 'a' and 'b' are int64 and (large_)?string; store"),
