@@ -322,7 +322,7 @@ REORDER_PEAK = """
     import sys
     from pathlib import Path
     import mgspmv as mg
-    info = mg.reorder(sys.argv[1], method="dealt", memory="1GiB")
+    info = mg.reorder(sys.argv[1], method="dealt", memory="1GiB").info
     peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     print(info.digest, 1024 * int(peak.split()[1]))
 """

@@ -200,7 +200,7 @@ PEAK = """
     from pathlib import Path
     import mgspmv as mg
     given = {"n_vertices": 1 << 20} if len(sys.argv) == 4 else {}
-    info = mg.update(sys.argv[1], insert=sys.argv[2], delete=sys.argv[3], memory="1GiB", **given)
+    info = mg.update(sys.argv[1], insert=sys.argv[2], delete=sys.argv[3], memory="1GiB", **given).info
     peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     print(info.digest, 1024 * int(peak.split()[1]))
 """
