@@ -276,10 +276,25 @@ def source_from_object(obj: Any, weights: str | bool = "auto") -> Source:
 
 
 def _slice_sparse(matrix: Any) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    if matrix.format == "dia":
+        yield from _slice_diagonals(matrix)
+        return
     coo = matrix.tocoo(copy=False)
     for begin in range(0, max(coo.nnz, 1), BATCH_ENTRIES):
         part = slice(begin, begin + BATCH_ENTRIES)
         yield coo.row[part], coo.col[part], coo.data[part]
+
+
+def _slice_diagonals(matrix: Any) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield non-zero entries: SciPy's conversion allocates memory for empty rows too and rejects float16."""
+    n_rows, n_cols = matrix.shape
+    cols = np.arange(min(matrix.data.shape[1], n_cols))
+    step = max(1, BATCH_ENTRIES // max(1, len(cols)))
+    for begin in range(0, max(1, len(matrix.offsets)), step):
+        data = matrix.data[begin : begin + step, : len(cols)]
+        rows = cols - matrix.offsets[begin : begin + step, None].astype(np.int64)
+        is_entry = (rows >= 0) & (rows < n_rows) & (data != 0)
+        yield rows[is_entry], np.nonzero(is_entry)[1], data[is_entry]
 
 
 def _slice_dense(matrix: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
