@@ -198,7 +198,9 @@ def test_close_frees_at_once(graph, client):
     assert find_held(client) != held
     D.close()
     assert find_held(client) == held
-    assert find_alive(client) == alive
+    left = {(worker, name): n for worker, counts in find_alive(client).items() for name, n in counts.items()}
+    # Workers may also have freed what earlier tests left.
+    assert all(n <= alive.get(worker, {}).get(name, 0) for (worker, name), n in left.items()), left
 
 
 def test_what_is_not_closed_is_freed_with_the_object(graph, client):

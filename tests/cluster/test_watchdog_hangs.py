@@ -191,8 +191,9 @@ def test_a_product_that_hangs_and_the_matrix_after_it(graph, fragile):
 
 def test_a_task_that_waits_for_its_turn_is_waited_for(graph, wanted, fragile):
     [address, _] = fragile.scheduler_info(n_workers=-1)["workers"]
-    other = fragile.submit(time.sleep, 3 * TIMEOUT_S, workers=[address], pure=False)
-    assert mg.pagerank(graph.on(fragile, timeout=TIMEOUT_S, recover=0)).digest() == wanted
+    timeout_s = 5 * TIMEOUT_S  # longer than a worker of a busy machine may be silent
+    other = fragile.submit(time.sleep, 1.5 * timeout_s, workers=[address], pure=False)
+    assert mg.pagerank(graph.on(fragile, timeout=timeout_s, recover=0)).digest() == wanted
     other.result()
 
 

@@ -102,7 +102,9 @@ def test_everything_else_that_is_read(url, tmp_path):
 
 
 def test_a_store(url):
-    with pytest.raises(StoreError, match=f"{url}/silent.zarr cannot be reached: no answer within 0.25 seconds"):
+    # One limit is that of the request, the other that of opening the place; on a busy machine either may be first.
+    said = "(no answer within|the server sent nothing for) 0.25 seconds"
+    with pytest.raises(StoreError, match=f"{url}/silent.zarr cannot be reached: {said}"):
         mg.open_matrix(f"{url}/silent.zarr")
 
 
