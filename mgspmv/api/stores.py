@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal, get_args
@@ -14,7 +13,6 @@ from mgspmv.api.matrix import Matrix
 from mgspmv.errors import OptionError
 from mgspmv.ingest.generate import make_generator
 from mgspmv.ingest.open import open_source, open_update
-from mgspmv.ingest.source import Source
 from mgspmv.ingest.store_writing import find_budget, reorder_store, store_source, transpose_store
 from mgspmv.ingest.update import Changes, Missing, update_store
 from mgspmv.ingest.verify import verify_store
@@ -123,10 +121,24 @@ def ingest(
     """
     options = IngestOptions(kind, duplicates, self_loops, symmetrize, weights, transpose, dtype, order)
     asked = _name_reading(format, weights, edge_list_options)
-    source = source.stored if isinstance(source, Matrix) else source
-    opening = partial(open_source, source, kind=kind, **asked)
-    working = (progress, client, memory, threads, scratch, timeout)
-    return _store(opening, store, overwrite, options, asked, *working, allow_hypersparse=allow_hypersparse)
+    check_threads(threads)
+    target = MemoryStore() if store is None else store
+    writing: dict[str, Any] = {"base": check_target(target, overwrite=overwrite)}
+    writing["allow_hypersparse"] = allow_hypersparse
+    describe = partial(_describe_making, options=options, reading=asked)
+    report, n_bytes = make_report(progress), parse_size(memory)
+    opening = partial(open_source, source.stored if isinstance(source, Matrix) else source, kind=kind, **asked)
+    if client is not None:
+        from mgspmv.cluster.ingest import ingest_on_cluster
+
+        folder = None if scratch is None else os.path.abspath(scratch)  # workers may run in another folder
+        writing |= {"memory": n_bytes, "threads": threads, "scratch": folder, "timeout": timeout}
+        info = ingest_on_cluster(opening(), target, options, client, describe, on_progress=report, **writing)
+    else:
+        room = find_budget(target, n_bytes, threads, scratch)
+        opened = opening(threads=room.threads, id_room=room.for_ids)
+        info = store_source(opened, target, options, describe, report, room, **writing)
+    return open_written(target, info)
 
 
 def _name_reading(format: str | None, weights: bool | str | None, options: dict[str, Any]) -> dict[str, Any]:
@@ -178,47 +190,10 @@ def generate(
     StoreExistsError : `store` exists
     ClusterError : a worker is lost, or silent for too long; nothing is left in the store
     """
-    options = IngestOptions(kind, duplicates, self_loops, symmetrize, transpose=transpose, dtype=dtype, order=order)
-    working = (progress, client, memory, threads, scratch, timeout)
-    return _store(lambda **_: make_generator(model, **parameters), store, overwrite, options, {}, *working)
-
-
-def _store(
-    opening: Callable[..., Source],
-    store: StoreLike | None,
-    overwrite: bool,
-    options: IngestOptions,
-    reading: dict[str, Any],
-    progress: ProgressOption,
-    client: Any,
-    memory: str | int | None,
-    threads: int | None,
-    scratch: str | os.PathLike[str] | None,
-    timeout: float,
-    allow_hypersparse: bool = False,
-) -> Matrix:
-    """Store a source, in this process or on a cluster, and open it.
-
-    Parameters
-    ----------
-    opening : opens the source; in this process called with the memory for its ids
-    """
-    check_threads(threads)
-    store = MemoryStore() if store is None else store
-    base = check_target(store, overwrite=overwrite)
-    writing: dict[str, Any] = {"base": base, "allow_hypersparse": allow_hypersparse}
-    describe = partial(_describe_making, options=options, reading=reading)
-    on_progress, n_bytes = make_report(progress), parse_size(memory)
-    if client is not None:
-        from mgspmv.cluster.ingest import ingest_on_cluster
-
-        folder = None if scratch is None else os.path.abspath(scratch)  # workers may run in another folder
-        writing |= {"memory": n_bytes, "threads": threads, "scratch": folder, "timeout": timeout}
-        told = {"on_progress": on_progress, **writing}
-        return open_written(store, ingest_on_cluster(opening(), store, options, client, describe, **told))
-    room = find_budget(store, n_bytes, threads, scratch)
-    source = opening(threads=room.threads, id_room=room.for_ids)
-    return open_written(store, store_source(source, store, options, describe, on_progress, room, **writing))
+    options: dict[str, Any] = {"kind": kind, "duplicates": duplicates, "self_loops": self_loops, "dtype": dtype}
+    options |= {"symmetrize": symmetrize, "transpose": transpose, "order": order, "overwrite": overwrite}
+    options |= {"client": client, "memory": memory, "threads": threads, "scratch": scratch, "timeout": timeout}
+    return ingest(make_generator(model, **parameters), store, progress=progress, **options)
 
 
 def open_given(store: StoreLike | Matrix) -> StoredMatrix:

@@ -16,6 +16,7 @@ from mgspmv.ingest.detect import detect_format, find_format_by_name
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.files import Path, find_files, is_path, name_files, take_name
 from mgspmv.ingest.frames import FrameSource, find_library, has_no_columns, source_from_arrays
+from mgspmv.ingest.generate import GeneratedSource
 from mgspmv.ingest.interchange import convert_arrays
 from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.objects import NpzSource, is_igraph, is_networkx, source_from_object
@@ -52,7 +53,7 @@ def open_source(
     Parameters
     ----------
     source : paths or fsspec URLs of files, see `find_files`, or of a Zarr group or a matrix store; or an object: a Zarr
-        store or group, a DataFrame (see `FrameSource`), or another (see `source_from_object`)
+        store or group, a DataFrame (see `FrameSource`), a generator, or another (see `source_from_object`)
     kind : requested kind, which decides what an array is, see `convert_arrays`
     format : one of `FORMATS`; default: by the file's name and first line, or by the arrays of a Zarr group
     threads : number of threads that parse a text, decode Parquet or compute a partition; default one per processor
@@ -70,6 +71,9 @@ def open_source(
     """
     _check_names(edge_list_options)
     check_choice("format", format, (*FORMATS, None))
+    if isinstance(source, GeneratedSource):
+        _take_suitable(edge_list_options, (), source.name)
+        return source
     if isinstance(source, StoredMatrix):
         return _open_stored(source, threads, edge_list_options)
     if isinstance(source, list | tuple) and len(source) == 1 and is_path(source[0]):
