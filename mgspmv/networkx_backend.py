@@ -263,11 +263,9 @@ def pagerank(
     }
     if personalization is not None:
         vectors.setdefault("nstart", np.ones(len(G)))  # NetworkX's default start
-    matrix, weights = G.open(weight)
-    stop: dict[str, Any] = {"tol": tol, "norm": "l1_per_node", "max_iter": max_iter}
-    if len(G) * tol >= FARTHEST:  # any result of the first iteration is close enough
-        stop = {"norm": "fixed", "max_iter": 1}
-    return _name(G, api.pagerank(matrix, alpha=alpha, weight=weights, **vectors, **stop, **options).values)
+    is_met = len(G) * tol >= FARTHEST  # any result of the first iteration is close enough
+    stop: dict[str, Any] = {"norm": "fixed", "max_iter": 1} if is_met else {"tol": tol, "max_iter": max_iter}
+    return _iterate(api.pagerank, G, weight, alpha=alpha, **vectors, **stop, **options)
 
 
 @_as_networkx
@@ -285,16 +283,14 @@ def hits(
     does. If several vectors belong to the same singular value, as in every bipartite graph, the result depends on the
     start, which is 1 everywhere by default, and is not an arbitrary mixture.
     """
-    import numpy as np
-
     from mgspmv import api
 
     if len(G) == 0:
         return {}, {}
-    start = np.ones(len(G)) if nstart is None else _list_values(G, nstart)
     matrix, weights = G.open("weight", transpose=True)
     own: dict[str, Any] = {"weight": weights, "transpose": G.transpose, "normalized": False, "throw": False}
-    found = api.hits(matrix, nstart=start, tol=tol, max_iter=max_iter, **own, **options)
+    own |= {"nstart": _list_values(G, nstart), "tol": tol, "max_iter": max_iter}
+    found = api.hits(matrix, **own, **options)
     hubs, authorities = found.hubs.values, found.authorities.values
     if not found.authorities.status.is_success:
         arcs = _find_operator(G, matrix, weights=weights)
@@ -320,9 +316,9 @@ def katz_centrality(
 
     if len(G) == 0:
         return {}
-    added = _list_values(G, beta) if isinstance(beta, Mapping) else beta
-    own: dict[str, Any] = {"alpha": alpha, "beta": added, "normalized": normalized}
-    return _iterate(api.katz, G, max_iter, tol, nstart, weight, **own, **options)
+    own: dict[str, Any] = {"alpha": alpha, "beta": _list_values(G, beta), "nstart": _list_values(G, nstart)}
+    own |= {"normalized": normalized, "tol": tol, "max_iter": max_iter}
+    return _iterate(api.katz, G, weight, **own, **options)
 
 
 @_as_networkx
@@ -337,36 +333,28 @@ def eigenvector_centrality(
     """Compute `networkx.eigenvector_centrality`; `options` are other options of `mgspmv.eigenvector_centrality`."""
     from mgspmv import api
 
-    return _iterate(api.eigenvector_centrality, G, max_iter, tol, nstart, weight, **options)
+    own: dict[str, Any] = {"nstart": _list_values(G, nstart), "tol": tol, "max_iter": max_iter}
+    return _iterate(api.eigenvector_centrality, G, weight, **own, **options)
 
 
 _FUNCTIONS = {each.__name__: each for each in (pagerank, hits, katz_centrality, eigenvector_centrality)}
 
 
-def _iterate(
-    call: Callable[..., Any],
-    G: AnyGraph,
-    max_iter: int,
-    tol: float,
-    nstart: Mapping[Any, float] | None,
-    weight: Any,
-    **options: Any,
-) -> dict[Any, float]:
-    """Compute a centrality by power iteration, with NetworkX's tolerance."""
-    if nstart is not None:
-        options["nstart"] = _list_values(G, nstart)
+def _iterate(call: Callable[..., Any], G: AnyGraph, weight: Any, **options: Any) -> dict[Any, float]:
+    """Compute a centrality with NetworkX's norm of changes."""
     matrix, weights = G.open(weight)
-    stop: dict[str, Any] = {"tol": tol, "norm": "l1_per_node", "max_iter": max_iter}
-    return _name(G, call(matrix, weight=weights, **stop, **options).values)
+    return _name(G, call(matrix, weight=weights, **{"norm": "l1_per_node"} | options).values)
 
 
-def _list_values(G: AnyGraph, numbers: Mapping[Any, float]) -> np.ndarray:
-    """Return the number of each node, (n,) float64.
+def _list_values(G: AnyGraph, numbers: Any) -> Any:
+    """Return the number of each node, (n,) float64; what is not a mapping is returned unchanged.
 
     Raises
     ------
     OptionError : a node without a number, or a number for a key that is not a node
     """
+    if not isinstance(numbers, Mapping):
+        return numbers
     import numpy as np
 
     if numbers.keys() != set(G):
