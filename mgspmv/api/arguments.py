@@ -19,6 +19,7 @@ from mgspmv.api.matrix import Matrix
 from mgspmv.checkpoints import BEGINNING, RunProgress
 from mgspmv.errors import KindError, OptionError
 from mgspmv.ingest.vector_files import read_weights
+from mgspmv.kernels.device import measure_memory
 from mgspmv.logs import log_iteration
 from mgspmv.lookup import UNKNOWN, VertexLookup
 from mgspmv.model import Event, Status
@@ -86,10 +87,14 @@ class Call:
         if callable(self.progress):
             self.progress(event)
 
-    def count_loading(self, seconds: dict[str, float], loaded: float) -> None:
-        """Add the time from the call to `loaded` to the phase `load`, or `start` where the matrix is on a cluster."""
+    def count_loading(self, outcome: Outcome, loaded: float, **held: int) -> None:
+        """Add the time from the call to `loaded` to the phase `load`, or `start` where the matrix is on a cluster; and
+        the memory of this process where it computes, with what it holds."""
         phase = "start" if self.place.is_distributed else "load"
-        seconds[phase] = seconds.get(phase, 0.0) + loaded - self.began
+        outcome.seconds[phase] = outcome.seconds.get(phase, 0.0) + loaded - self.began
+        if not self.place.is_on_cluster:
+            taken = measure_memory(has_device=self.place.computes == "cuda") | held
+            outcome.memory.update({name: [n_bytes] for name, n_bytes in taken.items()})
 
     def make_solution(
         self, outcome: Outcome, options: dict[str, Any], before: RunProgress = BEGINNING, *, is_rank: bool = False

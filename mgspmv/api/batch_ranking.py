@@ -16,7 +16,7 @@ from mgspmv.api.inputs import MatrixLike, reads_input
 from mgspmv.batch_results import BatchSolution, fill_id
 from mgspmv.errors import CapacityError, ConvergenceError, OptionError, ShapeError
 from mgspmv.exchange.transport import make_local
-from mgspmv.kernels.device import free_device_memory, measure_memory
+from mgspmv.kernels.device import free_device_memory
 from mgspmv.kernels.highest import order_highest
 from mgspmv.kernels.many import WIDTHS
 from mgspmv.kernels.select import bind_many
@@ -168,9 +168,7 @@ class _Passes:
         batch = Batch(rows, self.queries, task, width, panels, n_dangling, A.order, lambda kept: keeper.keep([kept]))
         execution = LocalExecution(kernel.describe(), batch, lambda: batch.endings)
         outcome = run(execution, lambda event: self._emit(event, batch.n_ended))
-        call.count_loading(outcome.seconds, loaded)
-        taken = measure_memory(has_device=backend == "cuda") | {"held_bytes": batch.first_bytes}
-        outcome.memory.update({name: [n_bytes] for name, n_bytes in taken.items()})
+        call.count_loading(outcome, loaded, held_bytes=batch.first_bytes)
         return outcome, width
 
     def rank_on_cluster(self) -> tuple[Outcome, int]:
@@ -189,7 +187,7 @@ class _Passes:
                 endings: list[Ending] = outcome.values
                 status = next((e.status for e in endings if not e.status.is_success), endings[0].status)
                 news.end(status, outcome)
-        call.count_loading(outcome.seconds, loaded)
+        call.count_loading(outcome, loaded)
         return outcome, width
 
     def _emit(self, event: Event, n_ended: int) -> None:

@@ -15,7 +15,6 @@ from mgspmv.api.arguments import Call
 from mgspmv.api.inputs import MatrixLike, reads_input
 from mgspmv.api.matrix import Matrix
 from mgspmv.errors import ConvergenceError, OptionError, ShapeError
-from mgspmv.kernels.device import measure_memory
 from mgspmv.logs import name_run
 from mgspmv.model import ChangeNorm, Event, Normalization, Status, check_choice
 from mgspmv.monitor.progress import ProgressOption
@@ -186,14 +185,10 @@ class ProductPlacement:
         update : of whole vectors in this process, or a `Step`, which can be computed anywhere
         x : (n,) float64, in the order of the source
         """
-        run, loaded = self.run, time.perf_counter()
-        if self.matrices:
-            outcome = self._iterate_on_cluster(update, x)
-        else:
-            outcome = self._iterate_here(update, x, run.emit)
-            taken = measure_memory(has_device=run.place.computes == "cuda")
-            outcome = replace(outcome, memory={name: [n_bytes] for name, n_bytes in taken.items()})
-        run.count_loading(outcome.seconds, loaded)
+        loaded = time.perf_counter()
+        iterate = self._iterate_on_cluster if self.matrices else self._iterate_here
+        outcome = iterate(update, x, self.run.emit)
+        self.run.count_loading(outcome, loaded)
         return outcome
 
     def _iterate_here(self, update: AnyUpdate, x: np.ndarray, emit: Callable[[Event], None]) -> Outcome:
@@ -201,14 +196,14 @@ class ProductPlacement:
         step = update.place(products.put) if isinstance(update, Step) else update
         return iterate_power(products, step, x, self.run.task, emit)
 
-    def _iterate_on_cluster(self, update: AnyUpdate, x: np.ndarray) -> Outcome:
+    def _iterate_on_cluster(self, update: AnyUpdate, x: np.ndarray, emit: Callable[[Event], None]) -> Outcome:
         from mgspmv.cluster.power_run import run_power
         from mgspmv.monitor.events import publish_run
 
         run, executor = self.run, self.run.chosen_executor
         assert executor in ("supersteps", "tasks")
         with publish_run(self.matrices, run.task, run.operation, executor) as news:
-            emit = news.follow(run.emit)
+            emit = news.follow(emit)
             if executor == "supersteps":
                 assert isinstance(update, Step)
                 outcome = run_power(self.matrices, update, x, run.task, emit, news.report(run.report))

@@ -14,7 +14,6 @@ from mgspmv.api.checkpointing import Checkpoint, add_resume_hint, begin_checkpoi
 from mgspmv.api.inputs import MatrixLike, reads_input
 from mgspmv.errors import ConvergenceError
 from mgspmv.kernels.catalogue import BACKENDS
-from mgspmv.kernels.device import measure_memory
 from mgspmv.kernels.select import check_kernel, find_step_layout, list_kernels
 from mgspmv.logs import log_recovery, name_run
 from mgspmv.model import (
@@ -143,7 +142,7 @@ def pagerank(
         with add_resume_hint(keeper), call.distribute(**reads) as matrix:
             loaded = time.perf_counter()
             outcome = _rank_distributed(call, matrix, task, start, keeper)
-        call.count_loading(outcome.seconds, loaded)
+        call.count_loading(outcome, loaded)
     else:
         rank, on_device = partial(_rank_embedded, call), place.computes == "cuda"
         outcome = add_underflow(A, rank(task, start, call.emit, keeper), start, task, rank, on_device=on_device)
@@ -194,9 +193,7 @@ def _rank_embedded(
     balance = start.find_balance(options.alpha, A.shape[0])
     with nullcontext() if keeper is None else keeper:
         outcome = run_here(steps, task, emit, growth=start.growth, keeper=keeper, balance=balance)
-    call.count_loading(outcome.seconds, loaded)
-    taken = measure_memory(has_device=backend == "cuda")
-    outcome.memory.update({name: [n_bytes] for name, n_bytes in taken.items()})
+    call.count_loading(outcome, loaded)
     return outcome
 
 
