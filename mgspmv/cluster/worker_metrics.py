@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 import numpy as np
 from distributed import get_worker
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Metric, disable_created_metrics
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Metric
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.utils import floatToGoString
 
@@ -41,7 +41,11 @@ DEVICE = (
 """Part of the name, field of `DeviceMemory` and help of each metric of a device."""
 
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # times at which series were created
+def collect_counts(registry: CollectorRegistry) -> Iterator[Metric]:
+    """Yield the metrics of a registry without the times at which each series was created."""
+    for metric in registry.collect():
+        metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+        yield metric
 
 
 class WorkerMetrics:
@@ -53,7 +57,8 @@ class WorkerMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
-        own: dict[str, Any] = {"registry": registry}
+        self._own = CollectorRegistry()
+        own: dict[str, Any] = {"registry": self._own}
         self._iterations = Counter(
             "mgspmv_worker_iterations_total", "Iterations, or passes of a batch, that this worker took part in.", **own
         )
@@ -103,7 +108,8 @@ class WorkerMetrics:
         self._failures.labels(error).inc()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the seconds, and the memory of the device if the process computes on one."""
+        """Yield the counts, the seconds, and the memory of the device if the process computes on one."""
+        yield from collect_counts(self._own)
         histogram = HistogramMetricFamily(
             "mgspmv_worker_iteration_seconds",
             "Seconds of an iteration by phase: product, exchange, and wait for other workers; on devices, exchange "

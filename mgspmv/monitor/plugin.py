@@ -24,7 +24,7 @@ from tornado.web import RequestHandler
 
 from mgspmv.cluster import tls
 from mgspmv.cluster.spans import TAG
-from mgspmv.cluster.worker_metrics import TOPIC
+from mgspmv.cluster.worker_metrics import TOPIC, collect_counts
 from mgspmv.monitor.runs import Runs, RunState
 
 TARGETS = "mgspmv/targets"
@@ -77,7 +77,7 @@ class RunsCollector:
     def collect(self) -> Iterator[Metric]:
         """Yield the counts of all runs, and the metrics of single ones."""
         runs = self.watched[-1] if self.watched else Runs()
-        yield from runs.registry.collect()
+        yield from collect_counts(runs.registry)
         named = GAUGES | {name: (text, ("run",)) for name, (text, _) in NUMBERS.items()}
         gauges = {name: GaugeMetricFamily(f"mgspmv_{name}", text, labels=own) for name, (text, own) in named.items()}
         oldest = time.time() - SHOWN_S
