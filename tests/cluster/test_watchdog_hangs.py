@@ -223,7 +223,7 @@ def test_a_worker_that_reads_slowly_is_waited_for(tmp_path, fragile, monkeypatch
     fragile.run(set_chunks, n=1 << 12)
     try:
         A = mg.generate("uniform", tmp_path / "slow.zarr", n_vertices=3000, n_edges=200_000)
-        with limited(fragile, 2.0), patched(fragile, 1, "mgspmv.store.chunks:_ChunkFiles", "read", call=1, seconds=0.3):
+        with limited(fragile, 2.0), patched(fragile, 1, "mgspmv.store.chunks:Chunks", "read", call=1, seconds=0.3):
             began = time.monotonic()
             with A.distribute(fragile, timeout=TIMEOUT_S, threads=1):
                 assert time.monotonic() - began > 4.0
