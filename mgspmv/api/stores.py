@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime
 from functools import partial
+from inspect import unwrap
 from typing import Any, Literal, get_args
 
 from zarr.storage import MemoryStore
@@ -193,7 +194,9 @@ def generate(
     options: dict[str, Any] = {"kind": kind, "duplicates": duplicates, "self_loops": self_loops, "dtype": dtype}
     options |= {"symmetrize": symmetrize, "transpose": transpose, "order": order, "overwrite": overwrite}
     options |= {"client": client, "memory": memory, "threads": threads, "scratch": scratch, "timeout": timeout}
-    return ingest(make_generator(model, **parameters), store, progress=progress, **options)
+    source = make_generator(model, **parameters)
+    matrix: Matrix = unwrap(ingest)(source, store, progress=progress, **options)  # one call in logs and spans
+    return matrix
 
 
 def open_given(store: StoreLike | Matrix) -> StoredMatrix:

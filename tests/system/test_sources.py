@@ -546,7 +546,7 @@ def test_a_taken_place_is_refused_before_the_source_is_read():
     with pytest.raises(SourceNotFoundError):
         mg.ingest("none.mtx", "a.zarr", overwrite=True)
     with pytest.raises(StoreExistsError, match="overwrite"):
-        mg.generate("uniform", "a.zarr")
+        mg.generate("uniform", "a.zarr", n_vertices=3, n_edges=2)
     assert mg.open_matrix("a.zarr").shape == (7, 7)
 
 
