@@ -88,10 +88,14 @@ class Call:
             self.progress(event)
 
     def count_loading(self, outcome: Outcome, loaded: float, **held: int) -> None:
-        """Add the time from the call to `loaded` to the phase `load`, or `start` where the matrix is on a cluster; and
-        the memory of this process where it computes, with what it holds."""
+        """Add the time from the call to `loaded` to the phase `load`, or `start` where the matrix is on a cluster; the
+        time in which its source was read for this call to `read`; and the memory of this process where it computes,
+        with what it holds.
+        """
         phase = "start" if self.place.is_distributed else "load"
         outcome.seconds[phase] = outcome.seconds.get(phase, 0.0) + loaded - self.began
+        if isinstance(self.A, Matrix) and (reading_s := self.A.take_reading()):
+            outcome.seconds["read"] = reading_s
         if not self.place.is_on_cluster:
             taken = measure_memory(has_device=self.place.computes == "cuda") | held
             outcome.memory.update({name: [n_bytes] for name, n_bytes in taken.items()})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import warnings
 from collections.abc import Callable
 from functools import wraps
@@ -124,6 +125,7 @@ def is_distributed(A: Any) -> bool:
 
 
 def _read(source: Any, kind: Kind, weight: bool | str | None, options: dict[str, Any]) -> Matrix:
+    began = time.perf_counter()
     source = to_host(source)
     is_matrix = is_sparse(source) or isinstance(source, np.ndarray)
     if isinstance(weight, str):
@@ -137,6 +139,7 @@ def _read(source: Any, kind: Kind, weight: bool | str | None, options: dict[str,
     if report is not None:
         for warning in report.warnings:
             warnings.warn(f"{report.name}: {warning}", stacklevel=6)
+    matrix.note_reading(time.perf_counter() - began)
     return matrix
 
 

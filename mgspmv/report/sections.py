@@ -21,8 +21,8 @@ _USUAL_OPTIONS = ("alpha", "tol", "precision")
 _MEMORY = ("planned_bytes", "held_bytes", "device_bytes", "host_peak_bytes")
 _ITERATING = ("product", "exchange", "schedule")
 _PHASES = (
-    "load", "queue", "prepare", "start", "compile", "product", "exchange", "schedule", "look", "checkpoint", "residual",
-    "collect", "save",
+    "read", "load", "queue", "prepare", "start", "compile", "product", "exchange", "schedule", "look", "checkpoint",
+    "residual", "collect", "save",
 )  # fmt: skip
 _TIMES = {"product_s": "product", "exchange_s": "exchange", "wait_s": "waiting"}
 

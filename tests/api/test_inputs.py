@@ -91,6 +91,15 @@ def test_all_forms_without_weights(files):
     assert {as_matrix(obj).info.digest for obj in PATTERNS.values()} == {wanted}
 
 
+def test_reading_counts_once(files):
+    for call in (mg.pagerank, mg.katz, mg.eigenvector_centrality):
+        for obj in (make_networkx(), files["csv"][0]):
+            assert call(obj, weight="cost", throw=False).seconds["read"] > 0
+        assert "read" not in call(mg.ingest(ADJACENCY, kind="graph"), throw=False).seconds
+    A = as_matrix(make_networkx(), weight="cost")
+    assert ["read" in mg.pagerank(A).seconds for _ in range(2)] == [True, False]
+
+
 def test_matrices_are_unchanged(files):
     store = MemoryStore()
     A = mg.ingest(ADJACENCY, store, kind="graph")
