@@ -354,15 +354,15 @@ def test_parquet_tables_of_s3(s3, bucket, tmp_path):
 @pytest.mark.external
 def test_an_object_that_is_replaced_while_it_is_read(s3, bucket, monkeypatch):
     s3.pipe(f"{bucket}/e", TEXT)
-    real, starts = remote._persist, []
+    real, starts = remote._fetch, []
 
-    def replace(fetch, start, stop):
+    def replace(url, fetch, size, start, stop):
         starts.append(start)
         if start:
             s3.pipe(f"{bucket}/e", TEXT[::-1])
-        return real(fetch, start, stop)
+        return real(url, fetch, size, start, stop)
 
-    monkeypatch.setattr(remote, "_persist", replace)
+    monkeypatch.setattr(remote, "_fetch", replace)
     with pytest.raises(SourceError, match=r"/e: cannot be read: .*Etag .* no longer exists.*; check the address"):
         read_text(f"s3://{bucket}/e")
     assert len(starts) > 1
