@@ -202,5 +202,5 @@ def test_what_is_loaded_after_the_others_gave_up_is_not_kept(graph, client):
     with pytest.raises(ZeroDivisionError, match=r"^of this worker alone$"):
         graph.distribute(client)
     assert wait_idle(client)
-    assert find_held(client) == {}
+    assert wait_for(lambda: find_held(client) == {})
     check_served(client, graph, 4)
