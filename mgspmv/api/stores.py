@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from inspect import unwrap
@@ -14,7 +15,9 @@ from mgspmv.api.matrix import Matrix
 from mgspmv.errors import OptionError
 from mgspmv.ingest.generate import make_generator
 from mgspmv.ingest.open import open_source, open_update
-from mgspmv.ingest.store_writing import find_budget, reorder_store, store_source, transpose_store
+from mgspmv.ingest.renumber import reorder_rows
+from mgspmv.ingest.store_writing import find_budget, store_source, write_version
+from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.update import Changes, Missing, update_store
 from mgspmv.ingest.verify import verify_store
 from mgspmv.lookup import VertexLookup
@@ -283,12 +286,14 @@ def reorder(
     base = info.version if target is None else check_target(target, overwrite=overwrite)
     place = stored.place if target is None else target
     room = find_budget(place, parse_size(memory), threads, scratch)
-
-    def describe(reordering: dict[str, Any]) -> dict[str, Any]:
-        source = {"url": info.url, "digest": info.digest}
-        return info.provenance | {"reordering": {**reordering, "source": source, **stamp()}}
-
-    return open_written(place, reorder_store(stored, place, method, describe, make_report(progress), room, base=base))
+    own, report = replace(room, memory=room.memory // 2) if info.has_transpose else room, make_report(progress)
+    writing: dict[str, Any] = {"base": base, "has_transpose": info.has_transpose}
+    with reorder_rows(StoredRows(stored, room.threads), method, report, own) as (rows, reordering):
+        reordering |= {"source": {"url": info.url, "digest": info.digest}, **stamp()}
+        provenance = info.provenance | {"reordering": reordering}
+        order = None if method == "none" else method
+        made = write_version(place, rows, lambda _: provenance, report, own, order=order, **writing)
+    return open_written(place, made)
 
 
 @watched
@@ -333,7 +338,11 @@ def transpose(
     room = find_budget(store, parse_size(memory), threads, scratch)
     source = {"version": info.version, "digest": info.digest}
     provenance = info.provenance | {"transposing": {"source": source, **stamp()}}
-    return open_written(store, transpose_store(stored, provenance, make_report(progress), room, keep=keep))
+    writing: dict[str, Any] = {"base": info.version, "keep": keep, "order": info.order, "phase": "read and write"}
+    rows, own, report = StoredRows(stored, room.threads), replace(room, memory=room.memory // 2), make_report(progress)
+    return open_written(
+        store, write_version(store, rows, lambda _: provenance, report, own, has_transpose=True, **writing)
+    )
 
 
 @watched

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from mgspmv.display.numbers import format_bytes
-from mgspmv.errors import CapacityError, OptionError, StoreDamagedError, StoreError
+from mgspmv.errors import CapacityError, OptionError, StoreError
 from mgspmv.ingest.build import Assembled, assemble
 from mgspmv.ingest.counts import make_report
 from mgspmv.ingest.entries import SortedRows, SortedSource, sort_source
@@ -25,14 +25,13 @@ from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.renumber import reorder_rows
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source, Stated
-from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.zarr_groups import GroupSource
 from mgspmv.model import IngestOptions, MatrixInfo, Progress, default_threads, free_memory, index_dtype
 from mgspmv.os_errors import describe_os_error, is_operators
 from mgspmv.store.locations import StoreLike, find_folder
 from mgspmv.store.partial_write import AppendArray
 from mgspmv.store.read import StoredMatrix
-from mgspmv.store.write import StoreSize, Version, begin_version, check_space
+from mgspmv.store.write import StoreSize, begin_version, check_space
 from mgspmv.validation import to_json
 
 LEAST_MEMORY = 1 << 30
@@ -160,84 +159,14 @@ def store_source(
         if order:
             reordered = reorder_rows(read, order, report, own)
             matrix, provenance["reordering"] = stack.enter_context(reordered)
-        check_space(store, find_size(matrix, has_transpose=options.transpose))
-        with begin_version(store, base=base) as version:
-            if order:
-                own = replace(own, memory=own.memory - read.layout.nbytes)
-            made = write_matrix(version, matrix, report, own, has_transpose=options.transpose)
+            own = replace(own, memory=own.memory - read.layout.nbytes)
+
+        def describe_made(made: Assembled) -> dict[str, Any]:
             ingested = make_report(made_from, read.counts, made.nnz, read.rule, provenance.get("options", {}))
-            provenance["report"] = to_json(ingested)
-            return version.commit(describe_matrix(version, matrix, made, provenance, order))
+            return provenance | {"report": to_json(ingested)}
 
-
-def reorder_store(
-    stored: StoredMatrix,
-    target: StoreLike,
-    method: str,
-    describe: Callable[[dict[str, Any]], dict[str, Any]],
-    report: Progress,
-    room: MemoryBudget,
-    *,
-    base: str | None,
-) -> MatrixInfo:
-    """Write a stored matrix in another order, or in that of its source, as the new version of a store.
-
-    Parameters
-    ----------
-    method : one of `METHODS`, or `none`
-    describe : function from the provenance of `reorder_rows` to the version's
-    base : see `begin_version`
-
-    Returns
-    -------
-    Metadata of the new version.
-
-    Raises
-    ------
-    CapacityError : as in `reorder_rows`; the entries at one row and column do not fit into memory
-    StoreError : the matrix cannot be read, the target cannot be written; as in `begin_version`
-    """
-    has_transpose = stored.info.has_transpose
-    own = replace(room, memory=room.memory // 2) if has_transpose else room
-    with (
-        begin_version(target, base=base) as version,
-        reorder_rows(StoredRows(stored, room.threads), method, report, own) as (matrix, reordering),
-    ):
-        made = write_matrix(version, matrix, report, own, has_transpose=has_transpose)
-        order = None if method == "none" else method
-        return version.commit(describe_matrix(version, matrix, made, describe(reordering), order))
-
-
-def transpose_store(
-    stored: StoredMatrix, provenance: dict[str, Any], report: Progress, room: MemoryBudget, *, keep: int | None
-) -> MatrixInfo:
-    """Write a stored matrix with its transpose as the new version of the store.
-
-    Parameters
-    ----------
-    provenance : provenance of the version
-    keep : see `begin_version`
-
-    Returns
-    -------
-    Metadata of the new version.
-
-    Raises
-    ------
-    StoreDamagedError : the arrays do not match the digest of the store
-    CapacityError : entries of one column do not fit into memory
-    StoreError : the matrix cannot be read or written; as in `begin_version`
-    """
-    info, rows, own = stored.info, StoredRows(stored, room.threads), replace(room, memory=room.memory // 2)
-    with begin_version(stored.place, base=info.version, keep=keep) as version:
-        made = write_matrix(version, rows, report, own, "read and write", has_transpose=True)
-        attributes = describe_matrix(version, rows, made, provenance, info.order)
-        if attributes["digest"] != info.digest:
-            raise StoreDamagedError(
-                f"{info.url} is damaged: its arrays have digest {attributes['digest']}, but its attributes state "
-                f"{info.digest}; run `mgspmv verify`, then ingest again or restore a copy"
-            )
-        return version.commit(attributes)
+        writing: dict[str, Any] = {"base": base, "order": order, "has_transpose": options.transpose}
+        return write_version(store, matrix, describe_made, report, own, **writing)
 
 
 def find_size(matrix: SortedRows, *, has_transpose: bool) -> StoreSize:
@@ -291,27 +220,45 @@ def _check_group(
         )
 
 
-def write_matrix(
-    version: Version,
+def write_version(
+    store: StoreLike,
     matrix: SortedRows,
+    describe: Callable[[Assembled], dict[str, Any]],
     report: Progress,
     room: MemoryBudget,
-    phase: str = "sort and write",
     *,
+    base: str | None,
+    keep: int | None = 1,
+    order: str | None,
     has_transpose: bool,
-) -> Assembled:
-    """Write the arrays of a matrix as those of a version.
+    phase: str = "sort and write",
+    unless: StoredMatrix | None = None,
+) -> MatrixInfo:
+    """Write a matrix as the new version of a store.
 
     Parameters
     ----------
+    matrix : matrix to write; it is closed
+    describe : function from what was written to the provenance of the version
     room : memory, threads and folder for the entries of the transpose; the sums of columns take as much, or of a
         sorted matrix a part of the memory for its entries
+    base, keep : see `begin_version`
+    order : method that made the order of the matrix; None if it has none
     phase : phase in calls of `report`
+    unless : version that stays the current one if the matrix has its digest
+
+    Returns
+    -------
+    Metadata of the version.
 
     Raises
     ------
-    CapacityError : see `check_space`
+    SourceError, CapacityError : as in `assemble` and `check_space`
+    StoreError : as in `begin_version`
     """
+    check_space(store, find_size(matrix, has_transpose=has_transpose))
+    column_bytes, is_sorted = _find_column_bytes(matrix), isinstance(matrix, SortedSource)
+    most_columns = max(1, room.memory // (SUM_PART if is_sorted else 1) // max(1, column_bytes))
 
     def write_rows(place: str, own: SortedRows, phase: str, transposed: EntrySorter | None = None) -> Assembled:
         group = version.open_rows(place, own.shape, has_values=own.dtype is not None)
@@ -321,50 +268,41 @@ def write_matrix(
         version.written.update({f"{place}/{name}".lstrip("/"): array for name, array in made.arrays.items()})
         return made
 
-    check_space(version.place, find_size(matrix, has_transpose=has_transpose))
-    column_bytes, is_sorted = _find_column_bytes(matrix), isinstance(matrix, SortedSource)
-    most_columns = max(1, room.memory // (SUM_PART if is_sorted else 1) // max(1, column_bytes))
-    if isinstance(matrix, SortedSource):
-        matrix.sorter.reserve(column_bytes * min(most_columns, matrix.shape[1]))
-    with EntrySorter(room.memory, room.threads, room.folder) as transposed:
+    with (
+        begin_version(store, base=base, keep=keep) as version,
+        EntrySorter(room.memory, room.threads, room.folder) as transposed,
+    ):
+        if isinstance(matrix, SortedSource):
+            matrix.sorter.reserve(column_bytes * min(most_columns, matrix.shape[1]))
         made = write_rows("", matrix, phase, transposed if has_transpose else None)
         matrix.close()
         pa.default_memory_pool().release_unused()  # writing names needs the most memory
-        if matrix.vertex_ids is not None:
-            version.write_array("vertex_ids", matrix.vertex_ids, room.threads)
-        if matrix.order is not None:
-            version.write_array("order", matrix.order, room.threads)
+        ids = matrix.vertex_ids
+        for name, array in (("vertex_ids", ids), ("order", matrix.order)):
+            if array is not None:
+                version.write_array(name, array, room.threads)
         if has_transpose:
             layout = Layout(matrix.shape[::-1])
             other = SortedSource("matrix", matrix.dtype, "keep", layout, matrix.name, transposed)
             write_rows("transpose", other, "write the transpose")
-    return made
+        attributes = version.describe(
+            kind=matrix.kind,
+            shape=matrix.shape,
+            nnz=made.nnz,
+            dtype=matrix.dtype,
+            index=index_dtype(matrix.shape[1]),
+            duplicates=matrix.rule,
+            vertex_ids=None if ids is None else "int64" if ids.dtype == np.int64 else "string",
+            order=order,
+            min_weight=made.least,
+            provenance=describe(made),
+        )
+        if unless is None or attributes["digest"] != unless.info.digest:
+            return version.commit(attributes)
+        version.check_base()  # as `commit`, which is not called, would do
+        return unless.info
 
 
 def _find_column_bytes(matrix: SortedRows) -> int:
     """Return the bytes of the sums of one column."""
     return 0 if matrix.kind == "matrix" else 8 if matrix.dtype is None else 32
-
-
-def describe_matrix(
-    version: Version, matrix: SortedRows, made: Assembled, provenance: dict[str, Any], order: str | None
-) -> dict[str, Any]:
-    """Return the attributes of a version to which a matrix was written.
-
-    Parameters
-    ----------
-    order : method that made the order of the matrix; None if it has none
-    """
-    ids = matrix.vertex_ids
-    return version.describe(
-        kind=matrix.kind,
-        shape=matrix.shape,
-        nnz=made.nnz,
-        dtype=matrix.dtype,
-        index=index_dtype(matrix.shape[1]),
-        duplicates=matrix.rule,
-        vertex_ids=None if ids is None else "int64" if ids.dtype == np.int64 else "string",
-        order=order,
-        min_weight=made.least,
-        provenance=provenance,
-    )

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import CapacityError, KindError, OptionError, ShapeError
+from mgspmv.ingest.build import Assembled
 from mgspmv.ingest.columns import TextColumn
 from mgspmv.ingest.edge_list_head import DEFAULT_READING, StatedForm
 from mgspmv.ingest.edge_mask import (
@@ -30,7 +31,7 @@ from mgspmv.ingest.edge_mask import (
 from mgspmv.ingest.files import take_name
 from mgspmv.ingest.numbering import PIECE_IDS, Ids, IdWriter
 from mgspmv.ingest.scratch import MemoryBudget
-from mgspmv.ingest.store_writing import describe_matrix, write_matrix
+from mgspmv.ingest.store_writing import write_version
 from mgspmv.ingest.stored import Bounds, RowNumbers, StoredRows
 from mgspmv.ingest.vector_files import read_vector
 from mgspmv.ingest.vertex_vectors import ById, classify_vector, is_class
@@ -39,7 +40,6 @@ from mgspmv.lookup import VertexLookup, open_ids
 from mgspmv.model import MatrixInfo, Progress, index_dtype
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.read import StoredMatrix
-from mgspmv.store.write import begin_version
 
 ORDER_BYTES = 32
 """Bytes per vertex while the order of the kept vertices is computed."""
@@ -261,13 +261,15 @@ def write_subgraph(
     edge_set = None if edges is None else number_edges(stored, edges, is_kept)
     rows = StoredRows(stored, room.threads, _number(stored, is_kept, room), bounds, edge_set)
     memory = (room.memory - need) // (2 if info.has_transpose else 1)
-    with begin_version(target, base=base) as version:
-        own = replace(room, memory=memory)
-        made = write_matrix(version, rows, report, own, "filter and write", has_transpose=info.has_transpose)
+
+    def describe_made(_: Assembled) -> dict[str, Any]:
         if edges is not None and edge_set is not None and edge_set.are_staying and not edges.are_numbers:
             check_found(stored, edge_set)
-        provenance = describe(rows.shape[0] if is_selected else None)
-        return version.commit(describe_matrix(version, rows, made, provenance, info.order))
+        return describe(rows.shape[0] if is_selected else None)
+
+    writing: dict[str, Any] = {"base": base, "order": info.order, "has_transpose": info.has_transpose}
+    own = replace(room, memory=memory)
+    return write_version(target, rows, describe_made, report, own, **writing, phase="filter and write")
 
 
 def _check_room(info: MatrixInfo, edges: ListedEdges | None, memory: int, *, selects: bool) -> int:

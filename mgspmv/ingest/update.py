@@ -19,13 +19,14 @@ from typing import Any, Literal
 import numpy as np
 
 from mgspmv.errors import CapacityError, SourceError
+from mgspmv.ingest.build import Assembled
 from mgspmv.ingest.counts import make_report
 from mgspmv.ingest.entries import SortedSource, shrink, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.numbering import Ids, IdWriter, pair_ids
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source
-from mgspmv.ingest.store_writing import describe_matrix, write_matrix
+from mgspmv.ingest.store_writing import write_version
 from mgspmv.ingest.stored import EdgeSet, RowNumbers, StoredRows
 from mgspmv.ingest.subgraph import find_table_bytes
 from mgspmv.ingest.update_checks import (
@@ -41,7 +42,7 @@ from mgspmv.lookup import UNKNOWN, VertexLookup, open_ids
 from mgspmv.model import CooBatch, CsrBlock, Duplicates, IngestOptions, MatrixInfo, Progress, index_dtype
 from mgspmv.order import check_square, invert, list_rows
 from mgspmv.store.read import StoredMatrix
-from mgspmv.store.write import begin_version, drop_versions
+from mgspmv.store.write import drop_versions
 from mgspmv.validation import to_json
 
 PLACE_BYTES = 36
@@ -140,9 +141,8 @@ def update_store(
         value = None if info.dtype is None else np.dtype(info.dtype)
         layout = Layout(numbering.shape, numbering.vertex_ids)
         rows = _UpdatedRows(info.kind, value, info.duplicates, layout, name, sorter, order=numbering.order)
-        with begin_version(stored.place, base=info.version, keep=keep) as version:
-            own = replace(room, memory=memory)
-            made = write_matrix(version, rows, report, own, "merge and write", has_transpose=info.has_transpose)
+
+        def describe_made(made: Assembled) -> dict[str, Any]:
             changes = Changes(
                 inserted=0 if added is None else added.most_entries - added.counts.n_loops,
                 deleted=info.nnz - n_kept,
@@ -155,11 +155,12 @@ def update_store(
             provenance = describe(sources, changes)
             update = provenance["updates"][-1]
             update["reports"] = _report(sources, read, changes, rows.rule, update["options"])
-            attributes = describe_matrix(version, rows, made, provenance, info.order)
-            if attributes["digest"] != info.digest:
-                return version.commit(attributes)
-            version.check_base()  # as `commit`, which is not called, would do
-    return _stay(stored, keep)
+            return provenance
+
+        writing: dict[str, Any] = {"base": info.version, "keep": keep, "unless": stored, "phase": "merge and write"}
+        writing |= {"order": info.order, "has_transpose": info.has_transpose}
+        made = write_version(stored.place, rows, describe_made, report, replace(room, memory=memory), **writing)
+    return made if made != info else _stay(stored, keep)
 
 
 def _report(

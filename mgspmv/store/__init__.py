@@ -15,6 +15,6 @@ or the new one, never a partial one. Groups that the root does not name are not 
 elements, lz4 and a CRC-32C; all chunks are written, so a missing chunk, a flipped bit or a truncated array is an error.
 
 `read` opens versions and `write` creates them; arrays are written whole, by appending or in ranges by several processes
-(`partial_write`). Lower modules: `versions` (names in the root), `writers` (exclusion of others),
-`chunks` (of arrays), `locations` (of stores).
+(`partial_write`). Lower modules: `versions` (names in the root), `writers` (of the root), `chunks` (of arrays),
+`locations` (of stores).
 """

@@ -79,7 +79,7 @@ class StoredMatrix:
     info: MatrixInfo
     """Metadata of the matrix."""
     group: zarr.Group
-    """Group of the version, or of its transpose."""
+    """Group of the version."""
     place: StoreLike
     """Path, URL or Zarr store that it was opened from."""
     arrays: dict[str, zarr.Array[Any]] = field(repr=False)
@@ -99,8 +99,16 @@ class StoredMatrix:
         stop: int | None = None,
         threads: int | None = None,
         allocate: Allocate = HostArray,
+        *,
+        dtype: Any = None,
+        checks: bool = True,
     ) -> np.ndarray:
         """Read elements `start` .. `stop` of an array, a chunk at a time on each thread; allocated by `allocate`.
+
+        Parameters
+        ----------
+        dtype : of the result; None for that of the array
+        checks : whether the elements are checked; chunks always are
 
         Raises
         ------
@@ -109,23 +117,45 @@ class StoredMatrix:
         StoreDamagedError : numbers of rows, columns or entries that are outside the matrix; row pointers that do not
             ascend from 0 to the number of entries; ids that do not ascend
         """
-        if name == "indptr":
-            stop = self.info.shape[0] + 1 if stop is None else stop
-            pointers: np.ndarray = self.read_pointers(start, max(start, stop) - 1, threads, allocate)
-            return pointers
-        limit = {"indices": self.info.shape[1], "out_degree": self.info.nnz + 1}.get(name)
-        elements = self._read(name, start, stop, threads, allocate, limit=limit)
-        if name == "vertex_ids" and (falls := np.flatnonzero(elements[1:] <= elements[:-1])).size:
+        array = self.arrays[name]
+        stop = array.shape[0] if stop is None else stop
+        out = allocate(stop - start, dtype or (object if chunks.is_string(array) else array.dtype))
+        stored, is_on_host = chunks.find_chunks(array, self.checksums.get(name)), allocate is HostArray
+        limit = {"indices": self.info.shape[1], "out_degree": self.info.nnz + 1}.get(name) if checks else None
+
+        def read(piece: slice) -> None:
+            try:
+                with out.piece(piece.start - start, piece.stop - start) as target, np.errstate(over="raise"):
+                    stored.read(piece, target)
+                    if limit is not None and is_on_host:
+                        self._check_limit(name, piece, target, limit)
+            except FloatingPointError as error:
+                raise OptionError(
+                    f"{self._name_elements(name, piece.start, piece.stop)} have values beyond the range of float32 "
+                    "(3.4e38); pass precision='float64' or weight=False"
+                ) from error
+            except MissingChunkError as error:
+                raise MissingChunkError(
+                    f"{self._name_elements(name, piece.start, piece.stop)} are missing; {_MEND_OPENED}"
+                ) from error
+            except (ValueError, RuntimeError) as error:
+                raise ChecksumError(
+                    f"{self._name_elements(name, piece.start, piece.stop)} are damaged ({error}); {MEND}"
+                ) from error
+
+        chunks.run_pieces(read, start, stop, threads)
+        elements: np.ndarray = out.finish()
+        if limit is not None and not is_on_host:  # a single pass at the end is fast on a device
+            self._check_limit(name, slice(start, stop), elements, limit)
+        if checks and name == "indptr":
+            self._check_pointers(start, elements)
+        if checks and name == "vertex_ids" and (falls := np.flatnonzero(elements[1:] <= elements[:-1])).size:
             row = start + int(falls[0])
             raise StoreDamagedError(
-                f"{self._name_elements(name, start, start + len(elements))}: the ids must ascend, but the id of row "
-                f"{row + 1} is not greater than that of row {row}; {MEND}"
+                f"{self._name_elements(name, start, stop)}: the ids must ascend, but the id of row {row + 1} is not "
+                f"greater than that of row {row}; {MEND}"
             )
         return elements
-
-    def read_unchecked(self, name: str) -> np.ndarray:
-        """Read an array without checking its elements, which the caller does; errors as for its chunks."""
-        return self._read(name, 0, None, None, HostArray)
 
     def read_order(self, threads: int | None = None) -> np.ndarray | None:
         """Read the source's number of each row and column; None if they are in the order of the source.
@@ -174,17 +204,20 @@ class StoredMatrix:
 
         (stop + 1 - start,) int64; parameters and errors as for `read_block`.
         """
-        indptr = self._read("indptr", start, stop + 1, threads, allocate)
-        if start <= stop:
-            first, last = int(indptr[0]), int(indptr[-1])
-            is_begun, is_ended = start > 0 or first == 0, stop < self.info.shape[0] or last == self.info.nnz
-            if not (is_begun and is_ended and first >= 0 and last <= self.info.nnz and _is_ascending(indptr)):
-                raise self._pointers_error(start, stop)
-        return indptr
+        return self.read_array("indptr", start, stop + 1, threads, allocate)
+
+    def _check_pointers(self, start: int, pointers: Any) -> None:
+        stop = start + len(pointers)
+        if start == stop:
+            return
+        first, last = int(pointers[0]), int(pointers[-1])
+        is_begun, is_ended = start > 0 or first == 0, stop <= self.info.shape[0] or last == self.info.nnz
+        if not (is_begun and is_ended and first >= 0 and last <= self.info.nnz and _is_ascending(pointers)):
+            raise self._pointers_error(start, stop)
 
     def _pointers_error(self, start: int, stop: int) -> StoreDamagedError:
         return StoreDamagedError(
-            f"{self._name_elements('indptr', start, stop + 1)} do not ascend from 0 to the {self.info.nnz:,} entries; "
+            f"{self._name_elements('indptr', start, stop)} do not ascend from 0 to the {self.info.nnz:,} entries; "
             f"{MEND}"
         )
 
@@ -208,7 +241,6 @@ class StoredMatrix:
         if self.original is not None:
             return self.original
         n_rows, n_cols = self.info.shape
-        group = _get_transpose(self.group, self.info.url)
         names = {name: name.removeprefix(_TRANSPOSE) for name in self.arrays if name.startswith(_TRANSPOSE)}
         arrays = {own: self.arrays[name] for name, own in names.items()}
         checksums = {own: self.checksums[name] for name, own in names.items() if name in self.checksums}
@@ -216,7 +248,7 @@ class StoredMatrix:
         info = replace(self.info, shape=(n_cols, n_rows), index_dtype=index)
         if info.kind != "graph":
             info = replace(info, kind="matrix", vertex_ids=None)
-        return StoredMatrix(info, group, self.place, arrays, checksums, original=self)
+        return StoredMatrix(info, self.group, self.place, arrays, checksums, original=self)
 
     def name_entries(self, *, weights: bool = True) -> str:
         """Return an identifier of the entries: the digest, and whether they are transposed or taken as 1."""
@@ -239,58 +271,15 @@ class StoredMatrix:
         """Read only the values of rows `start` .. `stop`, as `read_block` does; None for a pattern."""
         first, last = (int(self.read_pointers(row, row)[0]) for row in (start, stop))
         if first > last:
-            raise self._pointers_error(start, stop)
+            raise self._pointers_error(start, stop + 1)
         return self._read_values(first, last, dtype, threads, HostArray)
 
     def _read_values(self, start: int, stop: int, dtype: Any, threads: int | None, allocate: Allocate) -> Any:
         is_wanted = dtype is not None and not self.info.is_pattern
-        return self._read("data", start, stop, threads, allocate, dtype=dtype) if is_wanted else None
+        return self.read_array("data", start, stop, threads, allocate, dtype=dtype) if is_wanted else None
 
     def _name_elements(self, name: str, start: int, stop: int) -> str:
         return f"{self.info.url}: {self.arrays[name].path}, elements {start} to {stop}"
-
-    def _read(
-        self,
-        name: str,
-        start: int,
-        stop: int | None,
-        threads: int | None,
-        allocate: Allocate,
-        *,
-        dtype: Any = None,
-        limit: int | None = None,
-    ) -> np.ndarray:
-        """Read elements of an array, as another dtype if given, and check that they are from 0 below `limit`."""
-        array = self.arrays[name]
-        stop = array.shape[0] if stop is None else stop
-        out = allocate(stop - start, dtype or (object if chunks.is_string(array) else array.dtype))
-        stored, is_on_host = chunks.find_chunks(array, self.checksums.get(name)), allocate is HostArray
-
-        def read(piece: slice) -> None:
-            try:
-                with out.piece(piece.start - start, piece.stop - start) as target, np.errstate(over="raise"):
-                    stored.read(piece, target)
-                    if limit is not None and is_on_host:
-                        self._check_limit(name, piece, target, limit)
-            except FloatingPointError as error:
-                raise OptionError(
-                    f"{self._name_elements(name, piece.start, piece.stop)} have values beyond the range of float32 "
-                    "(3.4e38); pass precision='float64' or weight=False"
-                ) from error
-            except MissingChunkError as error:
-                raise MissingChunkError(
-                    f"{self._name_elements(name, piece.start, piece.stop)} are missing; {_MEND_OPENED}"
-                ) from error
-            except (ValueError, RuntimeError) as error:
-                raise ChecksumError(
-                    f"{self._name_elements(name, piece.start, piece.stop)} are damaged ({error}); {MEND}"
-                ) from error
-
-        chunks.run_pieces(read, start, stop, threads)
-        elements: np.ndarray = out.finish()
-        if limit is not None and not is_on_host:  # a single pass at the end is fast on a device
-            self._check_limit(name, slice(start, stop), elements, limit)
-        return elements
 
     def _check_limit(self, name: str, piece: slice, elements: Any, limit: int) -> None:
         """Check elements that index other arrays, while they are in the cache or on a device: otherwise a product could
@@ -376,7 +365,7 @@ def check_version(group: zarr.Group, place: StoreLike, url: str) -> StoredMatrix
     info = read_info(group, url)
     expected = _expected_arrays(info)
     with ThreadPoolExecutor(len(expected) + 1) as pool:  # requests are concurrent, as stores may be far away
-        transpose = pool.submit(_get_transpose, group, url) if info.has_transpose else None
+        transpose = pool.submit(get_member, group, "transpose", url) if info.has_transpose else None
         found = pool.map(lambda name: _find_array(group, name, *expected[name], url), expected)
         arrays = dict(zip(expected, found, strict=True))
         if transpose is not None:
@@ -389,7 +378,7 @@ def check_version(group: zarr.Group, place: StoreLike, url: str) -> StoredMatrix
 
 
 def _find_array(group: zarr.Group, name: str, length: int, dtype: str, url: str) -> zarr.Array[Any]:
-    array = get_array(group, name, url)
+    array: zarr.Array[Any] = get_member(group, name, url)
     with translating_metadata_errors(url, array.path):
         fault = chunks.find_chunk_fault(array)
     if array.shape != (length,):
@@ -405,14 +394,6 @@ def _find_array(group: zarr.Group, name: str, length: int, dtype: str, url: str)
     if n != array.nchunks:
         raise MissingChunkError(f"{url}: {array.path} has {n} of its {array.nchunks} chunks; {MEND}")
     return array
-
-
-def _get_transpose(group: zarr.Group, url: str) -> zarr.Group:
-    with translating_metadata_errors(url, f"{group.path}/transpose"):
-        found = group.get("transpose")
-    if not isinstance(found, zarr.Group):
-        raise StoreDamagedError(f"{url}: the group {group.path}/transpose is missing; {_MEND_OPENED}")
-    return found
 
 
 def _expected_arrays(info: MatrixInfo) -> dict[str, tuple[int, str]]:
@@ -439,13 +420,14 @@ def _expected_arrays(info: MatrixInfo) -> dict[str, tuple[int, str]]:
     return arrays
 
 
-def get_array(group: zarr.Group, name: str, url: str) -> zarr.Array[Any]:
-    """Return an array of a version; raises StoreDamagedError if it is missing."""
+def get_member(group: zarr.Group, name: str, url: str) -> Any:
+    """Return an array of a version, or the group of its transpose; raises StoreDamagedError if it is missing."""
+    kind = zarr.Group if name == "transpose" else zarr.Array
     with translating_metadata_errors(url, f"{group.path}/{name}"):
-        array = group.get(name)
-    if not isinstance(array, zarr.Array):
-        raise StoreDamagedError(f"{url}: the array {group.path}/{name} is missing; {_MEND_OPENED}")
-    return array
+        found = group.get(name)
+    if not isinstance(found, kind):
+        raise StoreDamagedError(f"{url}: the {kind.__name__.lower()} {group.path}/{name} is missing; {_MEND_OPENED}")
+    return found
 
 
 def _is_ascending(array: Any) -> bool:

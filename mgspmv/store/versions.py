@@ -38,7 +38,6 @@ T = TypeVar("T")
 FORMAT_VERSION = 1
 BROKEN_OFF = "zarr.*.partial"
 """Leftovers of interrupted writes of metadata: Zarr writes a file of this name and then renames it."""
-LOCK = ".lock"
 MARK = ".naming-"
 """Prefix of the name of a writer's mark, see `mgspmv.store.writers`; random digits follow."""
 KEY = "mgspmv"
@@ -120,7 +119,7 @@ def read_root_attributes(store: StoreLike, url: str) -> dict[str, Any] | None:
 
 def _is_foreign(name: str) -> bool:
     """Return whether a name is not one that an unfinished first write of a store creates."""
-    return not any(fnmatch(name, pattern) for pattern in (BROKEN_OFF, LOCK, f"{MARK}*"))
+    return not any(fnmatch(name, pattern) for pattern in (BROKEN_OFF, f"{MARK}*"))
 
 
 def is_store(group: zarr.Group) -> bool:

@@ -35,7 +35,7 @@ from mgspmv.store.locations import (
     locate_store,
 )
 from mgspmv.store.partial_write import WrittenRange, finish_ranges, write_range
-from mgspmv.store.read import check_version, get_array
+from mgspmv.store.read import check_version, get_member
 from mgspmv.store.versions import (
     FORMAT_VERSION,
     KEY,
@@ -47,7 +47,6 @@ from mgspmv.store.versions import (
     list_named,
     number_versions,
     open_place,
-    parse_names,
     translating_metadata_errors,
 )
 from mgspmv.store.writers import (
@@ -55,7 +54,7 @@ from mgspmv.store.writers import (
     Writer,
     drop,
     find_leftovers,
-    hold_store,
+    open_writer,
     tidying,
 )
 
@@ -80,8 +79,6 @@ class Version:
     """Number of versions to keep, counting this one and those up to `base`; None for all."""
     written: dict[str, WrittenArray] = field(default_factory=dict)
     """Arrays written so far, by name; those of the transpose begin with `transpose/`."""
-    names: list[str] = field(default_factory=list)
-    """Versions that the root names, or may name, the oldest first; empty before `commit`."""
 
     def describe(
         self,
@@ -147,7 +144,7 @@ class Version:
 
     def finish_array(self, name: str, ranges: Iterable[WrittenRange]) -> None:
         """Write the chunks that no range covers alone; see `finish_ranges`."""
-        self.written[name] = finish_ranges(get_array(self.group, name, self.url), ranges)
+        self.written[name] = finish_ranges(get_member(self.group, name, self.url), ranges)
 
     def address(self) -> VersionAddress:
         """Return the address of this version for other processes that write its arrays.
@@ -171,20 +168,18 @@ class Version:
         """
         self.group.attrs[KEY] = attributes
         made = check_version(get_version(self.root, self.name, self.url), self.place, self.url)
-        self.writer.name(self._choose_names)
+
+        def choose(before: list[Any]) -> list[Any]:
+            if before[-1] != self.base:
+                raise self.writer.preceded_error(self.base)
+            return [*filter(None, before), self.name][-(self.keep or 0) :]
+
+        self.writer.name(choose)
         return made.info
 
     def check_base(self) -> None:
         """Raise StoreError if `base` is no longer the current version."""
-        if self.writer.read_own().get("current") != self.base:
-            raise self.writer.preceded_error(self.base)
-
-    def _choose_names(self, own: dict[str, Any]) -> list[str]:
-        if own.get("current") != self.base:
-            raise self.writer.preceded_error(self.base)
-        before = [] if self.base is None or self.keep == 1 else parse_names(own, self.url)
-        self.names = [*before, self.name][-(self.keep or 0) :]
-        return self.names
+        self.writer.check_base(self.base)
 
 
 @dataclass(frozen=True)
@@ -198,7 +193,8 @@ class VersionAddress:
         """Open one of its arrays for writing."""
         path, store = f"versions/{self.name}", locate_store(self.place)
         group = zarr.open_group(store, mode="r+", path=path, use_consolidated=False)
-        return get_array(group, name, describe_store(self.place))
+        array: zarr.Array[Any] = get_member(group, name, describe_store(self.place))
+        return array
 
 
 @dataclass(frozen=True)
@@ -275,7 +271,7 @@ def check_space(store: StoreLike, size: StoreSize) -> None:
 
 @contextlib.contextmanager
 def begin_version(store: StoreLike, *, base: str | None = None, keep: int | None = 1) -> Iterator[Version]:
-    """Open a store for one new version, as its only writer if it has locks. After an exception, the unfinished version
+    """Open a store for one new version. After an exception, the unfinished version
     is removed, and the store if it is new; on success, versions that are not kept are removed, and leftovers of other
     writers. A version that is not committed is removed too.
 
@@ -296,60 +292,41 @@ def begin_version(store: StoreLike, *, base: str | None = None, keep: int | None
 
 def _begin_version(store: StoreLike, base: str | None, keep: int | None) -> Iterator[Version]:
     check_target(store, overwrite=base is not None)
-    with hold_store(store) as writer:
-        check_target(store, overwrite=base is not None)
+    with open_writer(store) as writer:
         check_links(writer.place, "zarr.json", "versions", "versions/zarr.json")
         is_new = writer.begin()
         name = f"v{1 + max(number_versions(writer.place).values(), default=0):06d}-{secrets.token_hex(4)}"
+        url, is_named = describe_store(store), False
         try:
-            with (
-                finishing_tasks(),
-                translating_errors("write", writer.url),
-                translating_metadata_errors(writer.url, "versions"),
-            ):
-                root = zarr.open_group(writer.place, mode="r+", zarr_format=3, use_consolidated=False)
-                group = root.require_group("versions").create_group(name)
-        except BaseException:
-            with tidying(writer.url):
-                writer.give_up(name, is_new=is_new)
-            raise
-        version = Version(root, group, name, describe_store(store), store, writer, base, keep)
-        try:
-            version.check_base()
             # Errors are translated before the cleanup, so that they state the free space at the failure.
-            with finishing_tasks(), translating(version.url, "write"):
-                yield version
+            with finishing_tasks(), translating(url, "write"):
+                with translating_errors("write", writer.url), translating_metadata_errors(writer.url, "versions"):
+                    root = zarr.open_group(writer.place, mode="r+", zarr_format=3, use_consolidated=False)
+                    group = root.require_group("versions").create_group(name)
+                writer.check_base(base)
+                yield Version(root, group, name, url, store, writer, base, keep)
+            with tidying(writer.url):
+                names = writer.list_names()
+                if name not in names:
+                    drop(writer.place, name)
+                if names != [None]:
+                    writer.clean(names)
         except UnknownOutcomeError:
             raise
         except BaseException as error:
-            if version.names and writer.has_named(version.names):
-                _warn_if_completed(version)
-                raise
             with tidying(writer.url):
-                writer.give_up(name, is_new=is_new)
-            if isinstance(error, (OSError, StoreError, *ZARR_ERRORS)):  # caused by another writer that replaced `base`
-                version.check_base()
+                is_named = name in writer.list_names()
+                if not is_named:
+                    writer.give_up(name, is_new=is_new)
+            if is_named:
+                warnings.warn(
+                    f"the current version of {url} is now {name}: it was completed before the interruption, so do not "
+                    "run this again",
+                    stacklevel=3,
+                )
+            elif isinstance(error, (OSError, StoreError, *ZARR_ERRORS)):  # caused by another that replaced `base`
+                writer.check_base(base)
             raise
-        try:
-            with tidying(writer.url):
-                if version.names:
-                    writer.clean(version.names)
-                else:
-                    drop(writer.place, name)
-                    if base is not None:
-                        writer.clean(parse_names(writer.read_own(), version.url))
-        except BaseException:
-            _warn_if_completed(version)
-            raise
-
-
-def _warn_if_completed(version: Version) -> None:
-    if version.names:
-        warnings.warn(
-            f"the current version of {version.url} is now {version.name}: it was completed before the interruption, so "
-            "do not run this again",
-            stacklevel=3,
-        )
 
 
 def drop_versions(store: StoreLike, *, keep: int) -> list[str]:
@@ -367,19 +344,13 @@ def drop_versions(store: StoreLike, *, keep: int) -> list[str]:
     check_keep(keep)
     root, url = open_place(store)
     names = list_named(root, url)
-    if len(names) <= keep and not find_leftovers(root.store, names, is_locked=False):
+    if len(names) <= keep and not find_leftovers(root.store, names):
         return []
-    with hold_store(store) as writer:
-        before: list[str] = []
-
-        def choose(own: dict[str, Any]) -> list[str]:
-            before[:] = parse_names(own, url)
-            return before[-keep:]
-
-        names = writer.name(choose)
+    with open_writer(store) as writer:
+        kept = writer.name(lambda before: before[-keep:])
         with tidying(writer.url):
-            writer.clean(names)
-    return before[:-keep]
+            writer.clean(kept)
+    return [name for name in names if name not in kept]
 
 
 def write_array(group: zarr.Group, name: str, array: Any, threads: int | None = None) -> WrittenArray:

@@ -13,7 +13,6 @@ import scipy.sparse
 import mgspmv.api
 import mgspmv.partition
 from tests.support.commands import EDGES, TINY_RMAT, invoke, invoke_json
-from tests.support.stores import forget_records
 
 
 def test_reorder(folder):
@@ -141,14 +140,8 @@ def test_options_of_export_are_given_on(monkeypatch):
 
 def test_verify(folder):
     invoke(*TINY_RMAT)
-    assert invoke_json("verify", "r.zarr") == {"store": "r.zarr", "ok": True, "problems": [], "unchecked": []}
+    assert invoke_json("verify", "r.zarr") == {"store": "r.zarr", "ok": True, "problems": []}
     assert invoke("verify", "r.zarr")[0] == "r.zarr is valid\n"
-    forget_records(folder / "r.zarr")
-    first, chunks, attributes = invoke("verify", "r.zarr")[0].splitlines()
-    assert first == "r.zarr is valid"
-    assert chunks.startswith("note: no checksums of its chunks are recorded: ")
-    assert attributes.startswith("note: no digest of all attributes is recorded: ")
-    invoke(*TINY_RMAT, "--overwrite")
     chunk = next(folder.glob("r.zarr/versions/*/indices/c/0"))
     content = chunk.read_bytes()
     chunk.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))

@@ -11,11 +11,11 @@ import scipy.sparse as sp
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
-from mgspmv.errors import OptionError, StoreDamagedError, StoreNotFoundError
+from mgspmv.errors import OptionError, StoreNotFoundError
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.store.read import read_recorded
 from tests.support.shrinking import shrink
-from tests.support.stores import check_same, make_scipy, make_stochastic, seal
+from tests.support.stores import check_same, make_scipy, make_stochastic
 
 EDGES = (np.array([1, 1, 2, 9, 1]), np.array([2, 9, 9, 1, 2]))
 SOURCES: dict[str, tuple[Any, dict[str, Any]]] = {
@@ -85,17 +85,6 @@ def test_versions_and_provenance():
     assert updated.has_transpose
     mg.ingest(EDGES, again := MemoryStore())
     assert mg.list_versions(again) != [mg.transpose(again, keep=1).info] == mg.list_versions(again)
-
-
-def test_arrays_that_are_not_those_of_the_digest(tmp_path):
-    before = mg.ingest(EDGES, place := tmp_path / "a").info
-    seal(place, array_digests=read_digests(place) | {"indices": "0" * 64})
-    claimed = mg.open_matrix(place).info.digest
-    with pytest.raises(
-        StoreDamagedError, match=f"its arrays have digest {before.digest}, but its attributes state {claimed}"
-    ):
-        mg.transpose(place)
-    assert len(mg.list_versions(place)) == 1
 
 
 def test_what_is_refused(tmp_path):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import platform
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +19,6 @@ import mgspmv as mg
 from mgspmv.errors import StoreError, StoreNotFoundError
 from mgspmv.store import writers
 from tests.support.buckets import serve_s3
-from tests.support.hearing import on_phases
 from tests.support.stores import WatchingStore, list_keys, list_version_names
 
 
@@ -64,52 +61,6 @@ class StoppedStore(WatchingStore):
         await self._pause("list", prefix)
         async for name in self._store.list_dir(prefix):
             yield name
-
-
-class StoppedObjects(ObjectStore):
-    """As a `StoppedStore`, of objects, which it reads and writes past Zarr too; see `watch_root`."""
-
-    calls: list[tuple[str, str]]
-    at = 0
-    act: Callable[[], None]
-
-    def stop(self, at: int, act: Callable[[], None]) -> None:
-        self.calls, self.at, self.act = [], at, act
-
-    def with_read_only(self, read_only: bool = False) -> StoppedObjects:
-        made = StoppedObjects(self.store, read_only=read_only)
-        made.calls, made.at, made.act = self.calls, self.at, self.act
-        return made
-
-    def pause(self, operation: str, key: str) -> None:
-        self.calls.append((operation, key))
-        if len(self.calls) == self.at:
-            self.act()
-
-    async def get(self, key: str, *given: Any, **more: Any) -> Any:
-        await asyncio.to_thread(self.pause, "get", key)
-        return await super().get(key, *given, **more)
-
-    async def set(self, key: str, value: Any) -> None:
-        await asyncio.to_thread(self.pause, "set", key)
-        await super().set(key, value)
-
-    async def delete(self, key: str) -> None:
-        await asyncio.to_thread(self.pause, "delete", key)
-        await super().delete(key)
-
-
-@pytest.fixture
-def watch_root(monkeypatch):
-    for name in ("_read", "_write"):
-        own = getattr(writers.Writer, name)
-
-        def watched(writer, *given, own=own, name=name):
-            if isinstance(writer.place, StoppedObjects):
-                writer.place.pause(name, "zarr.json")
-            return own(writer, *given)
-
-        monkeypatch.setattr(writers.Writer, name, watched)
 
 
 @dataclass(frozen=True)
@@ -189,11 +140,10 @@ def attempt(name, place, edge):
     return True
 
 
-KINDS: dict[str, tuple[Callable[..., Any], Callable[[Any], Any]]] = {
-    "locked": (lambda tmp_path, k: LocalStore(tmp_path / str(k)), StoppedStore),
-    "no locks": (lambda tmp_path, k: LocalStore(tmp_path / str(k)), StoppedStore),
-    "memory": (lambda tmp_path, k: MemoryStore(), StoppedStore),
-    "conditional": (lambda tmp_path, k: ObjectStore(make_objects()), lambda place: StoppedObjects(place.store)),
+KINDS: dict[str, Callable[..., Any]] = {
+    "local": lambda tmp_path, k: LocalStore(tmp_path / str(k)),
+    "memory": lambda tmp_path, k: MemoryStore(),
+    "objects": lambda tmp_path, k: ObjectStore(make_objects()),
 }
 PAIRS = [
     ("ingest", "ingest"),
@@ -206,10 +156,10 @@ PAIRS = [
     ("overwrite", "update"),
 ]
 QUICK = {
-    ("update", "update", "no locks"),
-    ("drop", "update", "no locks"),
+    ("update", "update", "local"),
+    ("drop", "update", "local"),
     ("ingest", "ingest", "memory"),
-    ("update", "update", "conditional"),
+    ("update", "update", "objects"),
 }
 
 
@@ -223,22 +173,19 @@ def make_objects():
         pytest.param(*pair, kind, marks=() if (*pair, kind) in QUICK else pytest.mark.slow)
         for pair in PAIRS
         for kind in KINDS
-        if kind != "memory" or (*pair, kind) in QUICK  # it is as files without locks
+        if kind != "memory" or (*pair, kind) in QUICK  # it is as a local one
     ],
 )
-def test_one_wins_wherever_the_other_is_stopped(first, second, kind, tmp_path, watch_root, monkeypatch):
-    if kind == "no locks":
-        monkeypatch.setattr(writers, "_take", lambda folder, url: None)
-    make, stop = KINDS[kind]
+def test_one_wins_wherever_the_other_is_stopped(first, second, kind, tmp_path):
     outcomes = set()
     for at in range(1, 1000):
-        place = make(tmp_path, at)
+        place = KINDS[kind](tmp_path, at)
         was = State()
         if first != "ingest":
             make_begun(place)
             was = BEGUN
         did: list[bool] = []
-        stopped = stop(place)
+        stopped = StoppedStore(place)
         stopped.stop(at, lambda did=did, place=place: did.append(attempt(second, place, B)))
         is_done = attempt(first, stopped, A)
         if not did:
@@ -280,7 +227,7 @@ def test_one_wins_at_urls(first, second, scheme, monkeypatch):
                 patch.setattr(writers.Writer, "_write", write)
                 is_done = attempt(first, place, A)
             if did:
-                assert (is_done, did[0]) == ((True, False) if scheme == "memory" else (False, True))
+                assert (is_done, did[0]) == (True, False)
             assert look(place) == follow(was, *[(first, A)] * is_done, *[(second, B)] * (did == [True]))
             assert mg.verify(place) == []
 
@@ -353,45 +300,6 @@ def test_marks_of_writers_that_are_gone(holder, is_refused):
     else:
         mg.update(place, insert=pack(A))
         assert list(filter(lambda key: key.startswith("."), list_keys(place))) == []
-
-
-def test_a_version_that_another_removed_while_it_was_named(monkeypatch):
-    """As where a writer on another host was taken for dead: the root names what is there."""
-    make_begun(place := MemoryStore())
-
-    def write(writer, document, tag, own=writers.Writer._write):
-        monkeypatch.setattr(writers.Writer, "_write", own)
-        did.append(mg.update(place, insert=pack(B), keep=1).info)
-        named = document["attributes"]["mgspmv"]["current"]
-        for key in list_keys(place):
-            if named in key:
-                del place._store_dict[key]
-        own(writer, document, tag)
-
-    did: list[mg.MatrixInfo] = []
-    monkeypatch.setattr(writers, "_is_alive", lambda *_: False)
-    monkeypatch.setattr(writers.Writer, "_write", write)
-    with pytest.raises(StoreError, match="another writer changed it"):
-        mg.update(place, insert=pack(A))
-    assert mg.open_matrix(place).info.version == did[0].version
-    assert [info.version for info in mg.list_versions(place)] == [did[0].version]
-
-
-def test_a_writer_leaves_no_lock_and_says_who_holds_it_meanwhile(tmp_path):
-    make_begun(tmp_path / "a")
-    said = []
-
-    def interfere(phase, done, total):
-        if phase == "merge and write" and not said:
-            with pytest.raises(StoreError) as caught:
-                mg.update(tmp_path / "a", insert=pack(B))
-            said.append(str(caught.value))
-
-    mg.update(tmp_path / "a", insert=pack(A), progress=on_phases(interfere))
-    assert f"a is being written by process {os.getpid()} on {platform.node()} since 20" in said[0]
-    assert "nothing was changed" in said[0]
-    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["versions", "zarr.json"]
-    assert look(tmp_path / "a") == follow(BEGUN, ("update", A))
 
 
 READERS = {

@@ -73,8 +73,8 @@ def check(place, work, done):
 
 
 @pytest.mark.parametrize("work", WORKS)
-def test_a_writer_that_is_stopped_holds_its_lock(work, tmp_path):
-    heard, at = set(), 1
+def test_a_writer_that_is_stopped_and_continues(work, tmp_path):
+    at = 1
     with run_writer() as first:
         while True:
             place = str(tmp_path / str(at))
@@ -86,7 +86,6 @@ def test_a_writer_that_is_stopped_holds_its_lock(work, tmp_path):
                 break
             assert answer == "stopped"
             answer = perform(work, place, INSERT["b"])
-            heard.add("is being written by process" if "is being written by process" in answer else answer[:10])
             done = ["b"] * (answer == "done")
             first.say()
             if first.hear() == "done":
@@ -95,7 +94,6 @@ def test_a_writer_that_is_stopped_holds_its_lock(work, tmp_path):
             check(place, work, done)
             at += 7
     assert at > 20
-    assert "is being written by process" in heard
 
 
 @pytest.mark.parametrize("work", WORKS)
