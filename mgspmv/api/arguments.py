@@ -18,7 +18,6 @@ import numpy as np
 from mgspmv.api.matrix import Matrix
 from mgspmv.checkpoints import BEGINNING, RunProgress
 from mgspmv.errors import KindError, OptionError
-from mgspmv.ingest.vector_files import read_weights
 from mgspmv.kernels.device import measure_memory
 from mgspmv.logs import log_iteration
 from mgspmv.lookup import UNKNOWN, VertexLookup
@@ -208,6 +207,8 @@ def read_vector(
     if Path(path).suffix == ".zarr" or (aligns and is_rank_table(path)):
         return load_solution(path)
     are_strings = vertex_ids is not None and vertex_ids.dtype == object
+    from mgspmv.ingest.vector_files import read_weights
+
     return read_weights(path, string_ids=are_strings, vertex_ids=vertex_ids if are_strings else None)
 
 

@@ -10,9 +10,7 @@ import numpy as np
 
 from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.device import free_device_memory, read_block, read_out_degree, report_full_device
-from mgspmv.kernels.layout import LayoutBuilder, MatrixLayout
 from mgspmv.kernels.operands import multiply_checked
-from mgspmv.kernels.rank_steps import RankSteps
 from mgspmv.kernels.select import BoundKernel, StepLayout, bind_kernel, bind_product, choose_for_vectors
 from mgspmv.model import CsrBlock, Precision, free_memory
 from mgspmv.partition import choose_piece, limit, plan_rows, warn_of_streaming
@@ -24,6 +22,8 @@ from mgspmv.store.read import StoredMatrix
 
 if TYPE_CHECKING:
     from mgspmv.kernels.cuda import StreamedCsr
+    from mgspmv.kernels.layout import MatrixLayout
+    from mgspmv.kernels.rank_steps import RankSteps
 
 
 @dataclass
@@ -181,6 +181,9 @@ class EmbeddedMatrix(MatrixProperties):
         FormatError : the layout cannot hold this matrix
         CapacityError : the free memory does not suffice
         """
+        from mgspmv.kernels.layout import LayoutBuilder
+        from mgspmv.kernels.rank_steps import RankSteps
+
         dtype, threads = None if self.is_pattern else dtype, self.place.threads
         key = (dtype, layout, self.place.device_memory, self.place.host_memory)
         if key not in self._loaded.layouts:

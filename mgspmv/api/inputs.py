@@ -7,6 +7,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar
 
@@ -15,12 +16,7 @@ from zarr import Group
 from zarr.abc.store import Store
 
 from mgspmv.api.matrix import Matrix
-from mgspmv.api.stores import ingest
-from mgspmv.errors import OptionError, SourceError, StoreNotFoundError
-from mgspmv.ingest.detect import find_format_by_name
-from mgspmv.ingest.interchange import to_host
-from mgspmv.ingest.objects import is_sparse
-from mgspmv.ingest.zarr_groups import find_matrix_store, is_group_path
+from mgspmv.errors import OptionError, SourceError, StoreFormatError, StoreNotFoundError
 from mgspmv.model import Kind
 from mgspmv.monitor.progress import watched
 from mgspmv.store.locations import StoreLike
@@ -125,6 +121,10 @@ def is_distributed(A: Any) -> bool:
 
 
 def _read(source: Any, kind: Kind, weight: bool | str | None, options: dict[str, Any]) -> Matrix:
+    from mgspmv.api.stores import ingest
+    from mgspmv.ingest.interchange import to_host
+    from mgspmv.ingest.objects import is_sparse
+
     began = time.perf_counter()
     source = to_host(source)
     is_matrix = is_sparse(source) or isinstance(source, np.ndarray)
@@ -158,6 +158,12 @@ def _check_square(matrix: Any) -> None:
 
 def _find_store(source: Any) -> StoredMatrix | None:
     """Open the matrix store at a place; None if it is a source in another format, or not a place."""
+    if isinstance(source, str | os.PathLike) and os.path.isdir(source):
+        with suppress(StoreNotFoundError, StoreFormatError):  # otherwise it is another kind of group
+            return open_store(source)
+    from mgspmv.ingest.detect import find_format_by_name
+    from mgspmv.ingest.zarr_groups import find_matrix_store, is_group_path
+
     place: StoreLike | None = None
     if isinstance(source, Store | Group) or (isinstance(source, str | os.PathLike) and is_group_path(source)):
         try:

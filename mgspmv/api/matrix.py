@@ -15,7 +15,6 @@ from mgspmv.api.embedded import EmbeddedMatrix, limit_to_free
 from mgspmv.errors import KindError, OptionError, hide_secrets
 from mgspmv.kernels.device import release_device_memory
 from mgspmv.kernels.operands import choose_precision
-from mgspmv.kernels.rates import measure_device, measure_rates
 from mgspmv.kernels.select import choose_backend, find_step_layout
 from mgspmv.lookup import VertexLookup
 from mgspmv.model import Precision, check_choice, describe_entries
@@ -216,6 +215,8 @@ class Matrix(EmbeddedMatrix):
         OptionError : an invalid option; `topk` of a `matrix`
         """
         check_threads(threads)
+        from mgspmv.kernels.rates import measure_device, measure_rates
+
         limits: dict[str, Any] = {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
         reserved: dict[str, Any] = {"top": self._read_top(stop), "checkpoint": checkpoint}
         if client is not None:

@@ -33,14 +33,14 @@ from mgspmv.solvers.inputs import RunInputs, make_inputs
 from mgspmv.solvers.options import PageRankOptions, RankTask
 from mgspmv.solvers.pagerank import find_before, run_here
 from mgspmv.solvers.run import Outcome, widen_bound
-from mgspmv.solvers.steps import DeviceSteps, LocalSteps
-from mgspmv.solvers.topk_certificate import check_order
+from mgspmv.solvers.steps import LocalSteps
 from mgspmv.solvers.underflow import add_underflow
 from mgspmv.solvers.vectors import Weights
 from mgspmv.store.locations import StoreLike
 
 if TYPE_CHECKING:
     from mgspmv.cluster.matrix import DistributedMatrix
+    from mgspmv.solvers.device_steps import DeviceSteps
 
 
 @reads_input()
@@ -187,6 +187,8 @@ def _rank_embedded(
     if layout is None:
         steps = LocalSteps(start.bind(A.bind(dtype, options.precision, options.top), weight), options)
     else:
+        from mgspmv.solvers.device_steps import DeviceSteps
+
         device = A.bind_steps(dtype, options.precision, layout, options.top)
         steps = DeviceSteps(device, start.on_device(weight), task, is_counted=start.is_counted)
     loaded = time.perf_counter()
@@ -230,6 +232,8 @@ def _check_stability(options: PageRankOptions, outcome: Outcome) -> Stability | 
     """Return the stability of the highest vertices at the end; None if `stop` does not require it."""
     if options.top is None or outcome.stability is not None:
         return outcome.stability
+    from mgspmv.solvers.topk_certificate import check_order
+
     return check_order(outcome.values, options.top, outcome.error_bound_l1)
 
 

@@ -32,11 +32,11 @@ from mgspmv.errors import (
 )
 from mgspmv.model import Event, Progress, Recovery, ignore
 from mgspmv.solvers.checkpointing import Checkpointer
+from mgspmv.solvers.device_steps import STEPS_AT_ONCE
 from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.options import RankTask
 from mgspmv.solvers.pagerank import find_before
 from mgspmv.solvers.run import Outcome, add_event, run, sum_seconds
-from mgspmv.solvers.steps import STEPS_AT_ONCE
 
 
 @dataclass(eq=False)

@@ -38,12 +38,12 @@ from mgspmv.kernels.device import describe_device, measure_memory
 from mgspmv.kernels.select import StepLayout
 from mgspmv.logs import WORKERS, choose_own_log
 from mgspmv.model import Event, Stability, Status, StepSums
+from mgspmv.solvers.device_steps import DeviceSteps
 from mgspmv.solvers.inputs import RunInputs
-from mgspmv.solvers.mass_check import MassCheck
+from mgspmv.solvers.mass_check import MassCheck, Rounding
 from mgspmv.solvers.options import RankTask
 from mgspmv.solvers.pagerank import Loop
-from mgspmv.solvers.steps import DeviceSteps, LocalSteps, Rows
-from mgspmv.solvers.topk_certificate import Rounding
+from mgspmv.solvers.steps import LocalSteps, Rows
 
 if TYPE_CHECKING:
     from mgspmv.solvers.batch import Batch

@@ -98,8 +98,18 @@ def make_arrow_table(columns: Columns) -> pyarrow.Table:
     """Return an Arrow table of columns, without a copy of numbers."""
     import pyarrow as pa
 
-    types = {name: pa.large_string() if own.dtype == object else None for name, own in columns.items()}
-    return pa.table({name: pa.array(own, types[name]) for name, own in columns.items()})
+    arrays = [
+        pa.array(own, pa.large_string()) if own.dtype == object else wrap_numbers(own) for own in columns.values()
+    ]
+    return pa.Table.from_arrays(arrays, list(columns))
+
+
+def wrap_numbers(vector: np.ndarray) -> Any:
+    """Return numbers as an array of Arrow of the same memory, without pandas, which `pyarrow.array` imports."""
+    import pyarrow as pa
+
+    buffer = pa.py_buffer(np.ascontiguousarray(vector))
+    return pa.Array.from_buffers(pa.from_numpy_dtype(vector.dtype), len(vector), [None, buffer])
 
 
 def _join(batches: Iterator[Columns]) -> Columns:

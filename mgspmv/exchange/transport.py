@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from mgspmv.exchange.halo import Halo
-from mgspmv.exchange.peer import AllToAll, PeerTransport
 from mgspmv.model import StepSums
 
-if TYPE_CHECKING:  # the module imports Dask
+if TYPE_CHECKING:  # a process alone needs none of them
+    from mgspmv.exchange.halo import Halo
     from mgspmv.exchange.nccl import NcclGroup
+    from mgspmv.exchange.peer import AllToAll
 
 Zeros = Callable[[int], Any]
 """Function that makes zeros with a number of rows in the memory of the kernels."""
@@ -89,6 +89,8 @@ def make_local(n_cols: int) -> Exchange:
 
 def make_peer(turns: AllToAll, halo: Halo, requested: Sequence[np.ndarray | None]) -> Exchange:
     """Make an exchange by `PeerTransport`."""
+    from mgspmv.exchange.peer import PeerTransport
+
     # Elements of z, of two slots and their packed elements, and of up to two messages of each other worker.
     n_held, n_rows = halo.starts[-1], halo.count(halo.rank)
     n_packed = sum(len(rows) for rows in requested if rows is not None)

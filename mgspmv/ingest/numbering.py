@@ -29,6 +29,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
+from mgspmv.display.frames import wrap_numbers
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.radix_sort import Entries
 from mgspmv.ingest.scratch import FileArray, ScratchFile
@@ -144,12 +145,6 @@ class IdWriter:
 def _to_arrow(ids: Any, type: Any) -> Any:
     is_plain = isinstance(ids, np.ndarray) and ids.dtype == _INT64
     return wrap_numbers(ids) if is_plain else pa.array(ids).cast(type)
-
-
-def wrap_numbers(vector: np.ndarray) -> Any:
-    """Return numbers as an array of Arrow of the same memory, without pandas, which `pyarrow.array` imports."""
-    buffer = pa.py_buffer(np.ascontiguousarray(vector))
-    return pa.Array.from_buffers(pa.from_numpy_dtype(vector.dtype), len(vector), [None, buffer])
 
 
 def rank_ids(ids: Any) -> tuple[Any, np.ndarray]:

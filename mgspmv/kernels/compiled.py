@@ -18,7 +18,7 @@ from numba import config, njit
 from mgspmv.kernels.modules import find_folder
 
 _HERE = Path(__file__).parent
-_NAMES = ("cpu", "csr_cuts", "formats", "lanes", "column_sorted_tiles", "reference")
+_NAMES = ("cpu", "csr_cuts", "formats", "lanes", "parts", "column_sorted_tiles", "reference")
 SOURCES = (_HERE.parent / "model.py", *(_HERE / f"{name}.py" for name in _NAMES))
 """Files whose functions and constants are compiled into functions of other files."""
 

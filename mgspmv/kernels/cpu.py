@@ -10,22 +10,18 @@ Rows and columns are counted as unsigned: a signed column costs a test for wrap-
 
 from __future__ import annotations
 
-import functools
-import os
 import platform
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numba import types
-from numba.extending import intrinsic, overload
+from numba.extending import overload
 
 from mgspmv.errors import OptionError
 from mgspmv.kernels.catalogue import Kernel
 from mgspmv.kernels.compiled import compile_kernel
-from mgspmv.kernels.lanes import load, spread, store, sum_row_many, to_float64, to_type_of, zeros_in_lines
-from mgspmv.kernels.many import fit_width
+from mgspmv.kernels.parts import run_parts, take
 from mgspmv.model import (
     CHANGE_POINT,
     FIXED_POINT,
@@ -39,8 +35,6 @@ from mgspmv.model import (
 from mgspmv.partition import split_rows
 
 PARTS_PER_THREAD = 32
-COLUMNS_AT_ONCE = 16
-"""Maximum columns of x per product: if rows of x are wider, fewer of those that are read often fit in the caches."""
 SERIAL_NNZ = 1 << 16
 """Nonzeros below which only the calling thread computes: waking others takes longer than the product."""
 FLOAT32_ROUNDING = 2.0**-24 * (1 + 2.0**-23)
@@ -94,9 +88,9 @@ class CpuBlock:
         if x.ndim == 1:
             self._run(_multiply, *self._csr, x, y, float(alpha), float(beta))
             return
-        for first in range(0, x.shape[1], COLUMNS_AT_ONCE):
-            columns = slice(first, first + COLUMNS_AT_ONCE)
-            self._multiply_columns(x[:, columns], y[:, columns], float(alpha), float(beta))
+        from mgspmv.kernels.lanes import multiply_vectors
+
+        multiply_vectors(self.threads, self._bounds, self._csr, x, y, float(alpha), float(beta))
 
     def scale(self, x: np.ndarray, weight: np.ndarray, z: np.ndarray) -> StepSums:
         """Set z = x / weight (0 where weight is 0), all (n_rows,), in the units of `step`; return the sums of x."""
@@ -196,17 +190,6 @@ class CpuBlock:
         """Describe the machine and the number of threads."""
         return f"{platform.machine()}, {self.threads} threads"
 
-    def _multiply_columns(self, x: np.ndarray, y: np.ndarray, alpha: float, beta: float) -> None:
-        """Multiply copies of a width that the kernel is compiled for, with rows that do not straddle cache lines."""
-        n_columns = x.shape[1]
-        width = fit_width(n_columns)
-        lined_x, lined_y = (zeros_in_lines(len(v), width, v.dtype) for v in (x, y))
-        lined_x[:, :n_columns] = x
-        if beta != 0:
-            lined_y[:, :n_columns] = y
-        self._run(_multiply_many, *self._csr, lined_x, lined_y, alpha, beta, (0,) * width)
-        y[:] = lined_y[:, :n_columns]
-
     @property
     def _csr(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         return self.block.indptr, self.block.indices, self.block.data
@@ -263,24 +246,6 @@ def multiply_columns(multiply: Callable[..., None], x: Any, y: Any, *scalars: An
         y[:, c] = column
 
 
-def run_parts(threads: int, kernel: Callable[..., None], bounds: np.ndarray, *args: Any) -> None:
-    """Call kernel(counter, bounds, *args) in `threads` threads, including the calling one, and wait for all."""
-    counter = np.zeros(1, np.int64)
-    others = [_pool(threads).submit(kernel, counter, bounds, *args) for _ in range(threads - 1)]
-    kernel(counter, bounds, *args)
-    for other in others:
-        other.result()
-
-
-@functools.cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="mgspmv-kernel")
-
-
-# Threads do not survive a fork, so a child process needs a new pool.
-os.register_at_fork(after_in_child=_pool.cache_clear)
-
-
 def _add_up(sums: np.ndarray) -> StepSums:
     change, _, dangling, wrong = (int(total) for total in sums.sum(axis=0))
     return StepSums(change, int(sums[:, 1].max()), dangling, wrong)
@@ -288,18 +253,6 @@ def _add_up(sums: np.ndarray) -> StepSums:
 
 # --- kernels ---------------------------------------------------------------------------------------------------------
 # Each takes (counter, bounds) first: the shared counter of parts and the rows where parts begin.
-
-
-@intrinsic
-def _take(typing_context, counter):
-    """Add 1 to counter[0] atomically and return the old value."""
-
-    def generate(context, builder, signature, args):
-        array = context.make_array(signature.args[0])(context, builder, args[0])
-        one = context.get_constant(types.int64, 1)
-        return builder.atomic_rmw("add", array.data, one, "monotonic")
-
-    return types.int64(counter), generate
 
 
 def _quantize(value, like):
@@ -336,25 +289,12 @@ def _sum_row(indices, data, z, start, stop, zero):
 
 @compile_kernel
 def _multiply(counter, bounds, indptr, indices, data, x, y, alpha, beta):
-    part = _take(counter)
+    part = take(counter)
     while part < len(bounds) - 1:
         for i in range(np.uint64(bounds[part]), np.uint64(bounds[part + 1])):
             total = alpha * _sum_row(indices, data, x, indptr[i], indptr[i + np.uint64(1)], 0.0)
             y[i] = total if beta == 0 else total + beta * y[i]
-        part = _take(counter)
-
-
-@compile_kernel
-def _multiply_many(counter, bounds, indptr, indices, data, x, y, alpha, beta, width):
-    none = spread(0.0, width)
-    part = _take(counter)
-    while part < len(bounds) - 1:
-        for i in range(np.uint64(bounds[part]), np.uint64(bounds[part + 1])):
-            total = alpha * sum_row_many(indices, data, x, indptr[i], indptr[i + np.uint64(1)], none, width)
-            if beta != 0.0:
-                total = total + beta * to_float64(load(y, i, width))
-            store(y, i, to_type_of(total, y))
-        part = _take(counter)
+        part = take(counter)
 
 
 @compile_kernel
@@ -386,16 +326,16 @@ def _finish_rows(start, stop, change, x, weight, z_next, unit, sums, relative):
 
 @compile_kernel
 def _scale(counter, bounds, x, weight, z_next, unit, sums):
-    part = _take(counter)
+    part = take(counter)
     while part < len(bounds) - 1:
         start, stop = bounds[part], bounds[part + 1]
         _finish_rows(start, stop, np.zeros(stop - start), x, weight, z_next, unit, sums[part], None)
-        part = _take(counter)
+        part = take(counter)
 
 
 @compile_kernel
 def _check_rows(counter, bounds, x, weight, z, unit, found):
-    part = _take(counter)
+    part = take(counter)
     while part < len(bounds) - 1:
         total, n_off, dangling = np.uint64(0), np.uint64(0), np.uint64(0)
         for i in range(bounds[part], bounds[part + 1]):
@@ -408,7 +348,7 @@ def _check_rows(counter, bounds, x, weight, z, unit, found):
             else:
                 n_off += np.uint64(1)
         found[part, 0], found[part, 1], found[part, 2] = total, n_off, dangling
-        part = _take(counter)
+        part = take(counter)
 
 
 @compile_kernel
@@ -417,8 +357,11 @@ def _step(
     dangling, personalization, sums, relative,
 ):  # fmt: skip
     d_stride, p_stride = min(1, len(dangling) - 1), min(1, len(personalization) - 1)
-    buffer = np.empty(np.diff(bounds).max())
-    part = _take(counter)
+    longest = np.int64(0)
+    for k in range(len(bounds) - 1):  # np.diff(bounds).max() takes ten times as long to compile as the rest
+        longest = max(longest, bounds[k + 1] - bounds[k])
+    buffer = np.empty(longest)
+    part = take(counter)
     while part < len(bounds) - 1:
         start, stop = bounds[part], bounds[part + 1]
         for i in range(np.uint64(start), np.uint64(stop)):
@@ -430,7 +373,7 @@ def _step(
             x[i] = alpha * buffer[i - start] + rest
             buffer[i - start] = abs(np.float64(x[i]) - old)
         _finish_rows(start, stop, buffer, x, weight, z_next, unit, sums[part], relative)
-        part = _take(counter)
+        part = take(counter)
 
 
 @compile_kernel
@@ -439,7 +382,7 @@ def _residual(
     dangling, personalization, sums,
 ):  # fmt: skip
     d_stride, p_stride = min(1, len(dangling) - 1), min(1, len(personalization) - 1)
-    part = _take(counter)
+    part = take(counter)
     while part < len(bounds) - 1:
         for i in range(bounds[part], bounds[part + 1]):
             product = alpha * _sum_row(indices, data, z, indptr[i], indptr[i + 1], 0.0)
@@ -450,4 +393,4 @@ def _residual(
                 touched = _sum_row(indices, None, z, indptr[i], indptr[i + 1], 0.0)
                 rounding += value_rounding * product + FLOAT32_LEAST_ROUNDING * touched
             sums[part] += abs(product + rest - x[i]) + rounding
-        part = _take(counter)
+        part = take(counter)

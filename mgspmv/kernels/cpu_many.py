@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mgspmv.kernels.compiled import compile_kernel
-from mgspmv.kernels.cpu import FLOAT32_LEAST_ROUNDING, FLOAT32_ROUNDING, CpuBlock, _take
+from mgspmv.kernels.cpu import FLOAT32_LEAST_ROUNDING, FLOAT32_ROUNDING, CpuBlock
 from mgspmv.kernels.highest import select_each
 from mgspmv.kernels.lanes import (
     choose,
@@ -31,6 +31,7 @@ from mgspmv.kernels.lanes import (
     zeros_in_lines,
 )
 from mgspmv.kernels.many import Terms
+from mgspmv.kernels.parts import take
 from mgspmv.model import CHANGE_POINT, FIXED_POINT, RELATIVE_LIMIT, CsrBlock, Precision, StepSums
 
 
@@ -187,14 +188,14 @@ def _store_sums(sums, place):
 
 @compile_kernel
 def _scale_many(counter, bounds, x, weight, z_next, unit, sums, width):
-    part = _take(counter)
+    part = take(counter)
     while part < len(bounds) - 1:
         own = _no_sums(width)
         for i in range(np.uint64(bounds[part]), np.uint64(bounds[part + 1])):
             new = to_float64(load(x, i, width))
             own = _finish_row(i, new, spread(0.0, width), weight[i], z_next, unit, own, None, width)
         _store_sums(own, sums[part])
-        part = _take(counter)
+        part = take(counter)
 
 
 @compile_kernel
@@ -221,7 +222,7 @@ def _step_many(
     jumped = load(jump, None, width) * p
     rest = (masses * p if len(dangling) == 0 else masses * dangling[0]) + jumped
     none = spread(zero, width)
-    part = _take(counter)
+    part = take(counter)
     while part < len(bounds) - 1:
         place = first[part]
         summed = _no_sums(width)
@@ -239,7 +240,7 @@ def _step_many(
             change = magnitude(new - old)
             summed = _finish_row(i, new, change, weight[i], z_next, unit, summed, relative, width)
         _store_sums(summed, sums[part])
-        part = _take(counter)
+        part = take(counter)
 
 
 @compile_kernel
@@ -253,7 +254,7 @@ def _residual_many(
     jumped = load(jump, None, width) * p
     rest = (masses * p if len(dangling) == 0 else masses * dangling[0]) + jumped
     none = spread(0.0, width)
-    part = _take(counter)
+    part = take(counter)
     while part < len(bounds) - 1:
         place = first[part]
         for i in range(np.uint64(bounds[part]), np.uint64(bounds[part + 1])):
@@ -272,4 +273,4 @@ def _residual_many(
                 rounding = rounding + (value_rounding * product + FLOAT32_LEAST_ROUNDING * touched)
             far = magnitude(product + own - ranks) + rounding
             store(sums, part, load(sums, part, width) + far)
-        part = _take(counter)
+        part = take(counter)

@@ -1,4 +1,5 @@
-"""Several numbers in vector registers as one Numba value, for the kernels of many vectors, and sums of rows of them.
+"""Several numbers in vector registers as one Numba value, for the kernels of many vectors; sums of rows of them,
+and products.
 
 `Lanes(dtype, width)` is LLVM's `<width x dtype>`, which the compiler maps to as many registers as needed. Arithmetic
 and comparisons are elementwise, with other lanes or with one number for all lanes. Nothing is contracted or reordered:
@@ -18,11 +19,15 @@ from numba import types
 from numba.extending import intrinsic, lower_builtin, models, overload, register_model, type_callable
 
 from mgspmv.kernels.compiled import compile_kernel
+from mgspmv.kernels.many import fit_width
+from mgspmv.kernels.parts import run_parts, take
 
 CACHE_LINE = 64
 """Bytes of a cache line."""
 AHEAD = 32
 """Distance, in entries, from the one being added to the one whose row of z is prefetched."""
+COLUMNS_AT_ONCE = 16
+"""Maximum columns of x per product: if rows of x are wider, fewer of those that are read often fit in the caches."""
 
 
 class Lanes(types.Type):  # type: ignore[misc]
@@ -295,3 +300,41 @@ def sum_row_many(indices, data, z, start, stop, zero, width):
         prefetch(z, np.uint64(indices[min(k + np.uint64(AHEAD), last)]), width)
         total = total + _contribute_many(data, k, load(z, np.uint64(indices[k]), width), zero)
     return total
+
+
+@compile_kernel
+def _multiply_many(counter, bounds, indptr, indices, data, x, y, alpha, beta, width):
+    none = spread(0.0, width)
+    part = take(counter)
+    while part < len(bounds) - 1:
+        for i in range(np.uint64(bounds[part]), np.uint64(bounds[part + 1])):
+            total = alpha * sum_row_many(indices, data, x, indptr[i], indptr[i + np.uint64(1)], none, width)
+            if beta != 0.0:
+                total = total + beta * to_float64(load(y, i, width))
+            store(y, i, to_type_of(total, y))
+        part = take(counter)
+
+
+def multiply_vectors(
+    threads: int, bounds: np.ndarray, csr: tuple[Any, ...], x: np.ndarray, y: np.ndarray, alpha: float, beta: float
+) -> None:
+    """Compute y = alpha A x + beta y in place for x (n_cols, k) and y (n_rows, k), several columns at a time.
+
+    Their copies have a width that the kernel is compiled for, and rows that do not straddle cache lines.
+
+    Parameters
+    ----------
+    bounds : rows where parts begin, for `run_parts`
+    csr : indptr, indices and data of the block
+    """
+    for first in range(0, x.shape[1], COLUMNS_AT_ONCE):
+        columns = slice(first, first + COLUMNS_AT_ONCE)
+        own_x, own_y = x[:, columns], y[:, columns]
+        n_columns = own_x.shape[1]
+        width = fit_width(n_columns)
+        lined_x, lined_y = (zeros_in_lines(len(v), width, v.dtype) for v in (own_x, own_y))
+        lined_x[:, :n_columns] = own_x
+        if beta != 0:
+            lined_y[:, :n_columns] = own_y
+        run_parts(threads, _multiply_many, bounds, *csr, lined_x, lined_y, alpha, beta, (0,) * width)
+        own_y[:] = lined_y[:, :n_columns]

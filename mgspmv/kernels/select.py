@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 from mgspmv.errors import CapacityError, FormatError, OptionError
 from mgspmv.kernels.catalogue import BACKENDS, KERNELS, SPARSE_KERNELS, Backend
 from mgspmv.kernels.cpu import CpuBlock, ReferenceBlock
-from mgspmv.kernels.cpu_many import CpuMany
 from mgspmv.kernels.device import check_device, has_device, report_full_device
-from mgspmv.kernels.features import find_features, rank_kernels
 from mgspmv.model import INT32_LIMIT, CsrBlock, Precision, check_choice
 
 if TYPE_CHECKING:
+    from mgspmv.kernels.cpu_many import CpuMany
     from mgspmv.kernels.cuda import CudaBlock
     from mgspmv.kernels.cuda_many import CudaMany
 
@@ -85,6 +84,8 @@ def bind_many(
         from mgspmv.kernels.cuda_many import CudaMany
 
         return CudaMany(block, precision)
+    from mgspmv.kernels.cpu_many import CpuMany
+
     return CpuMany(block, precision, threads)
 
 
@@ -162,6 +163,8 @@ def rank_products(block: CsrBlock, dtype: Precision, backend: Backend) -> list[s
     """Rank kernels for products, best first; the last one supports every matrix."""
     if backend == "cpu":
         return ["csr-rows"]
+    from mgspmv.kernels.features import find_features, rank_kernels
+
     with suppress(CapacityError), report_full_device("the analysis of the matrix for the choice of a kernel"):
         return rank_kernels(find_features(block, dtype))
     return ["csr-split"]  # needs no further memory

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mgspmv.errors import DanglingError, OptionError
-from mgspmv.kernels.rank_steps import RankVectors
-from mgspmv.kernels.select import BoundKernel
 from mgspmv.model import STOCHASTIC_TOLERANCE, Precision, check_choice
 from mgspmv.order import permute, restore
 from mgspmv.solvers.mass_check import MassCheck
@@ -20,6 +18,10 @@ from mgspmv.solvers.steps import Rows
 from mgspmv.solvers.vectors import Weights, make_distribution, make_vector
 from mgspmv.store.metadata import MatrixProperties
 from mgspmv.store.read import StoredMatrix
+
+if TYPE_CHECKING:
+    from mgspmv.kernels.rank_steps import RankVectors
+    from mgspmv.kernels.select import BoundKernel
 
 ROUNDING = 1e-6
 """Relative amount by which an out-weight may be less than the sum of the stored edges, as sums in float32 are."""
@@ -77,6 +79,8 @@ class RunInputs:
 
     def on_device(self, weight: np.ndarray) -> RankVectors:
         """Make the start of a device that has the whole matrix; weight as for `bind`, of all vertices."""
+        from mgspmv.kernels.rank_steps import RankVectors
+
         return RankVectors(self.x, weight, self.dangling, self.personalization)
 
 

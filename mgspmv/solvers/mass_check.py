@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mgspmv.errors import CorruptionError
-from mgspmv.model import CHANGE_POINT, RowCheck
-from mgspmv.solvers.topk_certificate import Rounding
+from mgspmv.model import CHANGE_POINT, FIXED_POINT, RowCheck
 
 ADVICE = (
     "memory, a processor or a link failed; check the machines' logs for hardware errors, check the store with "
@@ -29,6 +28,39 @@ LEAST_FLOAT = {"float32": 2.0**-150, "float64": 2.0**-1075, "exact": 2.0**-1075}
 """Largest rounding error of a number near 0, by the precision of z."""
 _PIECE = 1 << 20
 """Out-weights per chunk of a survey."""
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """Rounding error of a step: `relative` of each new rank, and in addition `mass` of all together in L1.
+
+    Summed over workers by `+`.
+    """
+
+    longest: int
+    """Number of entries of the longest row."""
+    nnz: int
+    n_dangling: int
+    entry: float = 0.0
+    """Absolute error of each product that is rounded to fixed point."""
+
+    def __add__(self, other: Rounding) -> Rounding:
+        return Rounding(
+            max(self.longest, other.longest),
+            self.nnz + other.nnz,
+            self.n_dangling + other.n_dangling,
+            max(self.entry, other.entry),
+        )
+
+    def find_relative(self, precision: str) -> float:
+        """Bound the relative error: `exact` rounds products as float64 first; `float32` rounds z, values and ranks."""
+        terms = 16 + (self.longest if precision != "exact" else 0)
+        return terms * 2.0**-53 + (4 * 2.0**-24 if precision == "float32" else 0.0)
+
+    def find_mass(self, precision: str) -> float:
+        """Bound the absolute error of all ranks together, in L1."""
+        entry = {"exact": 1 / FIXED_POINT, "float64": 0.0, "float32": max(self.entry, 2.0**-148)}[precision]
+        return self.nnz * entry + self.n_dangling / FIXED_POINT
 
 
 @dataclass(frozen=True)

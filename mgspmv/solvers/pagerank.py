@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,8 +23,11 @@ from mgspmv.solvers.checkpointing import Checkpointer
 from mgspmv.solvers.mass_check import MassCheck, check_rows
 from mgspmv.solvers.options import RankTask, check_status
 from mgspmv.solvers.run import LocalExecution, Outcome, run
-from mgspmv.solvers.steps import DeviceSteps, LocalSteps, Steps
-from mgspmv.solvers.topk_certificate import TopkCertificate
+from mgspmv.solvers.steps import LocalSteps, Steps
+
+if TYPE_CHECKING:
+    from mgspmv.solvers.device_steps import DeviceSteps
+    from mgspmv.solvers.topk_certificate import TopkCertificate
 
 CHECK_S = 5.0
 """Seconds between checks of the ranks for corruption, in runs of this process."""

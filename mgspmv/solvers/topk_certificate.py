@@ -28,14 +28,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mgspmv.kernels.highest import select_highest
 from mgspmv.kernels.rank_bounds import N_BINS, UNIT, add_mean, bin_bounds, count_bins, find_highest
-from mgspmv.model import FIXED_POINT, Stability, default_threads
+from mgspmv.model import Stability, default_threads
+from mgspmv.solvers.mass_check import Rounding
 from mgspmv.solvers.options import PageRankOptions
 
 FIRST_LOOK = 4
@@ -66,39 +66,6 @@ def plan_looks(max_iter: int) -> list[int]:
         looks.append(iteration)
         iteration += max(1, iteration // LOOK_SHARE)
     return [*looks, max_iter]
-
-
-@dataclass(frozen=True)
-class Rounding:
-    """Rounding error of a step: `relative` of each new rank, and in addition `mass` of all together in L1.
-
-    Summed over workers by `+`.
-    """
-
-    longest: int
-    """Number of entries of the longest row."""
-    nnz: int
-    n_dangling: int
-    entry: float = 0.0
-    """Absolute error of each product that is rounded to fixed point."""
-
-    def __add__(self, other: Rounding) -> Rounding:
-        return Rounding(
-            max(self.longest, other.longest),
-            self.nnz + other.nnz,
-            self.n_dangling + other.n_dangling,
-            max(self.entry, other.entry),
-        )
-
-    def find_relative(self, precision: str) -> float:
-        """Bound the relative error: `exact` rounds products as float64 first; `float32` rounds z, values and ranks."""
-        terms = 16 + (self.longest if precision != "exact" else 0)
-        return terms * 2.0**-53 + (4 * 2.0**-24 if precision == "float32" else 0.0)
-
-    def find_mass(self, precision: str) -> float:
-        """Bound the absolute error of all ranks together, in L1."""
-        entry = {"exact": 1 / FIXED_POINT, "float64": 0.0, "float32": max(self.entry, 2.0**-148)}[precision]
-        return self.nnz * entry + self.n_dangling / FIXED_POINT
 
 
 class _Kept(NamedTuple):

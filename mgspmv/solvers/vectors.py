@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mgspmv.errors import OptionError, ShapeError
-from mgspmv.ingest.vertex_vectors import ById, ByPlace, classify_vector
 from mgspmv.lookup import ArrayLookup
+
+if TYPE_CHECKING:
+    from mgspmv.ingest.vertex_vectors import ById, ByPlace
 
 Weights = Mapping[Any, float] | np.ndarray | Sequence[Any] | AbstractSet[Any] | Any
 """Vector over vertices; `mgspmv.ingest.vertex_vectors` describes the accepted objects."""
@@ -54,6 +56,8 @@ def make_vector(
     OptionError : an unknown or repeated id; a number that is not finite, or negative unless `is_signed`; as in
         `classify_vector`
     """
+    from mgspmv.ingest.vertex_vectors import ByPlace, classify_vector
+
     given = classify_vector(name, numbers)
     if isinstance(given, ByPlace):
         vector = from_places(name, given, n)

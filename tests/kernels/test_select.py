@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.matrices import RECIPES, add_values
 from mgspmv.errors import CapacityError, FormatError, OptionError
-from mgspmv.kernels import select
+from mgspmv.kernels import features, select
 from mgspmv.kernels.catalogue import KERNELS
 from mgspmv.kernels.cpu import SERIAL_NNZ, CpuBlock, ReferenceBlock
 from mgspmv.kernels.select import LEAST_FLOAT32, bind_kernel, bind_product, check_kernel, find_step_layout
@@ -153,7 +153,7 @@ def test_a_device_with_no_room_for_the_choice(device, monkeypatch):
     def fail(*_):
         raise CapacityError("does not fit")
 
-    monkeypatch.setattr(select, "find_features", fail)
+    monkeypatch.setattr(features, "find_features", fail)
     assert choose() == "csr-split"
 
 
