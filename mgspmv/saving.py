@@ -391,7 +391,7 @@ def _write_parquet(path: Path, result: Any) -> None:
     schema = first.schema.with_metadata({PARQUET_KEY: json.dumps(_describe(result))})
     with pq.ParquetWriter(path, schema, write_page_checksum=True) as writer:
         for table in chain([first], tables):
-            writer.write_table(table.cast(schema))
+            writer.write_table(table.replace_schema_metadata(schema.metadata))
 
 
 def _read_parquet(path: str, kind: type[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
