@@ -299,7 +299,7 @@ def write_version(
         )
         if unless is None or attributes["digest"] != unless.info.digest:
             return version.commit(attributes)
-        version.check_base()  # as `commit`, which is not called, would do
+        version.writer.check_base(base)  # as `commit`, which is not called, would do
         return unless.info
 
 

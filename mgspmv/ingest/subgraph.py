@@ -157,19 +157,13 @@ def check_bounds(info: MatrixInfo, min_weight: Any, max_weight: Any) -> Bounds |
     greatest = math.inf if max_weight is None else max_weight
     if least > greatest:
         raise OptionError(f"min_weight={least} is greater than max_weight={greatest}; swap them")
-    if np.dtype(info.dtype).kind == "i":
-        return _fit(least, math.ceil), _fit(greatest, math.floor)
+    if np.dtype(info.dtype).kind == "i":  # NumPy would round large integers to compare them with floats
+        low = least if math.isinf(least) else math.ceil(least)
+        high = greatest if math.isinf(greatest) else math.floor(greatest)
+        return low, high
     with np.errstate(over="ignore"):  # a bound beyond float32 becomes infinite
         value = np.dtype(info.dtype).type
         return value(least), value(greatest)
-
-
-def _fit(bound: float, to_integer: Callable[[float], int]) -> int:
-    """Round a bound to an int64."""
-    limits = np.iinfo(np.int64)
-    if math.isinf(bound):
-        return limits.min if bound < 0 else limits.max
-    return min(max(to_integer(bound), limits.min), limits.max)
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------

@@ -51,6 +51,8 @@ LABEL_BYTES = 24
 """Bytes per vertex of the deletions, in addition to its name."""
 
 Missing = Literal["ignore", "error"]
+_Labels = tuple[np.ndarray, np.ndarray]
+"""Labels of vertices, and their stored numbers."""
 
 
 @dataclass(frozen=True)
@@ -127,12 +129,16 @@ def update_store(
             check_growing_shape(added, info, allow_hypersparse=allow_hypersparse)
         if _is_empty(added, info) and (removed is None or not removed.most_entries):
             return _stay(stored, keep)
-        deletions = None if removed is None else _Deletions(removed, stored, memory)
+        places, names = (None, None) if removed is None else _read_deletions(removed, stored, memory)
         numbering, numbers = _number(stored, added, memory // 4, room.folder)
         sorter = stack.enter_context(EntrySorter(memory, room.threads, room.folder))
-        n_kept = _add_stored(sorter, stored, deletions, numbering, report, room)
-        if deletions is not None and missing == "error":
-            deletions.check_found()
+        kept, n_kept = StoredRows(stored, room.threads, RowNumbers(info.shape, None, None, None), edges=places), 0
+        for block in kept.blocks():
+            sorter.add(CooBatch(*_list_ends(block, numbering.places), block.data))
+            n_kept += block.nnz
+            report("read", n_kept, info.nnz)
+        if places is not None and removed is not None and missing == "error":
+            _check_found(places, names, removed)
         if added is not None:
             for block in added.blocks():
                 sorter.add(CooBatch(*_list_ends(block, numbers), block.data))
@@ -146,9 +152,9 @@ def update_store(
             changes = Changes(
                 inserted=0 if added is None else added.most_entries - added.counts.n_loops,
                 deleted=info.nnz - n_kept,
-                missing=0 if deletions is None else deletions.n_missing,
+                missing=0 if places is None else int(np.count_nonzero(~places.is_found)),
                 merged=rows.most_entries - made.nnz,
-                to_delete=0 if deletions is None else len(deletions.places.rows),
+                to_delete=0 if places is None else len(places.rows),
             )
             read = {"insert": added, "delete": removed}
             sources = {name: dict(batch.layout.provenance) for name, batch in read.items() if batch is not None}
@@ -312,8 +318,8 @@ def _list_ends(block: CsrBlock, numbers: np.ndarray | None) -> tuple[np.ndarray,
     return (shrink(rows), shrink(cols)) if numbers is None else (shrink(numbers[rows]), shrink(numbers[cols]))
 
 
-class _Deletions:
-    """Places whose stored entries are deleted.
+def _read_deletions(removed: SortedSource, stored: StoredMatrix, memory: int) -> tuple[EdgeSet, _Labels | None]:
+    """Read the places whose stored entries are deleted.
 
     Parameters
     ----------
@@ -321,76 +327,49 @@ class _Deletions:
     stored : previous version
     memory : bytes for the places
 
-    Attributes
-    ----------
-    places : places by stored numbers; unknown vertices have numbers after all others
+    Returns
+    -------
+    The places by stored numbers, where unknown vertices have numbers after all others; the labels of the vertices, and
+    their numbers, None if these are their labels.
 
     Raises
     ------
     CapacityError : the places do not fit in `memory`
     """
-
-    def __init__(self, removed: SortedSource, stored: StoredMatrix, memory: int) -> None:
-        self._name, self._kind, info = removed.name, removed.kind, stored.info
-        self._labels: tuple[np.ndarray, np.ndarray] | None = None
-        if info.order or info.vertex_ids is not None or removed.vertex_ids is not None:
-            _check_tables(LABEL_BYTES * removed.shape[0], memory // 4, removed.name)
-            labels = _list_labels(removed.layout)[:]
-            self._labels = labels, _find_stored(stored, labels)
-        numbers = None if self._labels is None else self._labels[1]
-        n, dtype = removed.most_entries, index_dtype(max(info.shape) + max(removed.shape))
-        need = PLACE_BYTES * n
-        if need > memory:
-            raise CapacityError(
-                f"deleting the {n:,} entries of {removed.name} needs {need / 1e9:.3g} GB of memory, but only "
-                f"{memory / 1e9:.3g} GB may be used; raise memory=, or delete fewer entries at a time"
-            )
-        rows, cols, k = np.empty(n, dtype), np.empty(n, dtype), 0
-        for block in removed.blocks():
-            own = slice(k, k + block.nnz)
-            rows[own], cols[own] = _list_ends(block, numbers)
-            k += block.nnz
-        removed.close()
-        self.places = EdgeSet.of(rows[:k], cols[:k], are_staying=False)
-
-    @property
-    def n_missing(self) -> int:
-        """Number of places without an entry, once all stored entries are read."""
-        return len(self.places.rows) - int(np.count_nonzero(self.places.is_found))
-
-    def check_found(self) -> None:
-        """Raise SourceError if one of the places had no entry."""
-        if not self.n_missing:
-            return
-        k = int(np.argmin(self.places.is_found))
-        ends: tuple[Any, ...] = int(self.places.rows[k]), int(self.places.cols[k])
-        if self._labels is not None:
-            labels, numbers = self._labels
-            ends = tuple(labels[int(np.flatnonzero(numbers == end)[0])] for end in ends)
-        first, second = ends[::-1] if self._kind == "graph" else ends
-        raise SourceError(
-            f"the entry ({first}, {second}) to delete does not exist; pass missing='ignore' to skip missing entries",
-            source=self._name,
+    info, names = stored.info, None
+    if info.order or info.vertex_ids is not None or removed.vertex_ids is not None:
+        _check_tables(LABEL_BYTES * removed.shape[0], memory // 4, removed.name)
+        labels = _list_labels(removed.layout)[:]
+        names = labels, _find_stored(stored, labels)
+    n, dtype = removed.most_entries, index_dtype(max(info.shape) + max(removed.shape))
+    if (need := PLACE_BYTES * n) > memory:
+        raise CapacityError(
+            f"deleting the {n:,} entries of {removed.name} needs {need / 1e9:.3g} GB of memory, but only "
+            f"{memory / 1e9:.3g} GB may be used; raise memory=, or delete fewer entries at a time"
         )
+    rows, cols, k = np.empty(n, dtype), np.empty(n, dtype), 0
+    for block in removed.blocks():
+        own = slice(k, k + block.nnz)
+        rows[own], cols[own] = _list_ends(block, None if names is None else names[1])
+        k += block.nnz
+    removed.close()
+    return EdgeSet.of(rows[:k], cols[:k], are_staying=False), names
 
 
-def _add_stored(
-    sorter: EntrySorter,
-    stored: StoredMatrix,
-    deletions: _Deletions | None,
-    numbering: RowNumbers,
-    report: Progress,
-    room: MemoryBudget,
-) -> int:
-    """Add the kept stored entries to a sorter, at their new numbers; return the number of entries."""
-    info, n = stored.info, 0
-    numbers = RowNumbers(info.shape, None, None, None)
-    kept = StoredRows(stored, room.threads, numbers, edges=None if deletions is None else deletions.places)
-    for block in kept.blocks():
-        sorter.add(CooBatch(*_list_ends(block, numbering.places), block.data))
-        n += block.nnz
-        report("read", n, info.nnz)
-    return n
+def _check_found(places: EdgeSet, names: _Labels | None, removed: SortedSource) -> None:
+    """Raise SourceError if one of the places to delete had no entry."""
+    if places.is_found.all():
+        return
+    k = int(np.argmin(places.is_found))
+    ends: tuple[Any, ...] = int(places.rows[k]), int(places.cols[k])
+    if names is not None:
+        labels, numbers = names
+        ends = tuple(labels[int(np.flatnonzero(numbers == end)[0])] for end in ends)
+    first, second = ends[::-1] if removed.kind == "graph" else ends
+    raise SourceError(
+        f"the entry ({first}, {second}) to delete does not exist; pass missing='ignore' to skip missing entries",
+        source=removed.name,
+    )
 
 
 class _UpdatedRows(SortedSource):

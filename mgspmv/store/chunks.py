@@ -25,10 +25,9 @@ from zarr.buffer.cpu import buffer_prototype
 from zarr.codecs import BloscCodec, Crc32cCodec
 from zarr.storage import LocalStore, MemoryStore
 
-from mgspmv.display.numbers import format_bytes
-from mgspmv.errors import CapacityError, MissingChunkError
+from mgspmv.errors import MissingChunkError
 from mgspmv.heartbeat import beat
-from mgspmv.model import default_threads, free_memory
+from mgspmv.model import default_threads
 from mgspmv.store.locations import wait_for
 
 T = TypeVar("T")
@@ -43,8 +42,6 @@ _CRC_BYTES = 4
 _FRAME = struct.Struct("<4B3I")
 """Header of a Blosc frame: four bytes for Blosc itself, then the bytes of the unpacked data, of a block and of the
 frame."""
-_STRING_BYTES = 57
-"""Bytes per Python string in addition to its characters, including its reference in an array."""
 
 
 def create_array(group: zarr.Group, name: str, n: int, dtype: Any) -> zarr.Array[Any]:
@@ -103,7 +100,6 @@ def read_whole(array: zarr.Array[Any]) -> np.ndarray:
     Raises
     ------
     MissingChunkError, ValueError, RuntimeError : a chunk is missing, or differs from the one that was written
-    CapacityError : strings do not fit in free memory
     """
     chunks = find_chunks(array)
     out = np.empty(array.shape, chunks.dtype.newbyteorder("="))
@@ -154,7 +150,6 @@ class Chunks:
         Raises
         ------
         MissingChunkError, ValueError, RuntimeError : a chunk is missing, or differs from the one that was written
-        CapacityError : its strings do not fit in free memory
         """
         for number in range(piece.start // self.size, -(-piece.stop // self.size)):
             first, last = max(piece.start, number * self.size), min(piece.stop, (number + 1) * self.size)
@@ -232,19 +227,10 @@ class Chunks:
         if length != len(raw):
             raise ValueError(f"it has {len(raw):,} bytes but its header states {length:,}")
         if self.dtype == object:
-            self._check_strings(n_bytes)
+            if n_bytes > blosc.MAX_BUFFERSIZE:
+                raise ValueError(f"it unpacks to {n_bytes:,} bytes, but at most {blosc.MAX_BUFFERSIZE:,} are allowed")
         elif n_bytes != (wanted := self.size * self.dtype.itemsize):
             raise ValueError(f"it unpacks to {n_bytes:,} bytes instead of {wanted:,}")
-
-    def _check_strings(self, n_bytes: int) -> None:
-        if n_bytes > blosc.MAX_BUFFERSIZE:
-            raise ValueError(f"it unpacks to {n_bytes:,} bytes, but at most {blosc.MAX_BUFFERSIZE:,} are allowed")
-        needed, free = n_bytes + self.size * _STRING_BYTES, free_memory()
-        if needed > free:
-            raise CapacityError(
-                f"a chunk of strings unpacks to {format_bytes(needed)}, but {format_bytes(free)} of memory are free; "
-                "read it on a machine with more memory, or restore a copy if its strings are shorter"
-            )
 
     def _decode_strings(self, text: bytes) -> np.ndarray:
         count = int.from_bytes(text[:4], "little")  # the decoder allocates this many elements first

@@ -177,10 +177,6 @@ class Version:
         self.writer.name(choose)
         return made.info
 
-    def check_base(self) -> None:
-        """Raise StoreError if `base` is no longer the current version."""
-        self.writer.check_base(self.base)
-
 
 @dataclass(frozen=True)
 class VersionAddress:

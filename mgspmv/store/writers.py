@@ -18,8 +18,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from fnmatch import fnmatch
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -30,7 +28,7 @@ from zarr.storage import LocalStore
 from mgspmv.errors import StoreError, hide_secrets
 from mgspmv.files import describe_error, translating_errors
 from mgspmv.store.locations import StoreLike, describe_store, find_path, list_dir, locate_store, wait_for
-from mgspmv.store.versions import BROKEN_OFF, FORMAT_VERSION, KEY, MARK, number_versions
+from mgspmv.store.versions import FORMAT_VERSION, KEY, MARK, number_versions
 
 STALE_S = 600
 """Seconds after which the mark of a writer on another host is stale; assumes that the clocks of both agree."""
@@ -43,13 +41,12 @@ _marks: set[str] = set()
 def open_writer(store: StoreLike) -> Iterator[Writer]:
     """Yield a writer of a store; a folder that is empty at the end is removed."""
     place = locate_store(store)
-    writer = Writer(place, hide_secrets(describe_store(store)), find_path(place))
     try:
-        yield writer
+        yield Writer(place, hide_secrets(describe_store(store)))
     finally:
-        if writer.folder is not None:
+        if (folder := find_path(place)) is not None:
             with contextlib.suppress(OSError):
-                writer.folder.rmdir()
+                folder.rmdir()
 
 
 @contextlib.contextmanager
@@ -70,8 +67,6 @@ class Writer:
 
     place: Store
     url: str
-    folder: Path | None
-    """Folder of a local store; None for others."""
 
     def begin(self) -> bool:
         """Create a root that names no version, if there is no root; return whether it was created."""
@@ -153,13 +148,9 @@ class Writer:
         )
 
     def clean(self, names: list[Any]) -> None:
-        """Remove the leftovers of writers that have ended: unnamed versions and partial files."""
+        """Remove the leftovers of writers that have ended: versions that the root does not name."""
         for name in sorted(find_leftovers(self.place, names)):
             drop(self.place, name)
-        if self.folder is not None:
-            for path in (*self.folder.iterdir(), *(self.folder / "versions").iterdir()):
-                if fnmatch(path.name, BROKEN_OFF):
-                    path.unlink(missing_ok=True)
 
     def _read(self) -> dict[str, Any] | None:
         """Read the root's metadata; None if there is no root."""

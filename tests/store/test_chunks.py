@@ -19,7 +19,7 @@ from zarr.buffer.cpu import buffer_prototype
 from zarr.codecs import BloscCodec, Crc32cCodec
 from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
-from mgspmv.errors import CapacityError, ChecksumError, StoreDamagedError
+from mgspmv.errors import ChecksumError, StoreDamagedError
 from mgspmv.store import chunks
 from mgspmv.store.chunks import MOST_CHUNK, digest_array
 from mgspmv.store.locations import wait_for
@@ -245,13 +245,6 @@ def test_strings_without_end_are_refused_before_they_have_places(damaged, make_p
             stored.read_array("vertex_ids")
 
     assert measure_peak(read) < 1 << 20
-
-
-def test_strings_that_do_not_fit_into_memory_are_refused(damaged, monkeypatch):
-    monkeypatch.setattr(chunks, "free_memory", lambda: 100)
-    stored = open_store(damaged)
-    with pytest.raises(CapacityError, match=r"a chunk of strings unpacks to \d+ B, but 100 B of memory are free; read"):
-        stored.read_array("vertex_ids")
 
 
 def test_a_chunk_that_has_more_bytes_than_are_written_is_not_read(damaged):
