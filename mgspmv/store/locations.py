@@ -90,18 +90,12 @@ def find_local_path(store: StoreLike) -> Path | None:
 
 
 def find_path(store: StoreLike) -> Path | None:
-    """Return the absolute path of a local store, of any library; None for other stores."""
+    """Return the absolute path of a local store; None for other stores."""
     if not isinstance(store, Store):
         path = find_local_path(store)
         return None if path is None else path.absolute()
     store = _unwrap(store)
-    if isinstance(store, LocalStore):
-        return store.root.absolute()
-    if isinstance(store, FsspecStore) and "file" in store.fs.protocol:
-        return Path(store.path).absolute()
-    if isinstance(store, ObjectStore) and type(store.store).__name__ == "LocalStore" and store.store.prefix:
-        return Path(store.store.prefix).absolute()
-    return None
+    return store.root.absolute() if isinstance(store, LocalStore) else None
 
 
 def find_folder(store: StoreLike) -> Path | None:

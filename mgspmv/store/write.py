@@ -43,7 +43,6 @@ from mgspmv.store.versions import (
     check_target,
     combine_digests,
     digest_attributes,
-    get_version,
     list_named,
     number_versions,
     open_place,
@@ -67,7 +66,6 @@ _HYPERSPARSE = 1000
 class Version:
     """Version under construction: no reader sees it before `commit`."""
 
-    root: zarr.Group
     group: zarr.Group
     name: str
     url: str
@@ -167,7 +165,7 @@ class Version:
         StoreError : `base` is no longer the current version; it is unknown whether the root names this one
         """
         self.group.attrs[KEY] = attributes
-        made = check_version(get_version(self.root, self.name, self.url), self.place, self.url)
+        made = check_version(self.group, self.place, self.url)
 
         def choose(before: list[Any]) -> list[Any]:
             if before[-1] != self.base:
@@ -300,7 +298,7 @@ def _begin_version(store: StoreLike, base: str | None, keep: int | None) -> Iter
                     root = zarr.open_group(writer.place, mode="r+", zarr_format=3, use_consolidated=False)
                     group = root.require_group("versions").create_group(name)
                 writer.check_base(base)
-                yield Version(root, group, name, url, store, writer, base, keep)
+                yield Version(group, name, url, store, writer, base, keep)
             with tidying(writer.url):
                 names = writer.list_names()
                 if name not in names:
