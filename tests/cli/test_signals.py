@@ -22,10 +22,14 @@ signals.SAME_S = float(sys.argv[1])
 signals.catch_interrupts()
 try:
     print("begun", flush=True)
-    threading.Event().wait()
+    while True:  # in turns, as a signal just before a wait does not interrupt it
+        threading.Event().wait(0.01)
 except KeyboardInterrupt:
     print("cleans", flush=True)
-    sys.stdin.readline()
+    reader = threading.Thread(target=sys.stdin.readline, daemon=True)
+    reader.start()
+    while reader.is_alive():
+        reader.join(0.01)
     print("clean")
     raise SystemExit(130)
 """
