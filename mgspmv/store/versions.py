@@ -139,6 +139,8 @@ def open_place(store: StoreLike) -> tuple[zarr.Group, str]:
     path = find_local_path(store)
     if path is not None and not path.exists():
         raise _not_found(url)
+    if path is not None and not path.is_dir():
+        raise StoreNotFoundError(f"{url} is a file, not a matrix store; ingest it first with `mgspmv ingest`")
     place = locate_store(store)
     check_links(place, "zarr.json", "versions", "versions/zarr.json")
     try:

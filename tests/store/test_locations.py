@@ -43,9 +43,12 @@ def test_nothing_there(tmp_path):
     (tmp_path / "file").write_text("x")
     missing = tmp_path / "none"
     for place in (missing, str(missing), f"file://{missing}", f"obstore+file://{missing}", tmp_path / "empty",
-                  tmp_path / "file", f"memory://{missing}", MemoryStore(), LocalStore(missing)):  # fmt: skip
+                  f"memory://{missing}", MemoryStore(), LocalStore(missing)):  # fmt: skip
         with pytest.raises(StoreNotFoundError, match=r"there is no matrix store at .*; create one with `mgspmv"):
             open_store(place)
+    for file in (tmp_path / "file", f"obstore+file://{tmp_path}/file"):
+        with pytest.raises(StoreNotFoundError, match=r"file is a file, not a matrix store; ingest it first with `mgsp"):
+            open_store(file)
     assert not missing.exists()
 
 
