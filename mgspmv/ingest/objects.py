@@ -7,6 +7,7 @@ import hashlib
 import os
 import zipfile
 import zlib
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -153,9 +154,9 @@ class GraphSource(Source):
         self._nodes = _sort_nodes(nodes)
         self._weight = _choose_attribute(name, attributes, weights) if n_edges else None
 
+    @abstractmethod
     def edges(self) -> Iterator[tuple[Any, ...]]:
         """Yield (tail, head), or (tail, head, weight) of all edges."""
-        raise NotImplementedError
 
     def batches(self) -> Iterator[CooBatch]:
         """Yield all edges, in at least one batch."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,7 @@ class Layout:
         return not self.are_ids and self.names is None and self.positions is None
 
 
-class Source:
+class Source(ABC):
     """Matrix that can be read once, in batches of bounded size."""
 
     name: str
@@ -71,13 +72,13 @@ class Source:
     may_be_empty = False
     """Whether it may have no edges, even if nothing else states the vertices or the type of their ids."""
 
+    @abstractmethod
     def batches(self) -> Iterator[CooBatch]:
         """Yield all entries, symmetric ones mirrored; all batches have values, or none has."""
-        raise NotImplementedError
 
+    @abstractmethod
     def layout(self) -> Layout:
         """Return the shape, the ids of vertices and the provenance; call it after the last batch."""
-        raise NotImplementedError
 
 
 class FileSource(Source):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from abc import abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -198,17 +199,17 @@ class TableSource(FileSource):
         taken = ColumnChoice(*map(names.index, first.names)).describe(names) | {"n_rows": header["rows"]}
         return Combined(None, {**provenance, **first.listed, "taken": taken})
 
+    @abstractmethod
     def _tables(self) -> Generator[Table]:
         """Open and yield the tables, at least one, one after the other."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _describe(self) -> dict[str, Any]:
         """Return the provenance of the rows that were read."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _describe_all(self, told: Sequence[dict[str, Any]], header: dict[str, Any]) -> dict[str, Any]:
         """Return the provenance of all parts from that of each, see `_describe`, and their common `header`."""
-        raise NotImplementedError
 
     def _read(self, tables: Iterable[Table]) -> Iterator[_Part]:
         for k, table in enumerate(tables):

@@ -271,3 +271,10 @@ def test_sum_of_weights_is_the_nearest_double_in_any_order():
         assert matrix.out_weight[0] == wanted
         plain.add(sum(values[np.argsort(targets)].tolist()))
     assert len(plain) > 1
+
+
+@pytest.mark.parametrize("left_out", ["batches", "layout"])
+def test_a_source_has_every_method(left_out):
+    kept = {name: vars(ListSource)[name] for name in {"batches", "layout"} - {left_out}}
+    with pytest.raises(TypeError, match=f"abstract.*{left_out}"):
+        type("Part", (Source,), kept)()
