@@ -16,6 +16,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
 from mgspmv.display.numbers import format_scaled
+from mgspmv.errors import OptionError
 from mgspmv.logs import log_call
 from mgspmv.os_errors import translating
 
@@ -246,6 +247,8 @@ def watched(call: Callable[P, R], *, predicts: bool = False) -> Callable[P, R]:
     @wraps(call)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         title, asked = _TITLE.get(), kwargs.get("progress")
+        if not (asked is None or isinstance(asked, bool) or callable(asked)):
+            raise OptionError(f"progress must be a function, True, False or None, not {asked!r}")
         is_shown = asked if isinstance(asked, bool) else title is not None
         with log_call(call.__name__), translating(), _set_title(None):  # nested calls get no line
             if not is_shown:

@@ -13,7 +13,7 @@ import pytest
 
 import mgspmv as mg
 import mgspmv.monitor.progress
-from mgspmv.errors import ConvergenceError
+from mgspmv.errors import ConvergenceError, OptionError
 from mgspmv.model import Event, Phase
 from mgspmv.monitor.progress import show_progress
 from tests.support.hearing import on_events, on_phases
@@ -170,3 +170,9 @@ def test_steps_of_a_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert sorted(ended) == sorted(step.name for step in record.steps)
     assert "web (1 of 4): " in terminal.getvalue()
     assert "web/pagerank (2 of 4): iterate" in terminal.getvalue()
+
+
+@pytest.mark.parametrize("progress", [1, "yes", ()])
+def test_progress_is_a_function_a_truth_value_or_none(progress, store):
+    with pytest.raises(OptionError, match="progress must be a function, True, False or None, not "):
+        mg.pagerank(store, progress=progress)
