@@ -43,6 +43,8 @@ _HIDDEN: list[re.Pattern[str]] = []
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """Characters that may control a terminal: C0 except tabs and newlines, DEL, C1, line separators and marks of text
 direction; and surrogates of paths that are not valid UTF-8."""
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+(?=>)")
+"""Address in memory in Python's text of an object, in which its type is what a reader needs."""
 
 
 class MgspmvError(Exception):
@@ -52,7 +54,8 @@ class MgspmvError(Exception):
 
     def __str__(self) -> str:
         # Names that are not valid UTF-8, in JSON as in paths, contain surrogates, which cannot be printed.
-        return hide_secrets(super().__str__()).encode("utf-8", "backslashreplace").decode("utf-8")
+        text = _ADDRESS.sub("", hide_secrets(super().__str__()))
+        return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
     def __repr__(self) -> str:
         return hide_secrets(super().__repr__())

@@ -8,6 +8,7 @@ import time
 from itertools import product
 
 import cloudpickle
+import networkx as nx
 import pytest
 from distributed.core import clean_exception, error_message
 
@@ -18,6 +19,7 @@ from mgspmv.errors import (
     ClusterError,
     ConvergenceError,
     MgspmvError,
+    OptionError,
     RunAbortedError,
     SchedulerNotFoundError,
     SourceError,
@@ -243,3 +245,12 @@ def test_what_a_store_is_shown_as_has_no_secrets():
 def test_names_that_are_no_text_can_be_printed(kind):
     assert str(kind("a\ud800b and \udcff")) == r"a\ud800b and \udcff"
     assert str(kind("Zürich, 東京")) == "Zürich, 東京"
+
+
+def test_objects_are_named_by_their_types_and_not_by_addresses():
+    graph = nx.DiGraph([("a", "b", {"weight": nx.Graph()})])
+    with pytest.raises(SourceError, match=r"is <networkx\.classes\.graph\.Graph object>, which is not a real number"):
+        mg.ingest(graph)
+    with pytest.raises(OptionError, match=r"not <networkx\.classes\.digraph\.DiGraph object>$"):
+        mg.pagerank(([0], [1]), max_iter=graph)
+    assert mg.ingest(([0], [1])).info.url == "memory://"

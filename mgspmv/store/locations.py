@@ -77,7 +77,9 @@ def _open_obstore(url: str) -> Store:
 
 
 def describe_store(store: StoreLike) -> str:
-    """Return the place of a store as a user would write it."""
+    """Return the place of a store as a user would write it, without the number of one in memory."""
+    if type(store) is MemoryStore:
+        return "memory://"
     return str(store) if isinstance(store, Store) else os.fspath(store)
 
 

@@ -140,8 +140,8 @@ def test_a_store_in_memory_has_no_address(tmp_path, make_place):
     for named in (stored, stored.transpose()):
         with pytest.raises(OptionError) as caught:
             named.address()
-        assert str(caught.value) == (
-            f"{stored.info.url} is in the memory of this process, where the workers of a cluster cannot reach it; "
+        assert str(caught.value).endswith(
+            " is in the memory of this process, where the workers of a cluster cannot reach it; "
             "use a path or URL that all of them can reach"
         )
 
