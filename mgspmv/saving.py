@@ -210,12 +210,12 @@ def check_target(
 
 
 def open_group(url: str) -> Any:
-    """Open the Zarr group at a path or URL for reading; return None if it does not exist."""
+    """Open the Zarr group at a path or URL for reading, also of version 2; return None if it does not exist."""
     from mgspmv.store.locations import ZARR_ERRORS, check_links, locate_store, open_root
 
     check_links(store := locate_store(url), "", below=True)
     try:
-        return open_root(store, url)
+        return open_root(store, url, zarr_format=None)
     except FileNotFoundError:
         return None
     except ZARR_ERRORS as error:

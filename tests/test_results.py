@@ -350,11 +350,13 @@ def test_an_interrupted_write_leaves_nothing_and_a_killed_one_is_unfinished():
     assert_same(load_solution(url), make_solution())
 
 
-def test_an_empty_group_is_not_overwritten():
-    zarr.open_group("memory://empty/r.zarr", mode="w")
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_an_empty_group_is_not_overwritten(zarr_format):
+    zarr.open_group("memory://empty/r.zarr", mode="w", zarr_format=zarr_format)
     for overwrite, said in ((False, "exists already"), (True, "is not a .zarr of results")):
         with pytest.raises(StoreExistsError, match=said):
             make_solution().save("memory://empty/r.zarr", overwrite=overwrite)
+    zarr.open_group("memory://empty/r.zarr", mode="r", zarr_format=zarr_format)
 
 
 class TestDamagedParquet:

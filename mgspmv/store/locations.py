@@ -9,7 +9,7 @@ import os
 from collections.abc import Coroutine, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import zarr
 from zarr.abc.buffer import Buffer, BufferPrototype
@@ -230,15 +230,15 @@ def _list_below(root: Path, path: str) -> Iterator[str]:
                     yield from _list_below(root, f"{path}/{entry.name}".lstrip("/"))
 
 
-def open_root(store: Store, url: str) -> zarr.Group:
-    """Open the group at a place, for reading.
+def open_root(store: Store, url: str, zarr_format: Literal[3] | None = 3) -> zarr.Group:
+    """Open the group at a place, for reading; with None also one of Zarr version 2.
 
     Raises
     ------
     StoreError : a URL cannot be reached, whatever its library raises; as for `check_links`
     """
     check_links(store, "zarr.json")
-    ask = partial(zarr.open_group, store, mode="r", zarr_format=3, use_consolidated=False)
+    ask = partial(zarr.open_group, store, mode="r", zarr_format=zarr_format, use_consolidated=False)
     with reaching(url):
         return reach(ask) if "://" in url else ask()
 
