@@ -28,7 +28,6 @@ from mgspmv.ingest.remote import MARKS
 from mgspmv.pipeline.records import write_record
 from mgspmv.report.record import Output, StepRecord
 from mgspmv.results import Solution
-from mgspmv.store.locations import locate_store
 from mgspmv.validation import digest_json, to_json
 
 RECORD = "record.json"
@@ -98,17 +97,31 @@ def write_array(array: np.ndarray, place: str) -> Output:
         with create_file(place) as file:
             np.save(file, array)
     elif is_url(place):
-        with translating_errors("write to", place):
-            _write_zarr(locate_store(place), array)
+        with tempfile.TemporaryDirectory() as folder, translating_errors("write to", place):
+            _write_zarr(Path(folder), array)
+            _upload(Path(folder), place)
     else:
         with write_beside(place) as part:
             _write_zarr(part, array)
     return _describe(place, digest_array(array))
 
 
-def _write_zarr(place: Any, array: np.ndarray) -> None:
+def _write_zarr(place: Path, array: np.ndarray) -> None:
     options: dict[str, Any] = {"config": {"write_empty_chunks": True}, "overwrite": True}
     zarr.create_array(place, shape=array.shape, dtype=array.dtype, **options)[...] = array
+
+
+def _upload(folder: Path, place: str) -> None:
+    """Upload a Zarr array; its metadata is removed first and written last, as absent chunks are read as zeros."""
+    system, target = find_system(place)
+    if system.exists(target):
+        with suppress(FileNotFoundError):
+            system.rm_file(f"{target}/zarr.json")
+        system.rm(target, recursive=True)
+    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    names.remove("zarr.json")
+    for each in (names, ["zarr.json"]):
+        system.put([f"{folder}/{name}" for name in each], [f"{target}/{name}" for name in each])
 
 
 def digest_ranks(solution: Solution | BatchSolution) -> str:
