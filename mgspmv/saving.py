@@ -36,7 +36,7 @@ from mgspmv.errors import (
 from mgspmv.files import check_file, is_url, settle, write_beside
 from mgspmv.model import ChangeNorm, free_memory
 from mgspmv.os_errors import is_operators, translate_os_error
-from mgspmv.validation import check_fields, check_seal, parse_json, seal, to_json
+from mgspmv.validation import check_fields, check_seal, parse_json, rename_former, seal, to_json
 
 T = TypeVar("T")
 
@@ -53,8 +53,6 @@ PARQUET_KEY = b"mgspmv"
 ENTRY_BYTES = 16
 """Bytes of an id and a rank."""
 MEND = "compute it again or restore a copy"
-_FORMER = {"tol_mode": "norm", "weights": "weight"}
-"""Options that had other names when the format was made, in which they may still be written."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +248,7 @@ def _check_description(path: str, metadata: Any, kind: type[Any]) -> dict[str, A
     try:
         check_seal(described)
         if isinstance(options := described.get("options"), dict):
-            described = described | {"options": {_FORMER.get(name, name): own for name, own in options.items()}}
+            described = described | {"options": rename_former(options)}
         checked = check_fields(_BatchMetadata if is_batch else _Metadata, described)
         for phase, elapsed_s in checked.seconds.items():
             if not 0 <= elapsed_s < math.inf:

@@ -18,6 +18,8 @@ DEPTH = 24
 """Greatest depth of lists and objects in a file of this program."""
 _SHOWN = 60
 """Most characters of a wrong value in a message."""
+FORMER_OPTIONS = {"tol_mode": "norm", "weights": "weight"}
+"""Options of runs, by the names under which older results, records and checkpoints hold them."""
 
 
 def parse_json(text: bytes | str) -> Any:
@@ -82,6 +84,11 @@ def to_json(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return value
+
+
+def rename_former(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of a run under their present names."""
+    return {FORMER_OPTIONS.get(name, name): value for name, value in options.items()}
 
 
 def digest_json(value: Any) -> str:

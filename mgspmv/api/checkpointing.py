@@ -18,11 +18,10 @@ from mgspmv.solvers.pagerank import find_before
 from mgspmv.store.chunks import digest_array
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.metadata import MatrixProperties
+from mgspmv.validation import rename_former
 
 _VECTORS = ("personalization", "dangling", "out_weight", "nstart")
 """Inputs that are compared by digest."""
-_FORMER = {"norm": "tol_mode"}
-"""Names of inputs when the format was made, under which they may still be written."""
 
 
 @dataclass(frozen=True)
@@ -134,8 +133,9 @@ def _describe_run(
 
 def _compare(reached: RunProgress, identity: dict[str, Any], options: PageRankOptions, threshold: float) -> str | None:
     """Describe the difference between a run and that of a checkpoint; None if they are the same."""
+    written = rename_former(reached.identity)
     for name, asked in identity.items():
-        found = reached.identity.get(name, reached.identity.get(_FORMER.get(name, name)))
+        found = written.get(name)
         if found == asked:
             continue
         if name in _VECTORS:

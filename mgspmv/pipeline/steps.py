@@ -27,7 +27,7 @@ from mgspmv.pipeline.definition import (
 from mgspmv.pipeline.sources import Checksums
 from mgspmv.report.record import StepKind
 from mgspmv.store.read import open_store
-from mgspmv.validation import digest_json
+from mgspmv.validation import FORMER_OPTIONS, digest_json
 from mgspmv.version import __version__
 
 S = TypeVar("S", bound=Section)
@@ -36,7 +36,7 @@ _FILES = ("personalization", "dangling", "nstart", "out_weight", "x", "y")
 _NOT_IN_KEY = {"matrix", "backend", "checkpoint", "recover"}
 """Keys of a section that do not affect the result: matrix (an input), backend and fault tolerance."""
 
-_FORMER = {"norm": "tol_mode", "weight": "weights"}
+_IN_KEYS = {name: former for former, name in FORMER_OPTIONS.items()}
 """Names of options in keys, where they differ, so that results of earlier versions are kept."""
 _GONE = {"ignore_weights": False}
 """Former options of matrices, with their default, which is part of keys."""
@@ -203,7 +203,7 @@ def identify_result(step: PipelineStep, pipeline: Pipeline, info: MatrixInfo, ch
     options = step.written.model_dump(mode="json", exclude_none=True, exclude=_NOT_IN_KEY)
     if step.kind != "product":
         options |= {"formats": sorted(pipeline.output.formats), "scaler": pipeline.output.scaler}
-    named = {_FORMER.get(name, name): value for name, value in _leave_out(options, *files).items()}
+    named = {_IN_KEYS.get(name, name): value for name, value in _leave_out(options, *files).items()}
     return Identity(digest_json([__version__, step.kind, named, inputs]), options, inputs)
 
 

@@ -12,6 +12,7 @@ from mgspmv.display.numbers import format_count, format_number, read_number
 from mgspmv.model import Status
 from mgspmv.report.charts import N_COLORS, Chart, Series, draw_bars, draw_lines
 from mgspmv.report.record import Pairs, RunRecord, StepRecord
+from mgspmv.validation import rename_former
 
 MOST_VARIED = 3
 """Most options with different values in names of runs, in addition to `_USUAL_OPTIONS`."""
@@ -151,7 +152,7 @@ def draw_convergence(run: RunRecord) -> list[Chart]:
     for group, records in group_records(filter(is_ranks, list_records(run))):
         lines = [line for record in records for line in _draw_changes(record)]
         if lines:
-            norms = dict.fromkeys(str(record.options.get("norm", "l1")) for record in records)
+            norms = dict.fromkeys(str(rename_former(record.options).get("norm", "l1")) for record in records)
             y = f"change in norm {' or '.join(norms)}"
             charts.append(draw_lines(f"{group}: convergence", lines, "iteration", y, levels=_list_levels(records)))
     return charts
@@ -179,7 +180,7 @@ def _list_levels(records: Iterable[StepRecord]) -> list[tuple[float, str]]:
     """List the changes at which the runs end, without repetitions."""
     levels = {}
     for record in records:
-        mode, tol = record.options.get("norm"), read_number(record.options.get("tol"))
+        mode, tol = rename_former(record.options).get("norm"), read_number(record.options.get("tol"))
         if tol > 0 and mode != "fixed":
             change = tol * record.matrix["shape"][0] if mode == "l1_per_node" else tol
             levels[change] = f"tol {format_number(change)}"

@@ -274,10 +274,11 @@ def test_runs_that_did_not_converge():
     assert "Outputs" not in page.tables
 
 
-def test_tolerances_of_each_mode():
+@pytest.mark.parametrize("option", ["norm", "tol_mode"])
+def test_tolerances_of_each_mode(option):
     steps = [
         make_step(
-            name=f"g/{mode}", options={"tol": tol, "norm": mode}, matrix={"shape": [50, 50]},
+            name=f"g/{mode}", options={"tol": tol, option: mode}, matrix={"shape": [50, 50]},
             result={"changes": [0.5, 0.1], "status": "converged"},
         )
         for mode, tol in [("l1", 0.2), ("l1_per_node", 0.01), ("relative", 0.2), ("fixed", None)]
