@@ -7,6 +7,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Sized
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -88,7 +89,9 @@ class BatchSolution(Ranks):
         return (self[label] for label in self.labels)
 
     def __contains__(self, label: Any) -> bool:
-        return label in self.labels
+        with suppress(UnknownIdError):
+            return self._find(label) >= 0
+        return False
 
     def __getitem__(self, label: Any) -> Solution:
         """Return the solution of a vector, by its label, or by its number if labels are names.

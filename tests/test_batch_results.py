@@ -98,6 +98,7 @@ def test_highest_of_each():
 def test_labels_and_ids():
     batch, highest = make_batch(ids=NAMES), make_batch(top=2, ids=NAMES)
     assert ("a" in batch, "z" in batch, "a" in highest) == (True, False, True)
+    assert (0 in batch, len(batch) in batch, -1 in batch) == (True, False, False)
     assert batch.ids.tolist() == NAMES.tolist()
     assert make_batch().ids.tolist() == [0, 1, 2, 3]
     with pytest.raises(OptionError, match="the batch has only its highest ranks: read them with top"):
