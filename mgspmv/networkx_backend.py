@@ -104,7 +104,8 @@ class StoredGraph:
 
 
 class ConvertedGraph:
-    """Graph of NetworkX; for each weight requested, a store is made in memory.
+    """Copy of a graph of NetworkX, as that may change while it is cached; for each weight requested, a store is made in
+    memory.
 
     Parameters
     ----------
@@ -115,7 +116,7 @@ class ConvertedGraph:
     __networkx_backend__ = "mgspmv"
 
     def __init__(self, graph: Any, attributes: Mapping[Any, Any]) -> None:
-        self.graph, self.transpose, self._attributes = graph, None, attributes
+        self.graph, self.transpose, self._attributes = graph.copy(), None, attributes
         self.is_directed, self.is_multigraph = graph.is_directed, graph.is_multigraph
         self._opened: dict[tuple[Any, bool], Matrix] = {}
 
@@ -263,7 +264,7 @@ def pagerank(
     }
     if personalization is not None:
         vectors.setdefault("nstart", np.ones(len(G)))  # NetworkX's default start
-    is_met = len(G) * tol >= FARTHEST  # any result of the first iteration is close enough
+    is_met = max_iter > 0 and len(G) * tol >= FARTHEST  # any result of the first iteration is close enough
     stop: dict[str, Any] = {"norm": "fixed", "max_iter": 1} if is_met else {"tol": tol, "max_iter": max_iter}
     return _iterate(api.pagerank, G, weight, alpha=alpha, **vectors, **stop, **options)
 

@@ -243,6 +243,7 @@ def test_errors_of_arguments_are_those_of_networkx_where_it_may_compute(fallback
     G, zeros, more = make_graph(nx.DiGraph), dict.fromkeys(NAMES, 0), dict.fromkeys(NAMES, 1.0) | {"nobody": 1.0}
     cases = [
         (nx.PowerIterationFailedConvergence, nx.pagerank, {"max_iter": 0}),
+        (nx.PowerIterationFailedConvergence, nx.pagerank, {"max_iter": 0, "tol": 1.0}),
         (ZeroDivisionError, nx.pagerank, {"personalization": {"b": 0}}),
         (nx.NetworkXError, nx.eigenvector_centrality, {"nstart": zeros}),
         (ZeroDivisionError, nx.eigenvector_centrality, {"nstart": zeros | {"b": 1, 3: -1}}),
@@ -304,6 +305,14 @@ def test_graphs_are_converted_once():
     G.add_edge("b", "e", weight=50.0)
     check_close(nx.pagerank(G, **OWN), nx.pagerank(G), rel=1e-12)
     assert nx.pagerank(G, **OWN) != before
+
+
+def test_a_converted_graph_does_not_follow_changes():
+    G = make_graph(nx.DiGraph)
+    converted, expected = networkx_backend.convert_from_nx(G, edge_attrs={"weight": 1.0}), nx.pagerank(G)
+    G.remove_edge(*next(iter(G.edges)))
+    G.add_edge("b", "new", weight=50.0)
+    check_close(networkx_backend.pagerank(converted), expected, rel=1e-5)
 
 
 @pytest.fixture(scope="module")

@@ -48,7 +48,7 @@ def test_what_is_refused():
     invoke("pagerank", "edges.txt", "-o", "r.parquet", "-o", "r.zarr")
     for args, code, said in (
         (["pagerank", "none.csv"], 3, "error: none.csv: there is no such file; check the path\n"),
-        (["pagerank", "edges.txt", "--cluster", "local"], 4, "error: edges.txt is a file, not a matrix store; ingest it"),
+        (["pagerank", "edges.txt", "--cluster", "local"], 4, "error: edges.txt is a file, not a matrix store; in"),
         (["pagerank", "r.parquet"], 2, "error: r.parquet has saved ranks, not a graph; name its store, or its file"),
         (["pagerank", "r.zarr"], 2, "error: r.zarr has saved ranks, not a graph; name its store, or its file of edges"),
         (["katz", "a.mtx"], 3, "error: "),
