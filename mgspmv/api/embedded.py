@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from mgspmv.kernels.layout import MatrixLayout
     from mgspmv.kernels.rank_steps import RankSteps
 
+MOST_BYTES = 2**62
+"""Memory without a limit."""
+
 
 @dataclass
 class _Loaded:
@@ -34,6 +37,8 @@ class _Loaded:
     bound: dict[Hashable, BoundKernel] = field(default_factory=dict)
     layouts: dict[Hashable, MatrixLayout] = field(default_factory=dict)
     streamed: dict[Hashable, StreamedCsr | None] = field(default_factory=dict)
+    checked: set[Hashable] = field(default_factory=set)
+    """Blocks with the reserve and the limits of memory that they fit into."""
     out_weights: OutWeights | None = None
     transpose: Any = None
     """Transpose, which is closed by the matrix that it is of."""
@@ -44,6 +49,7 @@ class _Loaded:
         self.bound.clear()
         self.layouts.clear()
         self.streamed.clear()
+        self.checked.clear()
         self.blocks.clear()
         self.out_weights = None
 
@@ -83,12 +89,18 @@ class EmbeddedMatrix(MatrixProperties):
         CapacityError : the free memory, or the memory that the placement may take, does not suffice
         """
         dtype = None if self.is_pattern else dtype
-        key, is_limited = (dtype, backend), self.place.is_limited
-        is_loaded, threads = key in self._loaded.blocks, self.place.threads
-        if is_limited or not is_loaded:
-            here = {"device_memory": free_device_memory()} if backend == "cuda" else {"host_memory": free_memory()}
-            memory = limit_to_free(self.place.limits) if is_limited else here
+        key, place = (dtype, backend), self.place
+        is_loaded, threads = key in self._loaded.blocks, place.threads
+        check = (key, top, place.device_memory, place.host_memory)
+        if not is_loaded or (place.is_limited and check not in self._loaded.checked):
+            if is_loaded:  # the rows have taken free memory already, so only the limits count
+                memory: dict[str, Any] = {name: limit(MOST_BYTES, most) for name, most in place.limits.items()}
+            elif place.is_limited:
+                memory = limit_to_free(place.limits)
+            else:
+                memory = {"device_memory": free_device_memory()} if backend == "cuda" else {"host_memory": free_memory()}
             self._plan_here(dtype, "float32" if dtype == "float32" else "float64", top=top, **memory)
+            self._loaded.checked.add(check)
         if not is_loaded:
             read = read_block if backend == "cuda" else StoredMatrix.read_block
             self._loaded.blocks[key] = read(self.stored, 0, self.shape[0], dtype, threads)

@@ -104,7 +104,11 @@ def reads_input(
             if isinstance(weight, str):
                 given["weight"] = True
             told: Any = given
-            return call(matrix, *args, **told)
+            try:
+                return call(matrix, *args, **told)
+            finally:
+                if matrix is not A:  # read or opened for this call
+                    matrix.close()
 
         return watched(run, predicts=predicts)  # type: ignore[return-value]  # A may also be passed by name
 
