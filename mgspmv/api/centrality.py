@@ -186,7 +186,8 @@ def katz(
     _check_graph(run)
     factor, added = None if alpha is None else read_number("alpha", alpha), _make_beta(A, beta)
     start = make_start(A, "nstart", nstart, 0.0)
-    if factor is None and run.weights and A.info.min_weight is not None and A.info.min_weight < 0:
+    is_bounded = not run.weights or A.info.min_weight is None or A.info.min_weight >= 0
+    if factor is None and not is_bounded:
         raise OptionError(
             f"alpha=None needs weights that are not negative, and the least is {A.info.min_weight}; pass alpha=, or "
             "weight=False"
@@ -195,6 +196,8 @@ def katz(
         if factor is None:
             factor = _choose_alpha(A, place.products[0], is_pattern=A.is_pattern or not run.weights)
         outcome = place.iterate(Step(factor, added=added), start)
+        fails = run.throw and not outcome.status.is_success
+        advice = _advise_katz(bound_radius(place.products[0], A.shape[0]) if fails and is_bounded else math.inf)
     values = outcome.values
     if normalized and outcome.status != Status.NON_FINITE:
         with count_as_collecting(outcome):
@@ -202,7 +205,7 @@ def katz(
     said = added if isinstance(added, float) else "vector"
     asked = {"alpha": factor, "beta": said, "normalized": normalized}
     asked |= {"alpha_chosen": True} if alpha is None else {}
-    return conclude(run, replace(outcome, values=values), asked, _KATZ_ADVICE)
+    return conclude(run, replace(outcome, values=values), asked, advice)
 
 
 def _choose_alpha(A: MatrixLike, products: Products, *, is_pattern: bool) -> float:
@@ -219,11 +222,14 @@ KATZ_SHARE = 0.7
 """Share of the largest alpha that is known to converge, chosen by alpha=None."""
 
 
-_KATZ_ADVICE = dict.fromkeys(
-    (Status.MAX_ITER, Status.NON_FINITE),
-    "alpha must be below 1 / (the largest absolute eigenvalue of the matrix); pass alpha=None to choose a safe value, "
-    "a smaller alpha=, or, if the change shrinks, a larger max_iter= or tol=",
-)
+def _advise_katz(bound: float) -> dict[Status, str]:
+    """Return advice on alpha, given an upper bound on the largest absolute eigenvalue, infinite if it is unknown."""
+    known = f", as any below {1.0 / bound:.4g} is" if 0 < bound < math.inf else ""
+    advice = (
+        f"alpha must be below 1 / (the largest absolute eigenvalue of the matrix){known}; pass alpha=None to choose a "
+        "safe value, a smaller alpha=, or, if the change shrinks, a larger max_iter= or tol="
+    )
+    return dict.fromkeys((Status.MAX_ITER, Status.NON_FINITE), advice)
 
 
 @reads_input()

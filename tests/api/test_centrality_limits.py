@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mgspmv as mg
-from mgspmv.errors import AcyclicError, OptionError
+from mgspmv.errors import AcyclicError, ConvergenceError, OptionError
 from tests.support.commands import invoke
 
 
@@ -117,6 +117,14 @@ def test_alpha_is_not_chosen_of_negative_weights():
     huge = mg.ingest((*make_edges((0, 1), (1, 0)), np.array([1e300, 1e300])))
     with pytest.raises(OptionError, match="leave the range of floats"):
         mg.katz(huge, alpha=None)
+
+
+def test_an_alpha_that_diverges_is_told_the_bound():
+    edges = make_edges((0, 1), (1, 0))
+    with pytest.raises(ConvergenceError, match=r"alpha must be below 1 / \(.*\), as any below 0\.25 is; pass alpha=None"):
+        mg.katz((*edges, np.array([4.0, 4.0])), alpha=0.3)
+    with pytest.raises(ConvergenceError, match=r"alpha must be below 1 / \(.*\); pass alpha=None"):
+        mg.katz((*edges, np.array([4.0, -4.0])), alpha=0.3)
 
 
 def test_the_command_chooses_alpha(tmp_path):
