@@ -97,8 +97,10 @@ class EmbeddedMatrix(MatrixProperties):
                 memory: dict[str, Any] = {name: limit(MOST_BYTES, most) for name, most in place.limits.items()}
             elif place.is_limited:
                 memory = limit_to_free(place.limits)
+            elif backend == "cuda":
+                memory = {"device_memory": free_device_memory()}
             else:
-                memory = {"device_memory": free_device_memory()} if backend == "cuda" else {"host_memory": free_memory()}
+                memory = {"host_memory": free_memory()}
             self._plan_here(dtype, "float32" if dtype == "float32" else "float64", top=top, **memory)
             self._loaded.checked.add(check)
         if not is_loaded:

@@ -137,7 +137,7 @@ def power_iteration(
     if update is not None and not callable(update):
         raise OptionError(f"update must be a function of (y, x), not {update!r}")
     if (norm := running.get("norm")) in ("l2", "max", "none"):
-        raise OptionError(f"norm={norm!r} does not measure changes; pass what each x is divided by as normalize={norm!r}")
+        raise OptionError(f"norm={norm!r} measures no change; pass what x is divided by as normalize={norm!r}")
     run = PowerCall(A, operation="power iteration", normalize=normalize, **running)
     if update is not None and run.place.executor == "supersteps":
         raise OptionError(

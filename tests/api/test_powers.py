@@ -142,7 +142,7 @@ def test_what_is_refused(square):
         ({"precision": "exact"}, "precision must be one of 'float64', 'float32', not 'exact'"),
         ({"tol": -1}, "tol must be a positive number, not -1"),
         ({"normalize": "l7"}, "normalize must be one of"),
-        ({"norm": "l2"}, "norm='l2' does not measure changes; pass what each x is divided by as normalize='l2'"),
+        ({"norm": "l2"}, "norm='l2' measures no change; pass what x is divided by as normalize='l2'"),
         ({"weight": "cost"}, "weight='cost' names a column or an attribute, but the matrix is stored already"),
     ):
         with pytest.raises(OptionError, match=message):
