@@ -23,7 +23,7 @@ from mgspmv.partition import plan_rows, predict_seconds
 from mgspmv.plan import Plan
 from mgspmv.solvers.options import PageRankOptions
 from mgspmv.solvers.placing import BackendChoice, Executor, Placement, TransportChoice, check_threads, parse_size
-from mgspmv.store.locations import StoreLike
+from mgspmv.store.locations import StoreLike, is_in_memory
 from mgspmv.store.read import StoredMatrix, open_store
 
 if TYPE_CHECKING:
@@ -152,6 +152,8 @@ class Matrix(EmbeddedMatrix):
 
     @property
     def _missing_transpose(self) -> str:
+        if is_in_memory(self.stored.place):
+            return "the matrix in memory has no transpose; pass transpose=True to ingest(), or use mgspmv.transpose(A)"
         url = self.info.url
         return f"{url} does not hold the transpose; add it with `mgspmv transpose`, and open the store again"
 
