@@ -51,8 +51,8 @@ class Placement:
             raise OptionError(f"recover must be an integer of 0 or more, not {self.recover!r}")
         if self.is_on_cluster and self.executor == "embedded":
             raise OptionError(
-                "executor='embedded' computes in this process, not on workers; leave out where=, or use a matrix of "
-                "open_matrix()"
+                "executor='embedded' computes in this process, not on workers; leave it out, or use the opened matrix "
+                "without a cluster"
             )
         if not self.is_on_cluster and self.executor in ("tasks", "supersteps"):
             raise OptionError(

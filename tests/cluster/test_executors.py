@@ -260,8 +260,8 @@ def test_options(named, placed):
         (
             {"executor": "embedded"},
             OptionError,
-            "executor='embedded' computes in this process, not on workers; leave out where=, or use a matrix of "
-            "open_matrix()",
+            "executor='embedded' computes in this process, not on workers; leave it out, or use the opened matrix "
+            "without a cluster",
         ),
         ({"kernel": "csr"}, OptionError, "kernel must be 'auto' or one of csr-rows, csr-serial, not 'csr'"),
         ({"personalization": np.ones(3)}, ShapeError, None),

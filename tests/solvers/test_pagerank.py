@@ -548,8 +548,8 @@ def test_options_that_make_no_sense(options, message):
         (
             "tcp://127.0.0.1:1",
             {"executor": "embedded"},
-            "executor='embedded' computes in this process, not on workers; leave out where=, or use a matrix of "
-            "open_matrix()",
+            "executor='embedded' computes in this process, not on workers; leave it out, or use the opened matrix "
+            "without a cluster",
         ),
         ("auto", {"transport": "peer"}, "transport= applies to the workers of a cluster; pass one as where="),
         ("auto", {"threads": 0}, "threads must be at least 1, not 0"),
