@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+
+from zarr.abc.store import Store
 
 from mgspmv.api.arguments import Call, read_number
 from mgspmv.checkpoints import BEGINNING, Checkpoints, RunProgress
@@ -32,7 +35,7 @@ class Checkpoint:
 
     Raises
     ------
-    OptionError : seconds that are not 0 or more
+    OptionError : a place that is none; seconds that are not 0 or more
     """
 
     place: StoreLike
@@ -47,6 +50,11 @@ class Checkpoint:
     differ. In `exact` ranks, changes and iterations are those of an uninterrupted run."""
 
     def __post_init__(self) -> None:
+        if not isinstance(self.place, str | os.PathLike | Store):
+            raise OptionError(
+                f"the place of a checkpoint must be a path, URL or Zarr store, not {self.place!r}; for none "
+                "leave out checkpoint="
+            )
         if read_number("every_s", self.every_s) < 0:
             raise OptionError(f"every_s must be 0 or more seconds, not {self.every_s!r}")
 

@@ -288,8 +288,10 @@ def make_report(progress: ProgressOption) -> Progress:
 def _read_end(known: Mapping[str, Any]) -> dict[str, Any]:
     """Return the change at which an iteration stops, None if that is unknown, and its most iterations."""
     from mgspmv.solvers.options import DEFAULT_TOL
+    from mgspmv.store.metadata import MatrixProperties
 
-    n = getattr(known.get("A"), "shape", (None,))[0]
+    A = known.get("A")
+    n = A.shape[0] if isinstance(A, MatrixProperties) else None
     norm, tol = known.get("norm", "l1"), known.get("tol")
     change: float | None = DEFAULT_TOL if tol is None else tol
     if norm == "fixed" or known.get("stop", "change") != "change":

@@ -158,6 +158,8 @@ def test_what_makes_no_sense_is_refused(graph, tmp_path):
     with pytest.raises(OptionError, match="checkpoints have only ranks, but stop='topk:5' needs more state to resume"):
         mg.pagerank(graph, checkpoint=tmp_path / "c", stop="topk:5")
     assert not (tmp_path / "c").exists()
+    with pytest.raises(OptionError, match=r"must be a path, URL or Zarr store, not None; .* leave out checkpoint="):
+        mg.Checkpoint(None)
     with pytest.raises(OptionError, match="every_s must be 0 or more seconds, not -1"):
         mg.Checkpoint(tmp_path, every_s=-1)
     with pytest.raises(OptionError, match="every_s must be a finite number, not 'often'"):

@@ -90,6 +90,12 @@ def test_ranking_is_shown_with_what_it_converges_to(store: Path, displays: list[
     assert not display.is_open
 
 
+def test_the_end_is_not_told_of_what_is_still_to_be_read(displays: list[Display]) -> None:
+    with mg.show_progress():
+        mg.pagerank(np.array([[0, 1, 2], [1, 2, 0]]), tol=1e-4, norm="l1_per_node")
+    assert displays[0].known == {"tol": None, "max_iter": 100}
+
+
 def test_calls_that_make_others_are_shown_once(store: Path, displays: list[Display]) -> None:
     with mg.show_progress():
         found = mg.hits(mg.open_matrix(store), tol=1e-5, max_iter=500)
