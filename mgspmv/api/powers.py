@@ -199,6 +199,7 @@ class ProductPlacement:
         return iterate_power(products, step, x, self.run.task, emit)
 
     def _iterate_on_cluster(self, update: AnyUpdate, x: np.ndarray, emit: Callable[[Event], None]) -> Outcome:
+        from mgspmv.cluster.executors import list_planned
         from mgspmv.cluster.power_run import run_power
         from mgspmv.monitor.events import publish_run
 
@@ -211,6 +212,7 @@ class ProductPlacement:
                 outcome = run_power(self.matrices, update, x, run.task, emit, news.report(run.report))
             else:
                 outcome = replace(self._iterate_here(update, x, emit), transport="client")
+                outcome.memory["planned_bytes"] = _sum_by_worker(self.matrices, list_planned)
             news.end(outcome.status, outcome)
         return outcome
 
@@ -238,14 +240,9 @@ def _multiply_in_rounds(D: DistributedMatrix, held: Sequence[DistributedMatrix],
     ----------
     held : all matrices of the run, for the times of an iteration, of which this process knows only their sum
     """
-    from mgspmv.cluster.executors import list_planned
-
-    planned: dict[Any, int] = {}
-    for matrix in held:
-        for member, n_bytes in zip(matrix.members, list_planned(matrix), strict=True):
-            planned[member] = planned.get(member, 0) + n_bytes
-    n, received = len(planned), len(held) * D.shape[0] * np.dtype(run.precision).itemsize
-    rest = ((0.0,) * n, (0.0,) * n, (received,) * n, tuple(planned.values()))
+    held_bytes = _sum_by_worker(held, lambda matrix: matrix.held_bytes)
+    n, received = len(held_bytes), len(held) * D.shape[0] * np.dtype(run.precision).itemsize
+    rest = ((0.0,) * n, (0.0,) * n, (received,) * n, tuple(held_bytes))
     return Products(
         partial(D.multiply, precision=run.precision, weights=run.weights),
         partial(np.ascontiguousarray, dtype=run.precision),
@@ -253,6 +250,17 @@ def _multiply_in_rounds(D: DistributedMatrix, held: Sequence[DistributedMatrix],
         f"{len(D.workers)} workers on {_name_backend(D)}",
         report_times=lambda elapsed_s, _: Times((elapsed_s,) * n, *rest),
     )
+
+
+def _sum_by_worker(
+    matrices: Sequence[DistributedMatrix], measure: Callable[[DistributedMatrix], Sequence[int]]
+) -> list[int]:
+    """Sum bytes of matrices by worker; a worker may hold rows of several, or of one."""
+    sums: dict[Any, int] = {}
+    for matrix in matrices:
+        for member, n_bytes in zip(matrix.members, measure(matrix), strict=True):
+            sums[member] = sums.get(member, 0) + n_bytes
+    return list(sums.values())
 
 
 def _name_backend(D: DistributedMatrix) -> str:

@@ -185,6 +185,11 @@ class DistributedMatrix(MatrixProperties):
         self.check_open()
         return [part.future.key for part in self._held.parts]
 
+    @property
+    def held_bytes(self) -> list[int]:
+        """Bytes of the row block of each worker, as loaded."""
+        return [part.n_bytes for part in self._held.parts]
+
     def check_open(self) -> None:
         """Check that the matrix is open and the client is connected.
 

@@ -163,6 +163,7 @@ def test_seconds_memory_and_events(executor, stores, client):
         listen = on_both(heard.append, lambda *news: said.append(news))
         found = run("hits", (D, DT), executor=executor, progress=listen, **short)
         elapsed_s = time.perf_counter() - began
+        blocks = [sum(both) for both in zip(D.held_bytes, DT.held_bytes, strict=True)]
         planned = [a.memory_bytes + b.memory_bytes for a, b in zip(D.plan.workers, DT.plan.workers, strict=True)]
     check_same(found, wanted)
     assert found[0].events == tuple(heard)
@@ -182,11 +183,13 @@ def test_seconds_memory_and_events(executor, stores, client):
         memory = solution.memory
         assert memory["held_bytes"] == list(heard[-1].memory_bytes)
         assert sum(memory["held_bytes"]) > 24 * A.nnz
+        assert memory["planned_bytes"] == planned
         assert all(held <= most for held, most in zip(memory["held_bytes"], planned, strict=True))
         if executor == "supersteps":
             assert memory.keys() == {"host_peak_bytes", "held_bytes", "planned_bytes"}
-            assert memory["planned_bytes"] == planned
             assert len(set(memory["host_peak_bytes"])) > 1  # each process its own
+        else:
+            assert memory["held_bytes"] == blocks != planned
         assert solution.matrix["hardware"] == f"4 workers {'of 1 threads' if executor == 'supersteps' else 'on hosts'}"
     assert said == ([("start", 0, None)] if executor == "supersteps" else [])
 
@@ -214,7 +217,7 @@ def test_runs_that_do_not_converge(executor, stores, placed):
 
 def test_what_is_refused(stores, placed, in_process):
     D, _ = placed("graph", 3)
-    with pytest.raises(OptionError, match="executor='embedded' computes in this process, not on workers; leave out"):
+    with pytest.raises(OptionError, match="executor='embedded' computes in this process, not on workers; leave it out"):
         mg.katz(D.on(executor="embedded"))
     with pytest.raises(ClusterError, match="the matrix and its transpose are not on the same workers, which"):
         mg.hits(D, transpose=placed("graph", 2)[1])
