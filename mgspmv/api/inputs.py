@@ -16,7 +16,7 @@ from zarr import Group
 from zarr.abc.store import Store
 
 from mgspmv.api.matrix import Matrix
-from mgspmv.errors import OptionError, SourceError, StoreFormatError, StoreNotFoundError
+from mgspmv.errors import MgspmvError, OptionError, SourceError, StoreFormatError, StoreNotFoundError
 from mgspmv.model import Kind
 from mgspmv.monitor.progress import watched
 from mgspmv.store.locations import StoreLike
@@ -100,7 +100,11 @@ def reads_input(
                 raise TypeError(f"{call.__name__}() has no argument {name}=; pass {_ELSEWHERE[name]}")
             weight = given.get("weight", True)
             reading: dict[str, Any] = {"progress": given.get("progress"), **options}
-            matrix = as_matrix(A, kind, weight=weight, **reading)
+            try:
+                matrix = as_matrix(A, kind, weight=weight, **reading)
+            except MgspmvError as error:
+                error.args = tuple(_name_weight(own) if isinstance(own, str) else own for own in error.args)
+                raise
             if isinstance(weight, str):
                 given["weight"] = True
             told: Any = given
@@ -142,9 +146,14 @@ def _read(source: Any, kind: Kind, weight: bool | str | None, options: dict[str,
     report = matrix.ingest_report
     if report is not None:
         for warning in report.warnings:
-            warnings.warn(f"{report.name}: {warning}", stacklevel=6)
+            warnings.warn(f"{report.name}: {_name_weight(warning)}", stacklevel=6)
     matrix.note_reading(time.perf_counter() - began)
     return matrix
+
+
+def _name_weight(message: str) -> str:
+    """Return a message of `ingest` with the argument of calls in place of its `weights=`."""
+    return message.replace("weights=", "weight=")
 
 
 def _check_square(matrix: Any) -> None:

@@ -178,6 +178,14 @@ def test_inputs_that_cannot_be_read(name):
         as_matrix(obj, weight=weight)
 
 
+def test_errors_and_warnings_name_the_argument_of_the_call():
+    with pytest.raises(SourceError, match=r"cost may be weights or not; pass weight=False to leave it out"):
+        mg.pagerank(pd.DataFrame(COLUMNS))
+    clicks = pd.DataFrame({"source": [1, 2], "target": [2, 3], "weight": [1254192988, 1254193001]})
+    with pytest.warns(UserWarning, match=r"pass weight=False if it is not a weight"):
+        mg.pagerank(clicks)
+
+
 def test_no_file_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
