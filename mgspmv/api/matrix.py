@@ -309,6 +309,7 @@ class Matrix(EmbeddedMatrix):
         StoreError : a worker cannot read the store
         """
         check_choice("precision", precision, ("exact", "float64", "float32", None))
+        check_choice("weight", weight, (True, False, None))
         options: dict[str, Any] = {"backend": backend, "kernel": kernel, "threads": threads, "executor": executor}
         options |= {"device_memory": device_memory, "host_memory": host_memory, "transport": transport}
         placed = self._place(Placement(client, timeout=timeout, recover=recover, **options))

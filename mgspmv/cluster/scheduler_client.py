@@ -58,7 +58,7 @@ class SchedulerClient:
     """
 
     def __init__(self, client: Any, timeout: float) -> None:
-        if not timeout > 0:
+        if not (isinstance(timeout, int | float) and timeout > 0):
             raise OptionError(f"timeout must be a positive number of seconds, not {timeout!r}")
         self.timeout = float(timeout)
         self.patience = PATIENCE * self.timeout

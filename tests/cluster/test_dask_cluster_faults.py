@@ -270,7 +270,7 @@ def test_who_is_interrupted_in_the_queue_takes_no_lease(graph, wanted, client):
     assert time.monotonic() - began < HANG_S
 
 
-@pytest.mark.parametrize("timeout", [0, -1.0, float("nan")])
+@pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), "30"])
 def test_time_outs_that_make_no_sense(timeout, graph, client):
     with pytest.raises(OptionError, match="timeout must be a positive number of seconds"):
         graph.distribute(client, timeout=timeout)

@@ -330,6 +330,11 @@ def test_what_is_no_cluster_is_refused(client):
         assert str(caught.value) == str(OptionError(f"{wanted}, not {client!r}"))
 
 
+def test_a_name_of_weights_is_not_for_what_is_stored():
+    with pytest.raises(OptionError, match="weight must be one of True, False, not 'cost'"):
+        mg.ingest(make_coo(HARD["ring"])).distribute("tcp://127.0.0.1:1", weight="cost")
+
+
 def test_a_matrix_in_memory_is_not_given_to_a_cluster():
     A = mg.ingest(make_coo(HARD["ring"]), kind="graph")
     for work in (
