@@ -38,7 +38,7 @@ from mgspmv.ingest.headers import are_names
 from mgspmv.ingest.parts import cut_texts, make_absolute, placing_errors
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Combined, FileSource, Layout, Stated
-from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Segment, TextStream, open_texts
+from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Segment, TextStream
 from mgspmv.ingest.tokens import Undecided
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
 from mgspmv.ingest.vertices import (
@@ -59,6 +59,8 @@ _WEIGHTS_HINT = "pass weights=False to leave that column out"
 class _EdgeListFacts:
     """Facts about the files, or parts of files, in addition to their edges."""
 
+    form: Head | None = None
+    """Beginning of the first file with edges, so far of the first that names columns."""
     files: list[dict[str, Any]] = field(default_factory=list)
     """Provenance of the files."""
     claims: list[dict[str, int]] = field(default_factory=list)
@@ -74,8 +76,16 @@ class _EdgeListFacts:
     unused_first: str | None = None
     """First name of the list of vertices if no edge has it, as in `OccurringNames`."""
 
-    def begin(self, head: Head) -> None:
-        """Record the beginning of a file."""
+    def begin(self, name: str, head: Head) -> None:
+        """Record the beginning of a file.
+
+        Raises
+        ------
+        SourceError : it has another form than files before it
+        """
+        check_alike(name, head, self.form or head)
+        if self.form is None or (self.form.first is None and (head.first is not None or self.form.names is None)):
+            self.form = head
         self.claims.append(head.preamble.claims)
         if self.stated is None and head.preamble.nodes_line is not None:
             self.stated = head.preamble.nodes_line.make_error
@@ -144,19 +154,19 @@ class EdgeListSource(FileSource):
 
     def batches(self) -> Iterator[CooBatch]:
         """Yield all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
-        notes = _EdgeListFacts()
-        with placing_errors(self._segments), closing(open_texts(self._segments, self._batch_bytes)) as texts:
-            begun = self._begin(texts, notes)
-            text, head = self._find_first(begun)
-            form = self._form or self._find_form(head)
+        facts = _EdgeListFacts(self._form)
+        with placing_errors(self._segments), closing(self._read(facts)) as chunks:
+            first = next(chunks)
+            assert facts.form is not None
+            form = self._form or self._find_form(facts.form)
             self.is_undirected = form.preamble.is_undirected
             known = self._n_vertices, self._vertices, self._reading, self._id_room, self.name
-            self._made, notes.listed = choose_vertices(form.id_column, *known)
-            chunks = self._read(chain([text], (text for text, _ in begun)))
-            yield from _read_batches(chunks, form, self._made, notes, self._threads or default_threads())
-        notes.ids = self._made.extent if isinstance(self._made, OccurringIntegers) else None
-        notes.unused_first = getattr(self._made, "unused_first", None)
-        self._told = form, notes
+            self._made, facts.listed = choose_vertices(form.id_column, *known)
+            threads = self._threads or default_threads()
+            yield from _read_batches(chain([first], chunks), form, self._made, facts, threads)
+        facts.ids = self._made.extent if isinstance(self._made, OccurringIntegers) else None
+        facts.unused_first = getattr(self._made, "unused_first", None)
+        self._told = form, facts
         if self._form is None:
             joined = self.join([self._told])
             self._layout = replace(self.number(joined.claim), provenance=joined.provenance, stated=joined.stated)
@@ -166,15 +176,18 @@ class EdgeListSource(FileSource):
         for name in (*self._files, self._vertices):
             if isinstance(name, Pipe):
                 raise OptionError(f"{name} is a pipe, read by one process; save it as a file, or leave client= out")
-        files = [make_absolute(name) for name in self._files]
-        with closing(open_texts([Segment(name) for name in files], self._batch_bytes)) as texts:
-            whole = copy(self)
-            whole._files = tuple(files)
-            whole._form = whole._find_form(whole._find_first(whole._begin(texts, _EdgeListFacts()))[1])
-        whole.is_undirected = whole._form.preamble.is_undirected
+        whole, facts = copy(self), _EdgeListFacts()
+        whole._files = tuple(make_absolute(name) for name in self._files)
+        whole._segments = tuple(map(Segment, whole._files))
         whole._vertices = None if self._vertices is None else make_absolute(os.fspath(self._vertices))
+        with closing(whole._read(facts)) as chunks:
+            next(chunks)
+        assert facts.form is not None
+        whole._form = whole._find_form(facts.form)
+        whole._reading = replace(self._reading, header=bool(whole._form.n_header))
+        whole.is_undirected = whole._form.preamble.is_undirected
         parts = []
-        for segments in cut_texts(files, n_parts):
+        for segments in cut_texts(whole._files, n_parts):
             parts.append(copy(whole))
             parts[-1]._segments = tuple(segments)
         return parts
@@ -209,43 +222,21 @@ class EdgeListSource(FileSource):
             return Combined(None, provenance)
         return Combined(nodes, provenance, next(part.stated for part in parts if part.stated is not None))
 
-    def _begin(self, texts: Iterator[TextStream], notes: _EdgeListFacts) -> Iterator[tuple[TextStream, Head]]:
-        """Yield texts that were read up to their first edge, with the beginning of the first that has one so far.
-
-        Without edges it is that of the first text that names columns.
-        """
-        known = self._form
-        for text in texts:
-            if not text.segment.begin:
-                if known is not None and known.first is not None and text.name == known.first.source:
-                    text.skip_to(known.first.number)  # `split` read its beginning
-                    head = known
-                else:
-                    is_first = known is None or known.first is None
-                    others = [name for name in self._files if name != text.name and not isinstance(name, Pipe)]
-                    head = read_head(text, self._reading, self._is_vertex, others=others, is_first=is_first)
-                    check_alike(text.name, head, known or head)
-                notes.begin(head)
-                if known is None or (known.first is None and (head.first is not None or known.names is None)):
-                    known = head
-            assert known is not None
-            yield text, known
-            if not text.segment.begin:
-                notes.files.append(text.provenance())
-
-    def _find_first(self, begun: Iterator[tuple[TextStream, Head]]) -> tuple[TextStream, Head]:
-        """Return the first text that has an edge, or the last one."""
-        for found in begun:
-            if found[1].first is not None:
-                break
-        return found
-
-    def _read(self, texts: Iterable[TextStream]) -> Iterator[Chunk]:
-        """Yield the edges of texts whose beginnings were read, in at least one chunk."""
-        for k, text in enumerate(texts):
-            for chunk in text.chunks():
-                self.fraction = None if text.fraction is None else (k + text.fraction) / len(self._segments)
-                yield chunk
+    def _read(self, facts: _EdgeListFacts) -> Iterator[Chunk]:
+        """Yield the lines below the headers of all files, in at least one chunk, once `facts.form` is known."""
+        for k, segment in enumerate(self._segments):
+            with TextStream(segment, self._batch_bytes) as text:
+                if not segment.begin:
+                    is_first = facts.form is None or facts.form.first is None
+                    facts.begin(text.name, read_head(text, self._reading, self._is_vertex, is_first=is_first))
+                if facts.form is not None and facts.form.first is not None:
+                    for chunk in text.chunks():
+                        self.fraction = None if text.fraction is None else (k + text.fraction) / len(self._segments)
+                        yield chunk
+                if not segment.begin:
+                    facts.files.append(text.provenance())
+        if facts.form is not None and facts.form.first is None:
+            yield Chunk(self.name, 1, b"")
 
     def _find_form(self, head: Head) -> Head:
         """Add the format of all lines to the beginning of the first file."""
@@ -324,7 +315,7 @@ def check_vertex_options(n_vertices: Any, vertices: Any, ids: str) -> None:
 
 
 def _read_batches(
-    chunks: Iterable[Chunk], form: Head, vertices: Vertices, notes: _EdgeListFacts, threads: int
+    chunks: Iterable[Chunk], form: Head, vertices: Vertices, facts: _EdgeListFacts, threads: int
 ) -> Iterator[CooBatch]:
     for chunk, columns, n_comments in read_chunks(chunks, form.table, threads, partial(_check_chunk, form)):
         sources, targets, *weights = columns
@@ -334,7 +325,7 @@ def _read_batches(
                 line = nth_line(chunk, form.table, k)
                 unknown = split_line(line, form.table.delimiter)[place]
                 raise line.make_error(f"{unknown!r} is not in the list of vertices; add it there or remove the edge")
-        notes.counts.update(n_comments=n_comments, n_rows=len(rows))
+        facts.counts.update(n_comments=n_comments, n_rows=len(rows))
         yield CooBatch(rows, cols, weights[0] if weights else None)
 
 

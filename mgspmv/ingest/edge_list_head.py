@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import chain
-from typing import Literal
+from typing import Any, Literal
 
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.column_names import ColumnChoice, Weights, choose_columns, resolve_columns
@@ -26,7 +24,7 @@ from mgspmv.ingest.headers import (
     looks_like_edge,
 )
 from mgspmv.ingest.matrix_market import is_banner
-from mgspmv.ingest.streams import BATCH_BYTES, Segment, TextLine, TextStream, open_texts
+from mgspmv.ingest.streams import TextLine, TextStream
 from mgspmv.ingest.tokens import (
     SAMPLE_BYTES,
     SAMPLE_LINES,
@@ -139,11 +137,16 @@ class Head:
     def id_column(self) -> TextColumn:
         return self.table.columns[self.columns.source]
 
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """Facts in which all files agree."""
+        return self.delimiter, self.n_columns, self.columns, self.preamble.is_undirected
+
     def describe(self) -> str:
         """Describe the form of the file, for messages."""
         header = "no header" if self.names is None else f"a header, {', '.join(self.names)}"
         edges = "undirected" if self.preamble.is_undirected else "directed"
-        return f"{header}, the delimiter {self.delimiter!r} and {edges} edges"
+        return f"{header}, {self.n_columns} columns, the delimiter {self.delimiter!r} and {edges} edges"
 
 
 def read_head(
@@ -151,7 +154,6 @@ def read_head(
     reading: StatedForm,
     is_vertex: Callable[[str], bool] | None = None,
     *,
-    others: Sequence[str] = (),
     is_first: bool = True,
 ) -> Head:
     """Read the comments and the header of a file, up to the first edge, and choose delimiter and columns.
@@ -159,7 +161,6 @@ def read_head(
     Parameters
     ----------
     is_vertex : as in `EdgeListSource`
-    others : other files of edges, which may have the names of a first line too
     is_first : whether the lines of this file determine how other files are read
 
     Raises
@@ -184,7 +185,7 @@ def read_head(
         try:
             is_header = _is_header(first, below, reading, preamble, is_vertex)
         except Undecided:  # a name of an edge may occur again further down
-            further = _find_names(text, others, sample[0], TableFormat((), delimiter, reading.comments))
+            further = _find_names(text, sample[0], TableFormat((), delimiter, reading.comments))
             is_header = _is_header(first, [*below, *further], reading, preamble, is_vertex)
         if is_header:
             text.read_line()
@@ -227,14 +228,8 @@ def check_alike(name: str, head: Head, first: Head) -> None:
     """
     if any(each.first is None and each.names is None for each in (head, first)):
         return
-    is_alike = head.names == first.names
-    if is_alike and head.first is not None and first.first is not None:
-        is_split_alike = split_line(head.first, head.delimiter) == split_line(head.first, first.delimiter)
-        # another number of columns is an error of the line
-        has_other_columns = head.n_columns == first.n_columns and head.columns != first.columns
-        is_directed_alike = head.preamble.is_undirected == first.preamble.is_undirected
-        is_alike = is_split_alike and is_directed_alike and not has_other_columns
-    if not is_alike:
+    are_edges = head.first is not None and first.first is not None
+    if head.names != first.names or (are_edges and head.form != first.form):
         raise SourceError(
             f"it has {head.describe()}, but files before it have {first.describe()}; files that are ingested together "
             "must have one form: pass delimiter=, header=, columns= or comment= for all, or ingest them separately",
@@ -293,17 +288,11 @@ def _comment_error(line: TextLine) -> SourceError:
     )
 
 
-def _find_names(text: TextStream, others: Sequence[str], line: TextLine, form: TableFormat) -> list[list[str]]:
-    """Return the fields of lines that may have a name of this line, among the first `SEARCHED_BYTES` of all files."""
+def _find_names(text: TextStream, line: TextLine, form: TableFormat) -> list[list[str]]:
+    """Return the fields of lines that may have a name of this line, among the first `SEARCHED_BYTES` of a file."""
     marks = [b'"', *(name.encode() for name in split_line(line, form.delimiter) if name)]
-    left, found = SEARCHED_BYTES, list[TextLine]()
-    with closing(open_texts([Segment(name) for name in others], BATCH_BYTES)) as texts:
-        for each in chain([text], texts):
-            lines = list(each.peek_lines(left, left))
-            found += [own for own in lines if any(mark in own.data for mark in marks)]
-            left -= sum(len(own.data) + 1 for own in lines)
-            if left <= 0:
-                break
+    lines = text.peek_lines(SEARCHED_BYTES, SEARCHED_BYTES)
+    found = [own for own in lines if any(mark in own.data for mark in marks)]
     return [split_line(own, form.delimiter) for own in found if not own.is_blank_or_comment(form.comments)]
 
 
