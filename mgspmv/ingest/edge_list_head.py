@@ -271,21 +271,22 @@ def _read_stated_delimiter(text: TextStream, preamble: Preamble) -> str | None:
 
 def _check_preamble(preamble: Preamble, delimiter: str, n_columns: int, reading: StatedForm) -> None:
     """Raise SourceError if a comment before the edges has the form of an edge."""
-    if reading.comment is None and (suspect := preamble.suspects.get((delimiter, n_columns))):
-        raise _comment_error(suspect)
+    if reading.comment is None:
+        for comment in preamble.others:
+            _check_comment(comment, delimiter, n_columns)
 
 
 def check_edge_comment(line: TextLine, form: TableFormat) -> None:
     """Raise SourceError for a comment that has the form of an edge."""
-    if looks_like_edge(line.text, form.delimiter, len(form.columns)):
-        raise _comment_error(line)
+    _check_comment(line, form.delimiter, len(form.columns))
 
 
-def _comment_error(line: TextLine) -> SourceError:
-    return line.make_error(
-        'this line begins like a comment but has the columns of an edge; pass comment="none" if it is an edge, or '
-        f"comment={line.text[:1]!r} if such lines are comments"
-    )
+def _check_comment(line: TextLine, delimiter: str, n_columns: int) -> None:
+    if looks_like_edge(line.text, delimiter, n_columns):
+        raise line.make_error(
+            'this line begins like a comment but has the columns of an edge; pass comment="none" if it is an edge, or '
+            f"comment={line.text[:1]!r} if such lines are comments"
+        )
 
 
 def _find_names(text: TextStream, line: TextLine, form: TableFormat) -> list[list[str]]:

@@ -17,7 +17,6 @@ import re
 import stat
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, pairwise
 from typing import IO, Any, cast
@@ -31,7 +30,6 @@ Path = str | os.PathLike[str]
 
 HEAD_BYTES = 2**16
 """Bytes at the beginning of a file from which its format is detected."""
-_SECOND_NS = 10**9
 
 _LEFT_OUT = "files that begin with '_' or '.' are ignored"
 _ZARR = {"zarr.json", ".zgroup", ".zattrs"}
@@ -154,46 +152,6 @@ def _list_folder(folder: str, entries: Iterable[tuple[str, bool]]) -> list[str]:
 # --- opening ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class FileState:
-    """State of a local file, which changes when the file is written to or replaced."""
-
-    size: int
-    """Size in bytes."""
-    mtime_ns: int
-    """Time of the last change; in whole seconds if another machine compares it, which may see only these."""
-
-    @classmethod
-    def find(cls, found: os.stat_result) -> FileState | None:
-        """Return the state of a regular file; None for others."""
-        return cls(found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
-
-    def blur(self) -> FileState:
-        """Return the part of the state that other machines see too."""
-        return FileState(self.size, self.mtime_ns // _SECOND_NS * _SECOND_NS)
-
-    def check(self, name: str, now: FileState | None) -> None:
-        """Raise SourceError if the file of this name is in another state now."""
-        if now is None or (now != self and now.blur() != self):
-            raise SourceError(
-                "was changed while it was read; copy it first, or read it when nothing writes to it", source=name
-            )
-
-
-class LocalFile(str):
-    """Name of a local file, which must be in the same state each time it is opened."""
-
-    def __new__(cls, name: str, state: FileState) -> LocalFile:
-        made = super().__new__(cls, name)
-        made.state = state
-        return made
-
-    state: FileState
-
-    def __reduce__(self) -> tuple[type[LocalFile], tuple[str, FileState]]:
-        return LocalFile, (str(self), self.state.blur())
-
-
 class Pipe(str):
     """Name of a stream that can be read once: a pipe, a FIFO, a device, or `-` for standard input.
 
@@ -233,19 +191,15 @@ class Pipe(str):
 
 
 def take_name(path: str | os.PathLike[str]) -> str:
-    """Return the name of a file: a `Pipe` if it can be read only once, a `LocalFile` if it is a regular file."""
+    """Return the name of a file: a `Pipe` if it can be read only once."""
     name = os.fspath(path)
-    if isinstance(name, Pipe | LocalFile) or "://" in name:
+    if isinstance(name, Pipe) or "://" in name:
         return name
-    if name == "-":
-        return Pipe(name)
     try:
-        found = os.stat(name)
+        mode = os.stat(name).st_mode if name != "-" else stat.S_IFIFO
     except (OSError, ValueError):  # opening the file reports the error
         return name
-    if (state := FileState.find(found)) is not None:
-        return LocalFile(name, state)
-    return name if stat.S_ISDIR(found.st_mode) or stat.S_ISBLK(found.st_mode) else Pipe(name)
+    return name if stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISBLK(mode) else Pipe(name)
 
 
 def open_anywhere(name: str, **options: Any) -> IO[bytes]:
@@ -274,19 +228,34 @@ class LentFile(io.RawIOBase):
 
 
 class _WatchedFile(io.FileIO):
-    """Local file that must not change until it, or the part that is needed, is read to its end."""
+    """Local file that must not change until it is read to its end."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, "rb")
-        self._source, self._state = name, FileState.find(os.fstat(self.fileno()))
-        if isinstance(name, LocalFile):
-            name.state.check(name, self._state)
+        self._source, self._state = name, find_state(self)
 
     def readinto(self, buffer: Any, /) -> int:
         n = super().readinto(buffer)
-        if not n and self._state is not None:
-            self._state.check(self._source, FileState.find(os.fstat(self.fileno())))
+        if not n:
+            check_state(self._source, self._state, find_state(self))
         return n
+
+
+def find_state(file: Any) -> tuple[int, int] | None:
+    """Return the size of an open local file and the time of its last change; None if it is no regular file.
+
+    The time is in whole seconds, as another machine that compares it may see only these.
+    """
+    found = os.fstat(file.fileno()) if isinstance(file, io.FileIO) else None
+    return (found.st_size, int(found.st_mtime)) if found is not None and stat.S_ISREG(found.st_mode) else None
+
+
+def check_state(name: str, before: tuple[int, int] | None, now: tuple[int, int] | None) -> None:
+    """Raise SourceError if a file is in another state than before."""
+    if now != before:
+        raise SourceError(
+            "was changed while it was read; copy it first, or read it when nothing writes to it", source=name
+        )
 
 
 def _open_local(name: str) -> io.FileIO:

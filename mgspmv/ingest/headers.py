@@ -13,7 +13,7 @@ from mgspmv.ingest.column_names import ColumnChoice, find_role, list_names, name
 from mgspmv.ingest.streams import TextLine
 from mgspmv.ingest.tokens import (
     BLANKS,
-    DELIMITERS,
+    SAMPLE_LINES,
     SURE_DIGITS,
     Undecided,
     choose_delimiter,
@@ -233,8 +233,8 @@ class Preamble:
     """Whether sources and targets are numbered separately: KONECT's `% bip`."""
     n_lines: int = 0
     _is_konect: bool = False
-    suspects: dict[tuple[str, int], TextLine] = field(default_factory=dict)
-    """First comments that have the form of an edge, by delimiter and number of columns."""
+    others: list[TextLine] = field(default_factory=list)
+    """Comments that state nothing known, at most `SAMPLE_LINES`; one may be an edge, see `looks_like_edge`."""
 
     def take(self, comment: TextLine) -> None:
         """Read the next comment."""
@@ -261,22 +261,17 @@ class Preamble:
         if (names := _find_names(line)) is not None:
             self.names = names
             return
-        for delimiter in DELIMITERS:
-            if (n_fields := _count_as_edge(line, delimiter)) > 1:
-                self.suspects.setdefault((delimiter, n_fields), comment)
+        if len(self.others) < SAMPLE_LINES:
+            self.others.append(comment)
 
 
 def looks_like_edge(line: str, delimiter: str, n_columns: int) -> bool:
     """Return whether a comment among the edges has their delimiter and number of columns."""
     if _find_names(line) is not None or _KONECT.fullmatch(line) or _SNAP.match(line) or _CLAIM.search(line):
         return False
-    return n_columns > 1 and _count_as_edge(line, delimiter) == n_columns
-
-
-def _count_as_edge(line: str, delimiter: str) -> int:
     if delimiter == " " and line[1:2].strip() == "":
-        return 1  # a comment character alone is not an id
-    return count_fields(line, delimiter)
+        return False  # a comment character alone is not an id
+    return n_columns > 1 and count_fields(line, delimiter) == n_columns
 
 
 def _find_names(comment: str) -> list[str] | None:

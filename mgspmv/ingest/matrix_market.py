@@ -214,7 +214,11 @@ def _parse_sizes(line: TextLine, layout: str, symmetry: str) -> tuple[int, int, 
     n_rows, n_cols = sizes[:2]
     if symmetry != "general" and n_rows != n_cols:
         raise line.make_error(f"a {symmetry} matrix must be square, this one has {n_rows} rows and {n_cols} columns")
-    return n_rows, n_cols, sizes[2] if layout == "coordinate" else count_before(n_cols, n_rows, symmetry)
+    if layout == "coordinate":
+        return n_rows, n_cols, sizes[2]
+    n_off_diagonal = n_rows * (n_rows - 1) // 2
+    n_values = {"general": n_rows * n_cols, "symmetric": n_off_diagonal + n_rows, "skew-symmetric": n_off_diagonal}
+    return n_rows, n_cols, n_values[symmetry]
 
 
 def _parse_size(token: str, name: str, line: TextLine) -> int:
@@ -237,7 +241,7 @@ def _make_batch(header: Header, form: TableFormat, chunk: Chunk, columns: list[A
     """Return the entries of a chunk and their mirror images, after `n_before` values of an array."""
     if header.layout == "array":
         nonzero, index = np.flatnonzero(columns[0]), index_dtype(max(header.shape))
-        rows, cols = locate_values(n_before + nonzero, header.n_rows, header.symmetry)
+        rows, cols = _locate_values(n_before + nonzero, header)
         batch = CooBatch(rows.astype(index), cols.astype(index), columns[0][nonzero])
     else:
         batch = CooBatch(columns[0] - 1, columns[1] - 1, columns[2] if len(columns) > 2 else None)
@@ -247,6 +251,21 @@ def _make_batch(header: Header, form: TableFormat, chunk: Chunk, columns: list[A
     if header.field == "integer" and whole.values is not None and whole.values.dtype == np.float64:
         return replace(whole, values=whole.values + 0.0)  # integers have no -0.0
     return whole
+
+
+def _locate_values(numbers: np.ndarray, header: Header) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows and columns of the values of an array that have these numbers.
+
+    Values are listed column by column; those of a symmetric matrix from the diagonal down, of a skew-symmetric one
+    below it.
+    """
+    if header.symmetry == "general":
+        cols, rows = np.divmod(numbers, max(header.n_rows, 1))
+        return rows, cols
+    tops = np.arange(header.n_cols) + (header.symmetry == "skew-symmetric")
+    begins = np.cumsum(header.n_rows - tops) - (header.n_rows - tops)
+    cols = np.searchsorted(begins, numbers, side="right") - 1
+    return numbers - begins[cols] + tops[cols], cols
 
 
 def _value_columns(header: Header, as_float64: bool) -> tuple[TextColumn, ...]:
@@ -267,30 +286,3 @@ def _check_diagonal(batch: CooBatch, chunk: Chunk, form: TableFormat) -> None:
         raise line.make_error(
             "the diagonal of a skew-symmetric matrix must be zero; remove the entry or write 'general'"
         )
-
-
-def count_before(col: Any, n_rows: int, symmetry: str) -> Any:
-    """Return the number of values of an array before column `col`, an int or an array.
-
-    Values are listed column by column; those of a symmetric matrix from the diagonal down, of a skew-symmetric one
-    below it, so that column j has h - j of them, where h is the first column's height.
-    """
-    if symmetry == "general":
-        return col * n_rows
-    return col * (n_rows - (symmetry == "skew-symmetric")) - col * (col - 1) // 2
-
-
-def locate_values(numbers: np.ndarray, n_rows: int, symmetry: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows and columns of the values of an array that have these numbers.
-
-    Column j of a triangle is the greatest with j (2 h + 1 - j) / 2 <= k, which a square root finds to within one.
-    """
-    if symmetry == "general":
-        cols, rows = np.divmod(numbers, max(n_rows, 1))
-        return rows, cols
-    start = int(symmetry == "skew-symmetric")
-    twice = 2.0 * (n_rows - start) + 1
-    cols = (4.0 * numbers / (twice + np.sqrt(np.maximum(twice * twice - 8.0 * numbers, 0)))).astype(np.int64)
-    cols -= count_before(cols, n_rows, symmetry) > numbers
-    cols += count_before(cols + 1, n_rows, symmetry) <= numbers
-    return numbers - count_before(cols, n_rows, symmetry) + cols + start, cols

@@ -10,12 +10,12 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mgspmv.errors import SourceError, SourceNotFoundError
-from mgspmv.ingest.files import LocalFile, find_size, open_anywhere
+from mgspmv.ingest.files import find_size, find_state, open_anywhere
 from mgspmv.ingest.streams import CHUNK_BYTES, LINE_LIMIT_BYTES, Segment, TextStream, find_compression
 
 LEAST_BYTES = 2**24
@@ -26,10 +26,7 @@ MANY_FILES = 4
 
 def make_absolute(name: str) -> str:
     """Return a path or URL that means the same in other processes."""
-    if "://" in name:
-        return name
-    path = os.path.abspath(name)
-    return LocalFile(path, name.state) if isinstance(name, LocalFile) else path
+    return name if "://" in name else os.path.abspath(name)
 
 
 def cut_texts(names: Sequence[str], n_parts: int) -> list[list[Segment]]:
@@ -47,13 +44,13 @@ def cut_texts(names: Sequence[str], n_parts: int) -> list[list[Segment]]:
     if len(names) >= MANY_FILES * n_parts:
         return [[Segment(name) for name in own] for own in cut_evenly(names, [1] * len(names), n_parts)]
     extents = [_measure(name) for name in names]
-    ends = np.cumsum([0, *(size for size, _ in extents)])
+    ends = np.cumsum([0, *(extent.size for extent in extents)])
     cuts = {(0, 0), (len(names), 0)}
     for k in range(1, n_parts):
         place = int(ends[-1]) * k // n_parts
         file = int(np.searchsorted(ends, place, side="right")) - 1
-        cuts.add(_find_cut(names[file], file, place - int(ends[file]), *extents[file]))
-    return [_list_segments(names, *pair) for pair in pairwise(sorted(cuts))]
+        cuts.add(_find_cut(names[file], file, place - int(ends[file]), extents[file]))
+    return [_list_segments(names, extents, *pair) for pair in pairwise(sorted(cuts))]
 
 
 def cut_evenly(items: Sequence[Any], sizes: Sequence[int], n_parts: int) -> list[list[Any]]:
@@ -77,8 +74,18 @@ def placing_errors(segments: Sequence[Segment]) -> Iterator[None]:
         raise error.move(n_before) from error.__cause__
 
 
-def _measure(name: str) -> tuple[int, bool]:
-    """Return the size of a file in bytes, 1 if unknown, and whether it can be cut at line ends."""
+class _Extent(NamedTuple):
+    """Facts about a file that is to be cut."""
+
+    size: int = 1
+    """Bytes; 1 if unknown."""
+    is_plain: bool = False
+    """Whether it can be cut at line ends."""
+    state: tuple[int, int] | None = None
+    """State of a local file, as in `Segment`."""
+
+
+def _measure(name: str) -> _Extent:
     try:
         with open_anywhere(name) as file:
             size = find_size(file)
@@ -86,17 +93,17 @@ def _measure(name: str) -> tuple[int, bool]:
             if size is not None and is_plain and size >= 2 * LEAST_BYTES:
                 file.seek(size - 1)
                 file.read(1)  # a server may support ranges only from the beginning
+            return _Extent(size or 1, is_plain, find_state(file))
     except SourceNotFoundError:
         raise
     except SourceError:  # no range support; the reader reports other errors
-        return 1, False
-    return size or 1, is_plain
+        return _Extent()
 
 
-def _find_cut(name: str, number: int, offset: int, size: int, is_plain: bool) -> tuple[int, int]:
+def _find_cut(name: str, number: int, offset: int, extent: _Extent) -> tuple[int, int]:
     """Find a cut near a byte of a file: the number of the file, and the byte at which a line begins."""
-    nearest = (number, 0) if offset < size / 2 else (number + 1, 0)
-    if not is_plain or not LEAST_BYTES <= offset <= size - LEAST_BYTES:
+    nearest = (number, 0) if offset < extent.size / 2 else (number + 1, 0)
+    if not extent.is_plain or not LEAST_BYTES <= offset <= extent.size - LEAST_BYTES:
         return nearest
     with open_anywhere(name) as file:
         file.seek(offset)
@@ -109,10 +116,12 @@ def _find_cut(name: str, number: int, offset: int, size: int, is_plain: bool) ->
     return (number, offset + end + 1) if 0 <= end < len(text) - 1 else nearest
 
 
-def _list_segments(names: Sequence[str], begin: tuple[int, int], end: tuple[int, int]) -> list[Segment]:
+def _list_segments(
+    names: Sequence[str], extents: Sequence[_Extent], begin: tuple[int, int], end: tuple[int, int]
+) -> list[Segment]:
     segments = []
     for k in range(begin[0], min(end[0] + 1, len(names))):
         last = end[1] if k == end[0] else None
         if last != 0:
-            segments.append(Segment(names[k], begin[1] if k == begin[0] else 0, last))
+            segments.append(Segment(names[k], begin[1] if k == begin[0] else 0, last, extents[k].state))
     return segments

@@ -7,15 +7,15 @@ import hashlib
 import io
 import os
 import re
-from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import IO, Any, cast
 
 import numpy as np
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest.files import HEAD_BYTES, LentFile, Pipe, find_size, open_anywhere
+from mgspmv.ingest.files import HEAD_BYTES, LentFile, Pipe, check_state, find_size, find_state, open_anywhere
 from mgspmv.ingest.prefetch import AHEAD, Prefetcher
 from mgspmv.ingest.remote import open_streamed, translating
 from mgspmv.os_errors import source_error
@@ -89,6 +89,8 @@ class Segment:
     begin: int = 0
     end: int | None = None
     """First byte after the segment; None for the end of the file."""
+    state: tuple[int, int] | None = field(default=None, compare=False)
+    """State of the local file that was cut, see `find_state`; None if it is not known."""
 
     @property
     def is_whole(self) -> bool:
@@ -118,6 +120,8 @@ class TextStream:
         self.segment, self.name = segment, segment.name
         is_streamed = segment.is_whole and "://" in self.name
         file = open_streamed(self.name) if is_streamed else open_anywhere(self.name)
+        if segment.state is not None:
+            check_state(self.name, segment.state, find_state(file))
         self._file_bytes = find_size(file)
         end = self._file_bytes if segment.end is None else segment.end
         self._size = None if end is None else end - segment.begin
@@ -176,11 +180,6 @@ class TextStream:
             self._next_number += 1
         return line
 
-    def skip_to(self, number: int) -> None:
-        """Consume the lines before the one of this number."""
-        while self._next_number < number and self.read_line() is not None:
-            pass
-
     def read_comments(self, comments: bytes) -> Iterator[TextLine]:
         """Consume blank lines and those that start with one of the characters `comments`; yield the latter one by one.
 
@@ -218,16 +217,6 @@ class TextStream:
             "sha256": self._raw.sha256.hexdigest(),
             "compression": self.compression,
         }
-
-
-def open_texts(texts: Sequence[Segment], chunk_bytes: int) -> Generator[TextStream, None, None]:
-    """Yield texts one after the other, each open until the next is requested.
-
-    Parameters, Raises : see `TextStream`
-    """
-    for segment in texts:
-        with TextStream(segment, chunk_bytes) as text:
-            yield text
 
 
 class _CountedFile(io.RawIOBase):

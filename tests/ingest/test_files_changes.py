@@ -9,15 +9,11 @@ from pathlib import Path
 
 import pytest
 
-import mgspmv as mg
 from mgspmv.errors import SourceError
-from mgspmv.ingest import open as opening
 from mgspmv.ingest import parts
 from mgspmv.ingest.edge_list import EdgeListSource
-from mgspmv.ingest.files import LocalFile, take_name
 from mgspmv.ingest.matrix_market import MatrixMarketSource
-from mgspmv.ingest.streams import Segment, TextStream
-from tests.support.commands import invoke
+from mgspmv.ingest.streams import TextStream
 
 N_LINES = 200_000
 EDGES = "".join(f"{k} {k + 1}\n" for k in range(N_LINES))
@@ -83,35 +79,16 @@ def test_compressed_files_and_other_texts():
             list(chunks)
 
 
-@pytest.mark.parametrize("change", [*CHANGES, replace])
-def test_a_file_that_changes_between_detection_and_reading(change, monkeypatch):
-    Path("e.txt").write_text("1 2\n2 3\n3 1\n")
-    detect = opening.detect_format
-
-    def detect_and_change(files):
-        found = detect(files)
-        change(Path("e.txt"))
-        return found
-
-    monkeypatch.setattr(opening, "detect_format", detect_and_change)
-    with pytest.raises(SourceError, match=r"^e.txt: was changed while it was read"):
-        mg.ingest("e.txt")
-    assert "e.txt: was changed" in invoke("ingest", "e.txt", "a.zarr", code=3)[1]
-    mg.ingest(([1, 2], [2, 1]), "s.zarr")
-    with pytest.raises(SourceError, match=r"^e.txt: was changed"):
-        mg.update("s.zarr", insert="e.txt")
-
-
 @pytest.mark.parametrize("change", CHANGES)
 def test_parts_for_other_processes(change, monkeypatch):
     """Each sees the file as the client saw it; its machine may number files otherwise."""
     monkeypatch.setattr(parts, "LEAST_BYTES", 1000)
     for name, make in (("e.txt", EdgeListSource), ("a.mtx", MatrixMarketSource)):
         Path(name).write_text(TEXTS[name])
-        split = pickle.loads(pickle.dumps(make(take_name(name)).split(3)))
+        split = pickle.loads(pickle.dumps(make(name).split(3)))
         assert len(split) == 3
         assert sum(len(batch.rows) for part in split for batch in part.batches()) == N_LINES
-        split = pickle.loads(pickle.dumps(make(take_name(name)).split(3)))
+        split = pickle.loads(pickle.dumps(make(name).split(3)))
         second = os.stat(name).st_mtime_ns // 10**9
         replace(Path(name))
         os.utime(name, ns=(0, second * 10**9 + 7))
@@ -119,16 +96,3 @@ def test_parts_for_other_processes(change, monkeypatch):
         change(Path(name))
         with pytest.raises(SourceError, match=rf"{name}: was changed while it was read"):
             list(split[1].batches())
-
-
-def test_names_of_files():
-    Path("e.txt").write_text("1 2\n")
-    name = take_name("e.txt")
-    assert isinstance(name, LocalFile)
-    assert take_name(name) is name == "e.txt"
-    assert parts.make_absolute(name).state == name.state
-    assert not isinstance(take_name("none.txt"), LocalFile)
-    assert not isinstance(take_name("https://example.org/e.txt"), LocalFile)
-    append(Path("e.txt"))
-    with pytest.raises(SourceError, match=r"e.txt: was changed while it was read"):
-        TextStream(Segment(name, 0, 4))

@@ -242,7 +242,6 @@ def test_claims_and_names_in_comments_are_read():
 )
 def test_comments_that_look_like_edges_are_told(line, delimiter, n_columns, expected):
     assert looks_like_edge(line, delimiter, n_columns) is expected
-    assert ((delimiter, n_columns) in preamble(line).suspects) is expected
 
 
 @pytest.mark.parametrize(("tokens", "expected"), [(["1", "2"], False), (["a", "2"], True), (["007", "8"], False)])

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest.matrix_market import MatrixMarketSource, count_before, locate_values
+from mgspmv.ingest.matrix_market import MatrixMarketSource
 from tests.support.reference_data import shared_data
 
 COMPLEX = "complex values are not supported; write real and imaginary part as two real matrices"
@@ -289,28 +289,6 @@ def test_round_trip(tmp_path_factory, texts, batch_bytes):
         assert matrix.nnz == expected.nnz
     else:
         assert all((batch.values != 0).all() for batch in batches)
-
-
-@pytest.mark.parametrize("symmetry", ["general", "symmetric", "skew-symmetric"])
-def test_array_places(symmetry):
-    """NumPy's order of triangles."""
-    for n_rows in (1, 2, 5, 40):
-        n_cols = n_rows if symmetry != "general" else 3
-        cols, rows = {
-            "general": lambda n_rows=n_rows, n_cols=n_cols: np.indices((n_cols, n_rows)).reshape(2, -1),
-            "symmetric": lambda n_rows=n_rows: np.triu_indices(n_rows),
-            "skew-symmetric": lambda n_rows=n_rows: np.triu_indices(n_rows, 1),
-        }[symmetry]()
-        assert count_before(n_cols, n_rows, symmetry) == len(rows)
-        np.testing.assert_array_equal(locate_values(np.arange(len(rows)), n_rows, symmetry), (rows, cols))
-
-
-def test_array_of_many_columns():
-    for n_rows in (2**31, 2**40):
-        for col in (0, 1, 3, 1000, 10**6):
-            first = count_before(col, n_rows, "symmetric")
-            rows, cols = locate_values(np.array([first, first + 5]), n_rows, "symmetric")
-            assert (rows.tolist(), cols.tolist()) == ([col, col + 5], [col, col]), (n_rows, col)
 
 
 def value_of(tmp_path, token, field="real"):
