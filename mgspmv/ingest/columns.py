@@ -103,20 +103,20 @@ def read_columns(chunk: Chunk, form: TableFormat) -> list[Any]:
     return _parse_lines(chunk, form) if columns is None else columns
 
 
-def read_chunks(
-    chunks: Iterable[Chunk],
-    form: TableFormat,
-    threads: int,
-    make: Callable[[Chunk, list[Any]], Any] = lambda *each: each,
-) -> Iterator[Any]:
-    """Parse chunks on several threads, and yield the result of `make` for each and its columns, in order.
+def read_chunks(chunks: Iterable[Chunk], form: TableFormat, threads: int) -> Iterator[tuple[Chunk, list[Any], int]]:
+    """Parse chunks on several threads; yield each with its columns and its number of comments, in order.
 
     Raises
     ------
-    SourceError : as for `read_columns`
+    SourceError : as for `read_columns`, and as by `form.check_comment`
     """
+
+    def read(chunk: Chunk) -> tuple[Chunk, list[Any], int]:
+        columns = read_columns(chunk, form)
+        return chunk, columns, _count_comments(chunk, form, len(columns[0]))
+
     with ThreadPoolExecutor(threads, "mgspmv-parse") as pool:
-        yield from prefetch_map(pool, lambda chunk: make(chunk, read_columns(chunk, form)), chunks, AHEAD * threads)
+        yield from prefetch_map(pool, read, chunks, AHEAD * threads)
 
 
 def nth_line(chunk: Chunk, form: TableFormat, n: int) -> TextLine:
@@ -139,13 +139,8 @@ def split_line(line: TextLine, delimiter: str) -> list[str]:
         raise line.make_error(str(error)) from error
 
 
-def count_comments(chunk: Chunk, form: TableFormat, n_entries: int) -> int:
-    """Count the comments of a chunk from which `n_entries` entries were read, and check them.
-
-    Raises
-    ------
-    SourceError : as by `form.check_comment`
-    """
+def _count_comments(chunk: Chunk, form: TableFormat, n_entries: int) -> int:
+    """Count the comments of a chunk from which `n_entries` entries were read, and check them."""
     if not form.comments or np.count_nonzero(np.frombuffer(chunk.data, np.uint8) == _LINE_FEED) == n_entries:
         return 0
     comments = [line for line in chunk.lines() if line.data.strip() and line.is_blank_or_comment(form.comments)]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain
 from numbers import Integral
 from typing import Any
@@ -21,7 +20,6 @@ from mgspmv.ingest.column_names import ColumnChoice
 from mgspmv.ingest.columns import (
     TableFormat,
     TextColumn,
-    count_comments,
     nth_line,
     read_chunks,
     split_line,
@@ -222,13 +220,15 @@ class EdgeListSource(FileSource):
             return Combined(None, provenance)
         return Combined(nodes, provenance, next(part.stated for part in parts if part.stated is not None))
 
-    def _read(self, facts: _EdgeListFacts) -> Iterator[Chunk]:
+    def _read(self, facts: _EdgeListFacts) -> Generator[Chunk, None, None]:
         """Yield the lines below the headers of all files, in at least one chunk, once `facts.form` is known."""
         for k, segment in enumerate(self._segments):
             with TextStream(segment, self._batch_bytes) as text:
                 if not segment.begin:
                     is_first = facts.form is None or facts.form.first is None
-                    facts.begin(text.name, read_head(text, self._reading, self._is_vertex, is_first=is_first))
+                    others = [name for name in self._files if name != text.name and not isinstance(name, Pipe)]
+                    head = read_head(text, self._reading, self._is_vertex, others=others, is_first=is_first)
+                    facts.begin(text.name, head)
                 if facts.form is not None and facts.form.first is not None:
                     for chunk in text.chunks():
                         self.fraction = None if text.fraction is None else (k + text.fraction) / len(self._segments)
@@ -317,25 +317,18 @@ def check_vertex_options(n_vertices: Any, vertices: Any, ids: str) -> None:
 def _read_batches(
     chunks: Iterable[Chunk], form: Head, vertices: Vertices, facts: _EdgeListFacts, threads: int
 ) -> Iterator[CooBatch]:
-    for chunk, columns, n_comments in read_chunks(chunks, form.table, threads, partial(_check_chunk, form)):
-        sources, targets, *weights = columns
-        rows, cols = vertices.encode(sources, targets)
+    for chunk, columns, n_comments in read_chunks(chunks, form.table, threads):
+        found = {column.name: own for column, own in zip(form.table.read, columns, strict=True)}
+        if form.names is not None and form.id_column.dtype == "string":
+            _check_repeated(chunk, form, form.names, found["source"], found["target"])
+        rows, cols = vertices.encode(found["source"], found["target"])
         for place, codes in zip(form.columns.ids, (rows, cols), strict=True):
             if (k := find_unknown(vertices, codes)) is not None:
                 line = nth_line(chunk, form.table, k)
                 unknown = split_line(line, form.table.delimiter)[place]
                 raise line.make_error(f"{unknown!r} is not in the list of vertices; add it there or remove the edge")
         facts.counts.update(n_comments=n_comments, n_rows=len(rows))
-        yield CooBatch(rows, cols, weights[0] if weights else None)
-
-
-def _check_chunk(form: Head, chunk: Chunk, columns: list[Any]) -> tuple[Chunk, list[Any], int]:
-    """Check a chunk; return it with its sources, targets and weights, if any, and its number of comments."""
-    found = {column.name: own for column, own in zip(form.table.read, columns, strict=True)}
-    sources, targets, *_ = arranged = [found[name] for name in ("source", "target", "weight") if name in found]
-    if form.names is not None and form.id_column.dtype == "string":
-        _check_repeated(chunk, form, form.names, sources, targets)
-    return chunk, arranged, count_comments(chunk, form.table, len(sources))
+        yield CooBatch(rows, cols, found.get("weight"))
 
 
 def _check_repeated(chunk: Chunk, form: Head, names: list[str], sources: Any, targets: Any) -> None:

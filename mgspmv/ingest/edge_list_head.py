@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ from mgspmv.ingest.headers import (
     looks_like_edge,
 )
 from mgspmv.ingest.matrix_market import is_banner
-from mgspmv.ingest.streams import TextLine, TextStream
+from mgspmv.ingest.streams import BATCH_BYTES, TextLine, TextStream
 from mgspmv.ingest.tokens import (
     SAMPLE_BYTES,
     SAMPLE_LINES,
@@ -154,6 +155,7 @@ def read_head(
     reading: StatedForm,
     is_vertex: Callable[[str], bool] | None = None,
     *,
+    others: Sequence[str] = (),
     is_first: bool = True,
 ) -> Head:
     """Read the comments and the header of a file, up to the first edge, and choose delimiter and columns.
@@ -161,6 +163,7 @@ def read_head(
     Parameters
     ----------
     is_vertex : as in `EdgeListSource`
+    others : other files of edges, which may have the names of a first line too
     is_first : whether the lines of this file determine how other files are read
 
     Raises
@@ -185,7 +188,7 @@ def read_head(
         try:
             is_header = _is_header(first, below, reading, preamble, is_vertex)
         except Undecided:  # a name of an edge may occur again further down
-            further = _find_names(text, sample[0], TableFormat((), delimiter, reading.comments))
+            further = _find_names(text, others, sample[0], TableFormat((), delimiter, reading.comments))
             is_header = _is_header(first, [*below, *further], reading, preamble, is_vertex)
         if is_header:
             text.read_line()
@@ -289,11 +292,17 @@ def _check_comment(line: TextLine, delimiter: str, n_columns: int) -> None:
         )
 
 
-def _find_names(text: TextStream, line: TextLine, form: TableFormat) -> list[list[str]]:
-    """Return the fields of lines that may have a name of this line, among the first `SEARCHED_BYTES` of a file."""
+def _find_names(text: TextStream, others: Sequence[str], line: TextLine, form: TableFormat) -> list[list[str]]:
+    """Return the fields of lines that may have a name of this line, among the first `SEARCHED_BYTES` of all files."""
     marks = [b'"', *(name.encode() for name in split_line(line, form.delimiter) if name)]
-    lines = text.peek_lines(SEARCHED_BYTES, SEARCHED_BYTES)
-    found = [own for own in lines if any(mark in own.data for mark in marks)]
+    left, found = SEARCHED_BYTES, list[TextLine]()
+    for name in (None, *others):
+        with nullcontext(text) if name is None else TextStream(name, BATCH_BYTES) as each:
+            lines = list(each.peek_lines(left, left))
+        found += [own for own in lines if any(mark in own.data for mark in marks)]
+        left -= sum(len(own.data) + 1 for own in lines)
+        if left <= 0:
+            break
     return [split_line(own, form.delimiter) for own in found if not own.is_blank_or_comment(form.comments)]
 
 

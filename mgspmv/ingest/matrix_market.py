@@ -119,7 +119,7 @@ class MatrixMarketSource(FileSource):
             if self._header is not None and not self._segment.begin:
                 read_header(text)
             form, n_read = _find_form(header, self.as_float64), 0
-            for chunk, columns in read_chunks(text.chunks(), form, self._threads or default_threads()):
+            for chunk, columns, _ in read_chunks(text.chunks(), form, self._threads or default_threads()):
                 self.fraction = text.fraction
                 header.check_entries(n_read + len(columns[0]))
                 yield _make_batch(header, form, chunk, columns, n_read)

@@ -132,8 +132,7 @@ class TextStream:
         self.compression = find_compression(self._buffered.peek(MAGIC_BYTES)) if segment.is_whole else None
         pieces = decompress(self._buffered, self.compression, chunk_bytes)
         pieces = _translating_errors(pieces, self.name, self.compression)
-        blocks = _cut_at_lines(_unify_newlines(pieces), self.name)
-        self._blocks = Prefetcher(_drop_byte_order_marks(blocks), AHEAD, "mgspmv-read")
+        self._blocks = Prefetcher(_cut_at_lines(pieces, self.name), AHEAD, "mgspmv-read")
         self._block, self._at, self._next_number = b"", 0, 1
 
     def __enter__(self) -> TextStream:
@@ -313,34 +312,28 @@ def _translating_errors(pieces: Iterator[bytes], name: str, compression: str | N
         raise source_error(error, name, said) from error
 
 
-def _unify_newlines(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    held = b""  # a \r at the end of a piece, as a \n may follow in the next
-    for piece in pieces:
-        text = held + piece
-        held = text[-1:] if text.endswith(b"\r") else b""
-        text = text[: len(text) - len(held)]
-        yield text.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in text else text
-    if held:
-        yield b"\n"
-
-
 def _cut_at_lines(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
-    rest = bytearray()
+    r"""Yield blocks of whole lines that end in ``\n``, without byte order marks at their beginning.
+
+    Such marks may be in the middle of a text, where files that have one were concatenated.
+    """
+    rest = b""
     for piece in pieces:
-        cut = piece.rfind(b"\n") + 1
+        block = rest + piece
+        end = len(block) - block.endswith(b"\r")  # as a \n may follow in the next piece
+        if b"\r" in block:
+            block = block[:end].replace(b"\r\n", b"\n").replace(b"\r", b"\n") + block[end:]
+        cut = block.rfind(b"\n") + 1
         if cut:
-            yield b"".join((rest, memoryview(piece)[:cut]))
-            rest.clear()
-        rest += piece[cut:]
+            yield _drop_byte_order_marks(block[:cut])
+        rest = block[cut:]
         if len(rest) > LINE_LIMIT_BYTES:
             raise SourceError(f"a line has more than {LINE_LIMIT_BYTES} bytes; this is not a text file", source=name)
     if rest:
-        yield bytes(rest) + b"\n"
+        yield _drop_byte_order_marks(rest.removesuffix(b"\r") + b"\n")
 
 
-def _drop_byte_order_marks(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """Remove byte order marks at the beginning of all lines, as files that have one may have been concatenated."""
-    for block in blocks:
-        if codecs.BOM_UTF8 in block:  # avoids a copy of blocks without any
-            block = block.removeprefix(codecs.BOM_UTF8).replace(b"\n" + codecs.BOM_UTF8, b"\n")
-        yield block
+def _drop_byte_order_marks(block: bytes) -> bytes:
+    if codecs.BOM_UTF8 not in block:  # avoids a copy
+        return block
+    return block.removeprefix(codecs.BOM_UTF8).replace(b"\n" + codecs.BOM_UTF8, b"\n")

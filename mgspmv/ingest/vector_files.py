@@ -65,7 +65,7 @@ def read_weights(
 
 
 def _read_text(name: str, string_ids: bool, vertex_ids: np.ndarray | None) -> dict[Any, float]:
-    from mgspmv.ingest.columns import TextColumn, count_comments, read_chunks  # Numba takes a second to import
+    from mgspmv.ingest.columns import TextColumn, read_chunks  # Numba takes a second to import
     from mgspmv.ingest.lists import find_vector_form
     from mgspmv.lookup import ArrayLookup
 
@@ -75,8 +75,7 @@ def _read_text(name: str, string_ids: bool, vertex_ids: np.ndarray | None) -> di
     ids, numbers = list[Any](), list[float]()
     with TextStream(name) as text:
         form = find_vector_form(text, id_column, number_column, is_vertex)
-        for chunk, columns in read_chunks(text.chunks(), form, 1):
-            count_comments(chunk, form, len(columns[0]))
+        for _, columns, _ in read_chunks(text.chunks(), form, 1):
             found = {column.name: own for column, own in zip(form.read, columns, strict=True)}
             ids += found["id"].tolist()
             numbers += found["weight"].tolist() if "weight" in found else [1.0] * len(found["id"])

@@ -17,7 +17,7 @@ import pyarrow.compute
 from numba import njit
 
 from mgspmv.errors import CapacityError, SourceError
-from mgspmv.ingest.columns import TextColumn, count_comments, read_chunks, split_line
+from mgspmv.ingest.columns import TextColumn, read_chunks, split_line
 from mgspmv.ingest.edge_list_head import DEFAULT_READING, StatedForm
 from mgspmv.ingest.headers import has_list_header
 from mgspmv.ingest.lists import find_list_form
@@ -299,8 +299,7 @@ def read_vertices(
     with TextStream(path) as text:
         form, has_header = find_list_form(text, id_column, reading, is_vertex)
         ids, need = list[Any](), 0
-        for chunk, (own,) in read_chunks(text.chunks(), form, room.threads):
-            count_comments(chunk, form, len(own))
+        for _, (own,), _ in read_chunks(text.chunks(), form, room.threads):
             ids.append(own if isinstance(own, np.ndarray) else own.cast(pa.large_string()))
             need += _estimate_bytes(own)
             _check_room(need, text, room)
