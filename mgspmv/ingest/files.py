@@ -242,7 +242,7 @@ class _WatchedFile(io.FileIO):
 
 
 def find_state(file: Any) -> tuple[int, int] | None:
-    """Return the size of an open local file and the time of its last change; None if it is no regular file.
+    """Return the size of an open local file and the time of its last change; None if it is not a regular file.
 
     The time is in whole seconds, as another machine that compares it may see only these.
     """
