@@ -143,21 +143,23 @@ def draw_bars(title: str, bars: Sequence[tuple[str, Parts]], series: Sequence[st
     MissingDependencyError : matplotlib is not installed
     """
     shown = bars[:MOST_BARS]
-    sums = [sum(value for value in parts if value is not None) for _, parts in shown]
+    columns = zip(series, zip(*(parts for _, parts in shown), strict=True), strict=True)
 
     def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        for number, ((_, parts), whole) in enumerate(zip(shown, sums, strict=True)):
-            _draw_bar(axes, parts, number)
+        axes, ends = figure.subplots(), [0.0] * len(shown)
+        for number, (label, values) in enumerate(columns):
+            if any(value is not None for value in values):
+                widths = [value or 0.0 for value in values]
+                look: dict[str, Any] = {"color": _STAND_INS[f"c{number % N_COLORS}"], "edgecolor": _STAND_INS["card"]}
+                axes.barh(range(len(shown)), widths, 0.6, left=ends, label=label, linewidth=0.5, **look)
+                ends = [end + width for end, width in zip(ends, widths, strict=True)]
+        for number, end in enumerate(ends):
             place: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
-            axes.annotate(format_seconds(whole), (whole, number), color=_STAND_INS["muted"], **place)
-        for number, label in enumerate(series):
-            if any(parts[number] is not None for _, parts in shown):
-                axes.barh(0, 0, color=_STAND_INS[f"c{number % N_COLORS}"], label=label)
+            axes.annotate(format_seconds(end), (end, number), color=_STAND_INS["muted"], **place)
         axes.set_yticks(range(len(shown)), [shorten(label, LONGEST_LABEL) for label, _ in shown])
         axes.set_ylim(len(shown), -1)
         axes.grid(visible=False, axis="y")
-        axes.set_xlim(0, 1.3 * max(sums, default=0.0) or 1.0)
+        axes.set_xlim(0, 1.3 * max(ends, default=0.0) or 1.0)
         axes.locator_params(axis="x", nbins=3)
         axes.xaxis.set_major_formatter(lambda value, _: format_seconds(value))
 
@@ -192,15 +194,6 @@ def _set_log_axis(axes: Axes, which: str, values: Sequence[float]) -> None:
     axis.set_major_locator(LogLocator(numticks=7))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(lambda value, _: format_power(round(math.log10(value))))
-
-
-def _draw_bar(axes: Axes, parts: Parts, at: float) -> None:
-    begin = 0.0
-    for number, value in enumerate(parts):
-        if value is not None:
-            drawn: dict[str, Any] = {"color": _STAND_INS[f"c{number % N_COLORS}"], "edgecolor": _STAND_INS["card"]}
-            axes.barh(at, value, 0.6, left=begin, linewidth=0.5, **drawn)
-            begin += value
 
 
 def _describe_line(line: Series) -> str:

@@ -28,11 +28,7 @@ RUNS = Path(".mgspmv", "runs")
 """Path of the records of runs in the folder of a pipeline; their names are the times of their start."""
 RANKS = (".zarr", ".parquet", ".csv")
 POINTS = 256
-"""Number of ranks of a distribution, in addition to the highest."""
-HIGHEST = 32
-"""Number of highest ranks listed one by one, as few vertices have them."""
-EXACT_DEGREES = 16
-"""Degree up to which each degree is listed; above it, eight per octave."""
+"""Most points of a distribution, in geometric progression."""
 
 Pairs = list[tuple[float, float]]
 
@@ -196,7 +192,7 @@ def read_record(model: type[T], described: dict[str, Any], path: str) -> T:
 
 
 def measure_distribution(values: np.ndarray) -> Pairs:
-    """Count the ranks at or above thresholds; O(n log n), with a sorted float64 copy.
+    """Count the ranks at or above some of them; O(n log n), with a sorted float64 copy.
 
     Parameters
     ----------
@@ -204,19 +200,15 @@ def measure_distribution(values: np.ndarray) -> Pairs:
 
     Returns
     -------
-    (rank, number of ranks at least that high), ranks descending, counts ascending: of the highest `HIGHEST` and of up
-    to `POINTS` in geometric progression between the least positive and the greatest; each count is exact and occurs
-    once. The last pair is of the least rank, and so its count is the number of finite ranks.
+    (rank, number of ranks at least that high), ranks descending, counts ascending; each count is exact. They are the
+    ranks at up to `POINTS` places in geometric progression, from the highest rank to the lowest.
     """
     found = np.sort(values[np.isfinite(values)].astype(np.float64))
     if not len(found):
         return []
-    positive = found[np.searchsorted(found, 0.0, side="right") :]
-    between = (
-        np.geomspace(positive[0], positive[-1], POINTS) if len(positive) and positive[0] < positive[-1] else np.empty(0)
-    )
-    edges = np.unique([found[0], *found[-HIGHEST:], *between])[::-1]
-    return _pair(edges, len(found) - np.searchsorted(found, edges, side="left"))
+    places = np.geomspace(1, len(found), POINTS).round().astype(np.int64)
+    ranks = np.unique(found[-places])[::-1]
+    return list(zip(ranks.tolist(), (len(found) - np.searchsorted(found, ranks)).tolist(), strict=True))
 
 
 def measure_degrees(matrix: MatrixProperties) -> dict[str, Pairs]:
@@ -226,8 +218,8 @@ def measure_degrees(matrix: MatrixProperties) -> dict[str, Pairs]:
 
     Returns
     -------
-    For each, (degree, number of vertices with at least it), degrees ascending: each up to `EXACT_DEGREES`, then eight
-    to an octave, and the greatest; a degree with the same count as the next one is left out. Empty without rows.
+    For each, (degree, number of vertices with at least it), degrees ascending, up to `POINTS` of those that occur, in
+    geometric progression. Empty without rows.
 
     Raises
     ------
@@ -282,17 +274,9 @@ def _count_degrees(pieces: Iterable[np.ndarray]) -> Pairs:
         return []
     degrees, counts = np.array(sorted(found.items()), np.int64).T
     at_least = np.cumsum(counts[::-1])[::-1]
-    octaves = np.round(EXACT_DEGREES * 2.0 ** (np.arange(1, 8 * 48) / 8)).astype(np.int64)
-    edges = np.concatenate([np.arange(EXACT_DEGREES + 1), octaves])
-    edges = np.append(edges[edges < degrees[-1]], degrees[-1])
-    # Descending, so that of several degrees with the same count the highest is kept.
-    return _pair(edges[::-1], at_least[np.searchsorted(degrees, edges)][::-1])[::-1]
-
-
-def _pair(values: np.ndarray, counts: np.ndarray) -> Pairs:
-    """Pair descending values with ascending counts; of values with the same count the first is kept."""
-    is_new = np.diff(counts, prepend=0) > 0
-    return list(zip(values[is_new].tolist(), counts[is_new].tolist(), strict=True))
+    shown = np.unique(np.searchsorted(degrees, [0, *np.geomspace(1, max(1, degrees[-1]), POINTS - 1).round()]))
+    shown = shown[shown < len(degrees)]
+    return list(zip(degrees[shown].tolist(), at_least[shown].tolist(), strict=True))
 
 
 # --- loading ---------------------------------------------------------------------------------------------------------

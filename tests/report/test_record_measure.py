@@ -14,8 +14,6 @@ from hypothesis.extra.numpy import arrays
 import mgspmv as mg
 from mgspmv.report import record
 from mgspmv.report.record import (
-    EXACT_DEGREES,
-    HIGHEST,
     POINTS,
     Pairs,
     describe_solution,
@@ -42,7 +40,7 @@ def check_distribution(pairs: Pairs, values: np.ndarray) -> None:
     assert list(counts) == [np.count_nonzero(finite >= rank) for rank in ranks]
     assert list(ranks) == sorted(set(ranks), reverse=True)
     assert list(counts) == sorted(set(counts))
-    assert len(pairs) <= POINTS + HIGHEST + 1
+    assert len(pairs) <= POINTS
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -82,7 +80,6 @@ def test_degrees_of_a_graph(tmp_path, monkeypatch, piece):
     matrix = store(sp.coo_array(dense.astype(float)), tmp_path / "g", kind="graph", transpose=True)
     found = measure_degrees(matrix)
     entering, leaving = dense.sum(axis=0), dense.sum(axis=1)
-    assert max(entering.max(), leaving.max()) <= EXACT_DEGREES + 1
     assert found == {"in": count_degrees(entering), "out": count_degrees(leaving)}
     assert measure_degrees(matrix.T) == {"in": found["out"], "out": found["in"]}
 
@@ -93,11 +90,9 @@ def test_many_edges_are_counted_at_some_degrees_and_at_the_greatest(tmp_path):
     found = measure_degrees(store(sp.coo_array(dense), tmp_path / "g", kind="graph"))["out"]
     degrees = dense.sum(axis=1)
     assert [count for _, count in found] == [np.count_nonzero(degrees >= degree) for degree, _ in found]
-    assert [degree for degree, _ in found[:18]] == [*range(17), 17]
+    assert [degree for degree, _ in found[:20]] == [*range(20)]
     assert found[-1] == (299, 1)
-    assert len(found) < 60
-    quotients = np.diff(np.log2([degree for degree, _ in found[30:-1]]))
-    assert quotients == pytest.approx(1 / 8, abs=0.02)
+    assert len(found) < 200
 
 
 def test_a_matrix_has_rows(tmp_path):
