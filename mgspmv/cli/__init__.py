@@ -15,7 +15,6 @@ import typer
 
 from mgspmv.cli import clusters
 from mgspmv.cli.doctor import doctor
-from mgspmv.cli.make_stores import generate, ingest, update
 from mgspmv.cli.pipelines import run
 from mgspmv.cli.products import plan, spmv
 from mgspmv.cli.program import Group, add_command, app
@@ -23,7 +22,18 @@ from mgspmv.cli.ranking import eigenvector, hits, katz, pagerank, pagerank_batch
 from mgspmv.cli.results import report, summary, top
 from mgspmv.cli.runs import cancel, status
 from mgspmv.cli.signals import catch_interrupts
-from mgspmv.cli.stores import export, info, reorder, subgraph, transpose, verify, versions
+from mgspmv.cli.stores import (
+    export,
+    generate,
+    info,
+    ingest,
+    reorder,
+    subgraph,
+    transpose,
+    update,
+    verify,
+    versions,
+)
 
 __all__ = ["app", "main"]
 

@@ -26,35 +26,11 @@ STDOUT = "-"
 _KERNELS = ", ".join(kernel.name for kernel in SPARSE_KERNELS if kernel.step_backends)
 
 
-# --- outputs and options ---------------------------------------------------------------------------------------------
+# --- options ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Outputs:
-    """Outputs of one result: files and standard output."""
-
-    paths: list[str]
-    prints: bool
-    """Whether the CSV is written to standard output, and the answer to standard error."""
-
-    overwrite: bool
-
-    def write(self, result: Any, answer: Answer) -> Answer:
-        """Write ranks to each of `paths`, each atomically; return the answer, where requested with their CSV lines."""
-        from mgspmv.saving import generate_csv
-
-        for k, path in enumerate(self.paths):
-            note_checkpoint(f"{', '.join(self.paths[:k]) or 'nothing'} is written")
-            result.save(path, overwrite=self.overwrite)
-        return replace(answer, lines=generate_csv(result)) if self.prints else answer
-
-
-def find_outputs(named: Sequence[str] | None, *, overwrite: bool, option: str = "-o") -> Outputs:
-    """Separate files from `-`, and check that results can be written there.
-
-    Parameters
-    ----------
-    named : values of the option
+def check_outputs(named: Sequence[str], *, overwrite: bool, option: str = "-o") -> None:
+    """Check that results can be written to the values of an option: files, and `-` for standard output.
 
     Raises
     ------
@@ -63,12 +39,15 @@ def find_outputs(named: Sequence[str] | None, *, overwrite: bool, option: str = 
     """
     from mgspmv.saving import check_target
 
-    outputs = Outputs([path for path in named or [] if path != STDOUT], STDOUT in (named or []), overwrite)
-    if outputs.prints and MODE.get().json:
+    if STDOUT in named and MODE.get().json:
         raise OptionError(f"{option} - and --json both write to standard output; leave one of them out")
-    for path in outputs.paths:
+    for path in list_files(named):
         check_target(path, overwrite=overwrite)
-    return outputs
+
+
+def list_files(named: Sequence[str]) -> list[str]:
+    """Return the outputs that are files."""
+    return [path for path in named if path != STDOUT]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,14 +63,10 @@ class Iteration:
     place: ComputingOptions
     overwrite: bool = False
 
-    def find_outputs(self) -> Outputs:
-        """Find the outputs of `-o`, as `find_outputs`."""
-        return find_outputs(self.output, overwrite=self.overwrite)
-
     def compute(
         self, call: str, vectors: Sequence[str] = (), *, reverse: bool = False, seeds: str | None = None, **own: Any
     ) -> tuple[Any, ConvergenceError | None]:
-        """Call a function of the API; return its result, and the error if it did not converge.
+        """Check the outputs, and call a function of the API; return its result, and the error if it did not converge.
 
         Parameters
         ----------
@@ -103,6 +78,7 @@ class Iteration:
         from mgspmv.cli.vectors import read_vectors
         from mgspmv.ingest.vector_files import read_seeds
 
+        check_outputs(self.output or (), overwrite=self.overwrite)
         options: dict[str, Any] = {name: getattr(self, name) for name in ("tol", "norm", "max_iter", "weight")} | own
         placing = {name: options.pop(name) for name in ("executor", "kernel", "transport", "recover") if name in own}
         reading: dict[str, Any] = {"kind": "stochastic" if call == "stationary" else "graph"}
@@ -117,6 +93,22 @@ class Iteration:
                 return getattr(api, call)(self.place.place(matrix, client, **placing), **options, progress=progress)
 
             return _listen(compute, self.place, own.get("checkpoint"))
+
+    def write(self, result: Any, answer: Answer, named: Sequence[str] | None = None) -> Answer:
+        """Write a result to each output, each atomically; return the answer, for `-` with the lines of the CSV.
+
+        Parameters
+        ----------
+        named : outputs; default those of `-o`
+        """
+        from mgspmv.saving import generate_csv
+
+        named = (self.output if named is None else named) or ()
+        files = list_files(named)
+        for k, path in enumerate(files):
+            note_checkpoint(f"{', '.join(files[:k]) or 'nothing'} is written")
+            result.save(path, overwrite=self.overwrite)
+        return replace(answer, lines=generate_csv(result)) if STDOUT in named else answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,21 +129,16 @@ class VectorIteration(Iteration):
         own |= {name: getattr(self, name) for name in ("nstart", "precision", "executor")}
         return super().compute(call, ["nstart", *vectors], **own)
 
-    def answer(self, call: str, vectors: Sequence[str] = (), **own: Any) -> Answer:
-        """Compute one vector by a function of the API, write it, and make the answer."""
-        outputs = self.find_outputs()
-        solution, failure = self.compute(call, vectors, **own)
-        return self.write(solution, outputs, failure)
-
-    def write(
+    def answer(
         self,
         solution: Solution,
-        outputs: Outputs,
-        failure: ConvergenceError | None,
+        failure: ConvergenceError | None = None,
         order: Stability | None = None,
+        named: Sequence[str] | None = None,
     ) -> Answer:
-        """Write a vector, and make the answer; `order` as in `answer_ranks`."""
-        return outputs.write(solution, answer_ranks(solution, solution.top(self.top), outputs.paths, failure, order))
+        """Write a vector, and make the answer; `order` as in `answer_ranks`, `named` as in `write`."""
+        files = list_files((self.output if named is None else named) or ())
+        return self.write(solution, answer_ranks(solution, solution.top(self.top), files, failure, order), named)
 
 
 @contextmanager
@@ -293,11 +280,10 @@ class PageRankFlags:
 
 def pagerank(own: PageRankFlags, ranking: RankingOptions, reverse: bool = False, scaler: str = "none") -> Answer:
     """Compute PageRank of a graph. Ranks that did not converge are written too, with exit code 5."""
-    outputs = ranking.find_outputs()
     vectors = ("personalization", "dangling", "out_weight")
     solution, failure = ranking.compute("pagerank", vectors, reverse=reverse, **own.arguments)
-    order, solution = solution.check_order(ranking.top), solution.scale(cast("Scaler", scaler))
-    return ranking.write(solution, outputs, failure, order)
+    order = solution.check_order(ranking.top)
+    return ranking.answer(solution.scale(cast("Scaler", scaler)), failure, order)
 
 
 def pagerank_batch(
@@ -314,24 +300,22 @@ def pagerank_batch(
     transport: str = "auto",
 ) -> Answer:
     """Compute PageRank of a graph for many personalizations at once. Exit code 5 if one did not converge."""
-    outputs = iteration.find_outputs()
     own: dict[str, Any] = {"alpha": alpha or 0.85, "dangling": dangling, "out_weight": out_weight, "width": width}
     own |= {"keep_top": keep_top, "precision": precision, "transport": transport}
     vectors = ("dangling", "out_weight")
     batch, failure = iteration.compute("pagerank_batch", vectors, reverse=reverse, seeds=personalization, **own)
-    return outputs.write(batch, answer_batch(batch, top, outputs.paths, failure))
+    return iteration.write(batch, answer_batch(batch, top, list_files(iteration.output or ()), failure))
 
 
 def hits(iteration: VectorIteration, hubs: list[str] | None = None, normalized: bool = True) -> Answer:
     """Compute hubs and authorities (HITS) of a graph; --output takes the authorities. Needs the stored transpose."""
-    of_hubs = find_outputs(hubs, overwrite=iteration.overwrite, option="--hubs")
-    of_authorities = iteration.find_outputs()
-    if of_hubs.prints and of_authorities.prints:
+    check_outputs(hubs or (), overwrite=iteration.overwrite, option="--hubs")
+    if STDOUT in (hubs or ()) and STDOUT in (iteration.output or ()):
         raise OptionError("--hubs - and -o - both write to standard output; name a file for one of them")
     found, failure = iteration.compute("hits", normalized=normalized)
     answers = {
-        "hubs": iteration.write(found.hubs, of_hubs, None),
-        "authorities": iteration.write(found.authorities, of_authorities, None),
+        "hubs": iteration.answer(found.hubs, named=hubs or ()),
+        "authorities": iteration.answer(found.authorities),
     }
     parts = [part for name, answer in answers.items() for part in (name, *answer.parts)]
     lines = next((answer.lines for answer in answers.values() if answer.lines is not None), None)
@@ -345,14 +329,14 @@ def katz(iteration: VectorIteration, alpha: str = "0.1", beta: str = "1.0", norm
     number = to_number(alpha)
     if number is None and alpha != "auto":
         raise OptionError(f"--alpha must be a number or auto, not {alpha!r}")
-    return iteration.answer("katz", ["beta"], alpha=number, beta=beta, normalized=normalized)
+    return iteration.answer(*iteration.compute("katz", ["beta"], alpha=number, beta=beta, normalized=normalized))
 
 
 def eigenvector(iteration: VectorIteration) -> Answer:
     """Compute the eigenvector centrality of the vertices of a graph."""
-    return iteration.answer("eigenvector_centrality")
+    return iteration.answer(*iteration.compute("eigenvector_centrality"))
 
 
 def stationary(iteration: VectorIteration, lazy: float = 0.0) -> Answer:
     """Compute the stationary vector of a Markov chain, a store of kind stochastic."""
-    return iteration.answer("stationary", lazy=lazy)
+    return iteration.answer(*iteration.compute("stationary", lazy=lazy))

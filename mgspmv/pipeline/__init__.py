@@ -1,7 +1,6 @@
 """Pipelines: many matrices and many runs, defined in one TOML file."""
 
-from mgspmv.pipeline.executor import RunInterrupted, run_pipeline
-from mgspmv.pipeline.preflight import PipelinePlan, PlannedStep, plan_pipeline
+from mgspmv.pipeline.executor import PipelinePlan, PlannedStep, RunInterrupted, plan_pipeline, run_pipeline
 from mgspmv.pipeline.reading import Definition, read_pipeline
 
 __all__ = [

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from mgspmv.batch_results import BatchSolution
-from mgspmv.display.frames import TopRanks
 from mgspmv.results import Solution
 from mgspmv.validation import to_json
 
@@ -39,19 +38,20 @@ def compare_ranks(before: Solution, now: Solution, k: int) -> dict[str, Any]:
     old, new = match_ids(before.ids, now.ids)
     was, is_now = before.values[old], now.values[new]
     high_before, high_now = before.select_highest(k), now.select_highest(k)
-    is_high = np.isin(old, high_before) | np.isin(new, high_now)
-    n_same = int(np.count_nonzero(np.isin(old, high_before) & np.isin(new, high_now)))
-    said = {
-        "n_common": len(old),
-        "n_new": len(now.values) - len(new),
-        "n_gone": len(before.values) - len(old),
-        "spearman": _correlate(spearmanr, was, is_now),
-        "overlap": n_same / max(len(high_before), len(high_now), 1),
-        "kendall_top": _correlate(kendalltau, was[is_high], is_now[is_high]),
-        "l1": None if before.scaler != now.scaler else _measure_distance(before, now, old, new),
-        "moved": _list_moved(now.ids, before, now, old[is_high], new[is_high]),
-    }
-    found: dict[str, Any] = to_json(said)
+    was_high, is_high = np.isin(old, high_before), np.isin(new, high_now)
+    either = was_high | is_high
+    found: dict[str, Any] = to_json(
+        {
+            "n_common": len(old),
+            "n_new": len(now.values) - len(new),
+            "n_gone": len(before.values) - len(old),
+            "spearman": _correlate(spearmanr, was, is_now),
+            "overlap": int(np.count_nonzero(was_high & is_high)) / max(len(high_before), len(high_now), 1),
+            "kendall_top": _correlate(kendalltau, was[either], is_now[either]),
+            "l1": None if before.scaler != now.scaler else _measure_distance(before, now, old, new),
+            "moved": _list_moved(now.ids, before, now, old[either], new[either]),
+        }
+    )
     return found
 
 
@@ -103,30 +103,20 @@ def compare_batches(before: BatchSolution, now: BatchSolution, k: int) -> dict[s
     `vectors` : up to `MOVED` common vectors, least overlap first: `label`; `overlap`, the share of the highest that
         are the same; `entered` and `left`, ids of vertices that joined and left the highest
     """
-    k = min(_limit(before, k), _limit(now, k))
+    k = min([k, *(int(batch.options["top"]) for batch in (before, now) if batch.values is None)])
     high_before, high_now = before.top(k), now.top(k)
-    labels = [label for label in now.labels if label in high_before]
-    vectors = [{"label": label, **_compare_highest(high_before[label], high_now[label])} for label in labels]
+    vectors = []
+    for label in filter(high_before.__contains__, now.labels):
+        were, are = ([name for name, _ in high[label]] for high in (high_before, high_now))
+        overlap = len({*were} & {*are}) / max(len(were), len(are), 1)
+        entered, left = [name for name in are if name not in were], [name for name in were if name not in are]
+        vectors.append({"label": label, "overlap": overlap, "entered": entered, "left": left})
     found: dict[str, Any] = to_json(
         {
-            "n_vectors": len(labels),
-            "n_vectors_new": len(now) - len(labels),
-            "n_vectors_gone": len(before) - len(labels),
+            "n_vectors": len(vectors),
+            "n_vectors_new": len(now) - len(vectors),
+            "n_vectors_gone": len(before) - len(vectors),
             "vectors": sorted(vectors, key=lambda vector: float(vector["overlap"]))[:MOVED],
         }
     )
     return found
-
-
-def _limit(batch: BatchSolution, k: int) -> int:
-    """Return k, at most the number of highest ranks kept, if a batch has no others."""
-    return k if batch.values is not None else min(k, int(batch.options["top"]))
-
-
-def _compare_highest(before: TopRanks, now: TopRanks) -> dict[str, Any]:
-    were, are = ({name for name, _ in pairs} for pairs in (before, now))
-    return {
-        "overlap": len(were & are) / max(len(were), len(are), 1),
-        "entered": [name for name, _ in now if name not in were],
-        "left": [name for name, _ in before if name not in are],
-    }

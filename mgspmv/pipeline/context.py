@@ -1,4 +1,4 @@
-"""Shared state of the steps of a run: records, a cluster that is started on demand, an opened matrix."""
+"""State shared by the steps of a run: records, a cluster that is started on demand, an opened matrix."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import platform
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -25,25 +24,22 @@ from mgspmv.validation import to_json
 from mgspmv.version import find_versions
 
 
-class ComputeResources(ExitStack):
-    """Compute resources of a pipeline; a cluster that it starts is closed with the context.
+class RunContext(ExitStack):
+    """State shared by the steps of a run; a cluster that it starts is closed with the context.
 
     Parameters
     ----------
-    section : section of the cluster; None for this process
-    client : client of a cluster to use instead
-    threads : number in this process; None for one per processor
+    client : client of a cluster to use in place of the definition's
     on_note : called with messages about the cluster when it is started or connected to
     """
 
     def __init__(
-        self, section: ClusterSection | None, client: Any, threads: int | None, on_note: Callable[[str], None] | None
+        self, definition: Definition, records: Records, client: Any, on_note: Callable[[str], None] | None
     ) -> None:
         super().__init__()
-        self.is_on_cluster = section is not None or client is not None
-        self.section = section or ClusterSection()
-        self.threads = self.section.threads if self.is_on_cluster else threads
-        """Number of threads for kernels; on a cluster, per worker."""
+        self.definition, self.pipeline, self.records = definition, definition.pipeline, records
+        self.is_on_cluster = self.pipeline.cluster is not None or client is not None
+        self.cluster = self.pipeline.cluster or ClusterSection()
         self._given, self._on_note = client, on_note or ignore
 
     @cached_property
@@ -58,18 +54,22 @@ class ComputeResources(ExitStack):
             return self._given
         from mgspmv.cluster.managers import connect
 
-        own = self.section
-        kind = own.kind if own.address is None else None
-        given = own.given("timeout", "workers", "threads", "options", "tls")
-        return self.enter_context(connect(kind, own.address, **given, on_note=self._on_note))
+        kind = self.cluster.kind if self.cluster.address is None else None
+        given = self.cluster.given("timeout", "workers", "threads", "options", "tls")
+        return self.enter_context(connect(kind, self.cluster.address, **given, on_note=self._on_note))
 
-    @property
-    def placing(self) -> dict[str, Any]:
-        """Options of `Matrix.on` with a cluster."""
+    def distribute(self, matrix: Matrix, *, build_layout: bool) -> Any:
+        """Load a matrix on the workers, as the definition says.
+
+        Raises
+        ------
+        ClusterError, CapacityError : as in `Matrix.distribute`
+        """
         started = {} if self._given is not None else {"local": "cpu", "cuda": "cuda"}
-        backend = started.get(self.section.kind, "auto")
+        backend: Any = started.get(self.cluster.kind, "auto")
         names = ("transport", "timeout", "threads", "executor", "device_memory", "host_memory")
-        return {"backend": backend, **self.section.given(*names)}
+        placed = matrix.on(self.client, backend=backend, **self.cluster.given(*names))
+        return watched(placed.distribute_as_placed)(build_layout=build_layout)
 
 
 class OpenedMatrix(ExitStack):
@@ -80,11 +80,10 @@ class OpenedMatrix(ExitStack):
     store : path or URL of its store
     """
 
-    def __init__(self, store: str, computing: ComputeResources) -> None:
+    def __init__(self, store: str, work: RunContext) -> None:
         super().__init__()
-        self._store, self._computing, self._loaded = store, computing, ExitStack()
-        self._wanted: tuple[bool, bool] | None = None
-        self._distributed: Any = None
+        self._store, self._work, self._loaded = store, work, ExitStack()
+        self._distributed: dict[tuple[bool, bool], Any] = {}
 
     @cached_property
     def matrix(self) -> Matrix:
@@ -111,26 +110,15 @@ class OpenedMatrix(ExitStack):
         ClusterError, CapacityError : as in `Matrix.distribute`
         """
         matrix = self.matrix.T if is_turned else self.matrix
-        if not self._computing.is_on_cluster:
+        if not self._work.is_on_cluster:
             return matrix
         wanted = (is_turned, for_steps)
-        if wanted != self._wanted:
-            self._wanted = None
+        if wanted not in self._distributed:
+            self._distributed.clear()
             self._loaded.close()  # first: the workers may not have memory for both
-            placed = matrix.on(self._computing.client, **self._computing.placing)
-            distribute = watched(placed.distribute_as_placed)
-            distributed = distribute(build_layout=for_steps)
-            self._wanted, self._distributed = wanted, self._loaded.enter_context(distributed)
-        return self._distributed
-
-
-@dataclass(frozen=True)
-class RunContext:
-    """Shared state of the steps of a run."""
-
-    definition: Definition
-    records: Records
-    computing: ComputeResources
+            distributed = self._work.distribute(matrix, build_layout=for_steps)
+            self._distributed[wanted] = self._loaded.enter_context(distributed)
+        return self._distributed[wanted]
 
 
 def make_record(step: PipelineStep, identity: Identity, began: str, made: dict[str, Any], **fields: Any) -> StepRecord:

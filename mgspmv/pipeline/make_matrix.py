@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Literal
 
 from mgspmv.api import generate, ingest, open_matrix, update
@@ -154,11 +153,10 @@ def _note_begun(work: RunContext, step: PipelineStep, identity: Identity, update
 
 
 def _ingest(work: RunContext, step: PipelineStep) -> None:
-    section, computing = step.section, work.computing
+    section, own = step.section, work.cluster
     options: dict[str, Any] = {**section.options, "overwrite": True}
-    if computing.is_on_cluster and computing.section.ingest:
-        own = computing.section
-        options |= {"client": computing.client, "timeout": own.timeout, "threads": own.threads}
+    if work.is_on_cluster and own.ingest:
+        options |= {"client": work.client, "timeout": own.timeout, "threads": own.threads}
     else:
         options |= _limit(work, section)
     if section.generate is not None:
@@ -169,7 +167,7 @@ def _ingest(work: RunContext, step: PipelineStep) -> None:
 
 def _limit(work: RunContext, section: MatrixSection) -> dict[str, Any]:
     """Return the resource limits of this process, as arguments of `ingest`."""
-    limits = work.definition.pipeline.limits
+    limits = work.pipeline.limits
     return {"memory": limits.memory, "scratch": section.scratch, "threads": limits.threads}
 
 
@@ -187,5 +185,5 @@ def _check_unchanged(work: RunContext, step: PipelineStep, identity: Identity) -
 
 
 def _describe_store(store: str, info: MatrixInfo) -> Output:
-    n_bytes = info.nbytes if is_url(store) else measure_bytes(Path(store))
+    n_bytes = info.nbytes if is_url(store) else measure_bytes(store)
     return Output(store, n_bytes, info.digest, info.version)

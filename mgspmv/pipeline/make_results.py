@@ -50,7 +50,7 @@ def make_result(work: RunContext, step: PipelineStep, opened: OpenedMatrix) -> t
     MgspmvError : errors of `pagerank`, `pagerank_batch`, `spmv` and of writing results
     """
     began, info = now(), opened.matrix.info
-    identity = identify_result(step, work.definition.pipeline, info, work.records.checksums)
+    identity = identify_result(step, work.pipeline, info, work.records.checksums)
     work.records.checksums.save()
     try:
         fields = (_multiply if step.kind == "product" else _rank)(work, step, opened)
@@ -75,7 +75,7 @@ def _locate_checkpoint(work: RunContext, step: PipelineStep) -> Path:
 
 def _rank(work: RunContext, step: PipelineStep, opened: OpenedMatrix) -> dict[str, Any]:
     """Compute ranks or a batch of them, compare them with the ranks that they replace, and write them."""
-    section, output, is_batch = step.section, work.definition.pipeline.output, step.kind == "batch"
+    section, output, is_batch = step.section, work.pipeline.output, step.kind == "batch"
     started = time.perf_counter()
     is_warm = getattr(section, "nstart", None) == PREVIOUS
     before = _load_before(work, step) if is_warm else None
@@ -114,7 +114,7 @@ def _run_pagerank(work: RunContext, step: PipelineStep, matrix: Any, vectors: di
     section = step.section
     options = {name: getattr(section, name) for name in (*_OPTIONS, "stop")} | vectors
     placed = _place(work, section, matrix, kernel=section.kernel)
-    if work.computing.is_on_cluster:
+    if work.is_on_cluster:
         placed = placed.on(recover=section.recover)
     place = _locate_checkpoint(work, step) if section.checkpoint else None
     try:
@@ -122,7 +122,7 @@ def _run_pagerank(work: RunContext, step: PipelineStep, matrix: Any, vectors: di
         solution = pagerank(placed, **options, checkpoint=kept)
     except CheckpointError:  # from another matrix or other options, or damaged: start again
         solution = pagerank(placed, **options, checkpoint=place)
-    return solution.scale(work.definition.pipeline.output.scaler)
+    return solution.scale(work.pipeline.output.scaler)
 
 
 def _run_batch(work: RunContext, step: PipelineStep, matrix: Any, vectors: dict[str, Any]) -> BatchSolution:
@@ -150,9 +150,9 @@ def _read_vectors(section: Any, matrix: Any) -> dict[str, Any]:
 
 def _place(work: RunContext, section: Any, matrix: Any, kernel: str = "auto") -> Any:
     """Return a matrix with the backend, threads and kernel of a step."""
-    if work.computing.is_on_cluster:
+    if work.is_on_cluster:
         return matrix.on(kernel=kernel)
-    return matrix.on(section.backend, threads=work.computing.threads, kernel=kernel)
+    return matrix.on(section.backend, threads=work.pipeline.limits.threads, kernel=kernel)
 
 
 def _load_before(work: RunContext, step: PipelineStep) -> Any:

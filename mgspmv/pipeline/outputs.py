@@ -14,7 +14,7 @@ import hashlib
 import io
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -158,6 +158,26 @@ def publish_record(target: str, record: StepRecord, before: StepRecord | None) -
 # --- checking --------------------------------------------------------------------------------------------------------
 
 
+def find_damage(target: str, record: StepRecord) -> str:
+    """Describe a result that is missing or changed; return an empty string if all are unchanged."""
+    changed = (path for path, is_unchanged in _check_outputs(target, record) if not is_unchanged)
+    return next((f"{path} is missing or was changed" for path in changed), "")
+
+
+def find_ranks(target: str, record: StepRecord) -> str | None:
+    """Return the path of ranks that can be loaded and are unchanged, or None."""
+    found = _check_outputs(target, record, ("ranks.zarr", "ranks.parquet"))
+    return next((path for path, is_unchanged in found if is_unchanged), None)
+
+
+def _check_outputs(target: str, record: StepRecord, names: Sequence[str] = ()) -> Iterator[tuple[str, bool]]:
+    """Yield the paths of results, of these names if some are given, and whether they are as they were written."""
+    for output in record.outputs:
+        if not names or _name(output) in names:
+            path = f"{target}/{_name(output)}"
+            yield path, _look_at(path)[0] == output.stamp
+
+
 def _describe(place: str, digest: str) -> Output:
     stamp, n_bytes = _look_at(place)
     return Output(place, n_bytes, digest, stamp or "")
@@ -167,37 +187,15 @@ def _name(output: Output) -> str:
     return output.path.rstrip("/").rpartition("/")[2]
 
 
-def find_damage(target: str, record: StepRecord) -> str:
-    """Describe a result that is missing or changed; return an empty string if all are unchanged."""
-    for output in record.outputs:
-        path = f"{target}/{_name(output)}"
-        if read_stamp(path) != output.stamp:
-            return f"{path} is missing or was changed"
-    return ""
-
-
-def find_ranks(target: str, record: StepRecord) -> str | None:
-    """Return the path of ranks that can be loaded and are unchanged, or None."""
-    for output in record.outputs:
-        path = f"{target}/{_name(output)}"
-        if _name(output) in ("ranks.zarr", "ranks.parquet") and read_stamp(path) == output.stamp:
-            return path
-    return None
-
-
-def read_stamp(path: str) -> str | None:
-    """Return a digest of sizes and times of change, which changes when a file or folder is written to; None if missing.
+def _look_at(path: str) -> tuple[str | None, int]:
+    """Return the stamp and the bytes of a file or folder. The stamp is a digest of sizes and times of change, which
+    changes when it is written to; None if missing.
 
     Raises
     ------
     StoreError : it cannot be inspected
     OptionError : as in `find_system`
     """
-    return _look_at(path)[0]
-
-
-def _look_at(path: str) -> tuple[str | None, int]:
-    """Return the stamp and the bytes of a file or folder."""
     system, place = find_system(path)
     with translating_errors("look for", path):
         found = find_inside(system, place)
@@ -206,6 +204,6 @@ def _look_at(path: str) -> tuple[str | None, int]:
     return digest_json(told) if told else None, sum(info.get("size") or 0 for info in found.values())
 
 
-def measure_bytes(path: Path) -> int:
-    """Return the bytes of a file, or of all files in a folder."""
-    return sum(own.stat().st_size for own in ([path] if path.is_file() else path.rglob("*")) if own.is_file())
+def measure_bytes(path: str) -> int:
+    """Return the bytes of a local file, or of all files in a folder."""
+    return _look_at(path)[1]

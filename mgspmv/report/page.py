@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from importlib.resources import files
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, get_args
 
 from mgspmv.display.numbers import (
@@ -21,11 +23,25 @@ from mgspmv.display.numbers import (
 )
 from mgspmv.errors import PipelineError
 from mgspmv.model import Status
-from mgspmv.report import sections
-from mgspmv.report.record import RunRecord, State, StepRecord
+from mgspmv.report.charts import N_COLORS, Chart, Series, draw_bars, draw_lines
+from mgspmv.report.record import Pairs, RunRecord, State, StepRecord
+from mgspmv.validation import rename_former
 
 if TYPE_CHECKING:
     from jinja2 import Template
+
+MOST_VARIED = 3
+"""Most options with different values in names of runs, in addition to `_USUAL_OPTIONS`."""
+MOST_LEVELS = 4
+"""Most tolerances in a chart."""
+_USUAL_OPTIONS = ("alpha", "tol", "precision")
+_MEMORY = ("planned_bytes", "held_bytes", "device_bytes", "host_peak_bytes")
+_ITERATING = ("product", "exchange", "schedule")
+_PHASES = (
+    "read", "load", "queue", "prepare", "start", "compile", "product", "exchange", "schedule", "look", "checkpoint",
+    "residual", "collect", "save",
+)  # fmt: skip
+_TIMES = {"product_s": "product", "exchange_s": "exchange", "wait_s": "waiting"}
 
 
 def render_report(run: RunRecord) -> str:
@@ -54,28 +70,275 @@ def render_report(run: RunRecord) -> str:
 
 
 def _render(run: RunRecord) -> str:
-    records = sections.list_records(run)
-    ranked = list(filter(sections.is_ranks, records))
+    records = list_records(run)
+    ranked = list(filter(is_ranks, records))
     states = Counter(step.state for step in run.steps)
     return _load_template().render(
         run=run,
         records=records,
         ranked=ranked,
-        fastest=max(filter(sections.measure_rate, ranked), key=sections.measure_rate, default=None),
-        n_well=sum(map(sections.has_ended_well, ranked)),
+        fastest=max(filter(measure_rate, ranked), key=measure_rate, default=None),
+        n_well=sum(map(has_ended_well, ranked)),
         counts=", ".join(f"{states[state]} {state}" for state in get_args(State) if states[state]),
-        sources_read=[(record.name, source) for record in records for source in sections.find_sources(record)],
+        sources_read=[(record.name, source) for record in records for source in find_sources(record)],
         outputs=[(record.name, output) for record in records for output in record.outputs],
-        groups=sections.group_records(records),
-        varied=sections.find_varied(records),
+        groups=group_records(records),
+        varied=find_varied(records),
         facts=_list_facts(run),
         peaks=_list_peaks(records),
         problems=_list_problems(run),
-        convergence=sections.draw_convergence(run),
-        times=sections.draw_times(run),
-        memory=sections.list_memory(records),
-        distributions=sections.draw_distributions(run),
+        convergence=draw_convergence(run),
+        times=draw_times(run),
+        memory=list_memory(records),
+        distributions=draw_distributions(run),
     )
+
+
+# --- records ---------------------------------------------------------------------------------------------------------
+
+
+def format_value(value: Any) -> str:
+    """Format a JSON value for people."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return format_number(value, 6)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def list_records(run: RunRecord) -> list[StepRecord]:
+    """List the records of steps that were made or kept, or did not converge."""
+    return [step.record for step in run.steps if step.record is not None]
+
+
+def is_ranks(record: StepRecord) -> bool:
+    """Return whether the record is of ranks, of one vector or many."""
+    return record.kind in ("pagerank", "batch")
+
+
+def find_varied(records: Iterable[StepRecord]) -> list[str]:
+    """Return the options usually shown, and those that differ among the runs."""
+    options = [record.options for record in records if is_ranks(record)]
+    names = dict.fromkeys(name for own in options for name in own)
+    differing = [name for name in names if len({format_value(own.get(name)) for own in options}) > 1]
+    usual = [name for name in _USUAL_OPTIONS if name in names]
+    return usual + [name for name in differing if name not in usual][:MOST_VARIED]
+
+
+def group_records(records: Iterable[StepRecord]) -> list[tuple[str, list[StepRecord]]]:
+    """Group records by the first part of their names, which names a matrix."""
+    records = list(records)
+    names = list(dict.fromkeys(map(_name_group, records)))
+    records.sort(key=lambda record: names.index(_name_group(record)))
+    return [(name, list(own)) for name, own in groupby(records, key=_name_group)]
+
+
+def _name_group(record: StepRecord) -> str:
+    return record.name.partition("/")[0]
+
+
+def name_in_group(record: StepRecord) -> str:
+    """Return the rest of a record's name; all of it if it has one part."""
+    return record.name.partition("/")[2] or record.name
+
+
+def name_ranks(record: StepRecord) -> str:
+    """Return the name of the run's highest ranks; of many vectors, with the label of the first."""
+    vectors = record.result.get("vectors")
+    return f"{name_in_group(record)}, {vectors[0]['label']}" if vectors else name_in_group(record)
+
+
+def list_statuses(record: StepRecord) -> list[Status]:
+    """Return the statuses of a run and of each of its vectors; an empty list for other steps."""
+    own = [record.result.get("status"), *(vector["status"] for vector in record.result.get("vectors", []))]
+    return [Status(status) for status in own if status is not None]
+
+
+def has_ended_well(record: StepRecord) -> bool:
+    """Return whether all statuses are successes."""
+    return all(status.is_success for status in list_statuses(record))
+
+
+def count_iterations(record: StepRecord) -> int:
+    """Return the iterations of a run, or of its vectors together."""
+    own = [record.result, *record.result.get("vectors", [])]
+    return sum(int(described.get("iterations", 0)) for described in own)
+
+
+def measure_rate(record: StepRecord) -> float:
+    """Return entries times iterations per second of iterating; 0 if unknown."""
+    elapsed_s = sum(record.seconds.get(phase, 0.0) for phase in _ITERATING)
+    return float(record.matrix.get("nnz", 0)) * record.result.get("iterations", 0) / elapsed_s if elapsed_s else 0.0
+
+
+def find_sources(record: StepRecord) -> list[Mapping[str, Any]]:
+    """Return the files that a matrix was read from, and the other input files of any step."""
+    source = record.provenance.get("matrix", {}).get("source", {}) if record.kind == "matrix" else {}
+    others = [
+        {"name": own.get("path"), "format": name, "sha256": own.get("digest")}
+        for name, own in record.provenance.get("inputs", {}).items()
+        if name != "source"
+    ]
+    return [*(source.get("files", [source]) if source else []), *others]
+
+
+def list_memory(records: Iterable[StepRecord]) -> list[tuple[str, int, list[int | None]]]:
+    """List for each worker of a step its bytes: predicted, held, on a device, and the peak of its process."""
+    found = []
+    for record in records:
+        columns = [record.memory.get(name, []) for name in _MEMORY]
+        for worker in range(max(map(len, columns[1:]))):
+            own = [column[worker] if worker < len(column) else None for column in columns]
+            found.append((record.name, worker, own))
+    return found
+
+
+def list_provenance(record: StepRecord) -> dict[str, Any]:
+    """Return the key, inputs, options, matrix, versions and hardware of a step; the provenance of its matrix is of the
+    step that made the matrix."""
+    provenance = {k: v for k, v in record.provenance.items() if k != "matrix" or record.kind == "matrix"}
+    names = ("key", "inputs", "began", "ended", "options", "matrix")
+    return {name: getattr(record, name) for name in names} | {"provenance": provenance}
+
+
+def enumerate_first(names: Sequence[str], most: int) -> str:
+    """Join the first names, followed by the number of the others."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+# --- convergence -----------------------------------------------------------------------------------------------------
+
+
+def draw_convergence(run: RunRecord) -> list[Chart]:
+    """Draw the changes of the runs on each matrix."""
+    charts = []
+    for group, records in group_records(filter(is_ranks, list_records(run))):
+        lines = [line for record in records for line in _draw_changes(record)]
+        if lines:
+            norms = dict.fromkeys(str(rename_former(record.options).get("norm", "l1")) for record in records)
+            y = f"change in norm {' or '.join(norms)}"
+            charts.append(draw_lines(f"{group}: convergence", lines, "iteration", y, levels=_list_levels(records)))
+    return charts
+
+
+def _draw_changes(record: StepRecord) -> list[Series]:
+    """Return the lines of a run, or of its vectors whose changes are known."""
+    result, name = record.result, name_in_group(record)
+    vectors = result.get("vectors", [])
+    named = [(name, result), *((f"{name}, {_name_vector(vector, vectors)}", vector) for vector in vectors)]
+    return [
+        Series(label, list(enumerate(map(read_number, own["changes"]), 1)), Status(own["status"]).is_success)
+        for label, own in named
+        if own.get("changes")
+    ]
+
+
+def _name_vector(vector: Mapping[str, Any], vectors: Sequence[Any]) -> str:
+    """Return the label of a vector, with its pace, which is the reason for recording its changes."""
+    pace = f" ({vector['pace']})" if "pace" in vector and len(vectors) > 1 else ""
+    return f"{vector['label']}{pace}"
+
+
+def _list_levels(records: Iterable[StepRecord]) -> list[tuple[float, str]]:
+    """List the changes at which the runs end, without repetitions."""
+    levels = {}
+    for record in records:
+        mode, tol = rename_former(record.options).get("norm"), read_number(record.options.get("tol"))
+        if tol > 0 and mode != "fixed":
+            change = tol * record.matrix["shape"][0] if mode == "l1_per_node" else tol
+            levels[change] = f"tol {format_number(change)}"
+    return list(levels.items())[:MOST_LEVELS]
+
+
+# --- time ------------------------------------------------------------------------------------------------------------
+
+
+def draw_times(run: RunRecord) -> list[Chart]:
+    """Draw the seconds of steps by phase, and of runs on several workers by worker."""
+    timed = [record for record in list_records(run) if record.seconds]
+    kept = {step.name for step in run.steps if step.state == "kept"}
+    ranked = [record for record in timed if is_ranks(record)]
+    others = [record for record in timed if not is_ranks(record)]
+    charts = []
+    if others:
+        labels = [_mark_kept(record.name, record, kept) for record in others]
+        charts.append(_draw_phases("Other steps than runs: time by phase", others, labels, _choose_phases(others)))
+    phases = _choose_phases(ranked)
+    for group, records in group_records(ranked):
+        labels = [_mark_kept(name_in_group(record), record, kept) for record in records]
+        charts.append(_draw_phases(f"{group}: time by phase", records, labels, phases))
+    charts += [_draw_workers(record) for record in timed if _count_workers(record) > 1]
+    return charts
+
+
+def _mark_kept(name: str, record: StepRecord, kept: set[str]) -> str:
+    return f"{name} (kept)" if record.name in kept else name
+
+
+def _choose_phases(records: Iterable[StepRecord]) -> list[str]:
+    """Return the phases that took longest in sum, in their usual order; one fewer than there are colors."""
+    took: dict[str, float] = {}
+    for record in records:
+        for phase, elapsed_s in record.seconds.items():
+            took[phase] = took.get(phase, 0.0) + elapsed_s
+    longest = sorted(took, key=lambda phase: -took[phase])[: N_COLORS - 1]
+    return sorted(longest, key=lambda phase: _PHASES.index(phase) if phase in _PHASES else len(_PHASES))
+
+
+def _draw_phases(title: str, records: Sequence[StepRecord], labels: Sequence[str], phases: Sequence[str]) -> Chart:
+    """Draw stacks of these phases, and of the sum of the others if there are any."""
+    stacks = [[*(own.get(phase) for phase in phases), _sum_others(own, phases)] for own in (r.seconds for r in records)]
+    n_series = len(phases) + any(stack[-1] for stack in stacks)
+    bars = [(label, stack[:n_series]) for label, stack in zip(labels, stacks, strict=True)]
+    return draw_bars(title, bars, [*phases, "other"][:n_series])
+
+
+def _sum_others(seconds: Mapping[str, float], phases: Sequence[str]) -> float:
+    return sum(elapsed_s for phase, elapsed_s in seconds.items() if phase not in phases)
+
+
+def _count_workers(record: StepRecord) -> int:
+    return max((len(event.get("product_s", ())) for event in record.result.get("events", [])), default=0)
+
+
+def _draw_workers(record: StepRecord) -> Chart:
+    events = record.result["events"]
+    bars = [
+        # A run that lost workers has iterations with fewer of them.
+        (f"worker {worker}", [sum(sum(event[name][worker : worker + 1]) for event in events) for name in _TIMES])
+        for worker in range(_count_workers(record))
+    ]
+    return draw_bars(f"{record.name}: time by worker", bars, list(_TIMES.values()))
+
+
+# --- ranks and degrees -----------------------------------------------------------------------------------------------
+
+
+def draw_distributions(run: RunRecord) -> list[Chart]:
+    """Draw the number of vertices at or above each rank and degree."""
+    charts = []
+    for group, records in group_records(list_records(run)):
+        lines = [Series(name_in_group(own), own.distribution) for own in records if own.distribution]
+        if lines:
+            charts.append(draw_lines(f"{group}: ranks", lines, "rank", "vertices of at least this rank", is_x_log=True))
+        charts += [_draw_degrees(f"{own.name}: degrees", own.degrees) for own in records if any(own.degrees.values())]
+    return charts
+
+
+def _draw_degrees(title: str, degrees: Mapping[str, Pairs]) -> Chart:
+    names = {"in": "in-degree", "out": "out-degree", "rows": "entries of a row"}
+    what = "rows" if "rows" in degrees else "vertices"
+    lines, notes = [], []
+    for kind, pairs in degrees.items():
+        lines.append(Series(names.get(kind, kind), [(x, y) for x, y in pairs if x > 0]))
+        if pairs and pairs[0][0] == 0:
+            n_without = pairs[0][1] - (pairs[1][1] if len(pairs) > 1 else 0)
+            notes.append(f"{format_count(n_without)} {what} of {names.get(kind, kind)} 0 are not drawn")
+    chart = draw_lines(title, lines, "degree", f"{what} of at least this degree", is_x_log=True)
+    return replace(chart, note="; ".join(filter(None, [*notes, chart.note])))
 
 
 # --- header ----------------------------------------------------------------------------------------------------------
@@ -83,7 +346,7 @@ def _render(run: RunRecord) -> str:
 
 def _list_facts(run: RunRecord) -> list[tuple[str, str]]:
     """List time, duration, file, versions and hardware of a run, as far as they are known."""
-    records = sections.list_records(run)
+    records = list_records(run)
     facts = {
         "began": f"{datetime.fromisoformat(run.began):%Y-%m-%d %H:%M:%S %Z}".strip() if run.began else "",
         "took": format_seconds(run.elapsed_s) if run.elapsed_s else "",
@@ -108,7 +371,7 @@ def _list_versions(records: Iterable[StepRecord]) -> str:
 def _list_hardware(records: Sequence[StepRecord]) -> list[str]:
     """List the hardware of the steps, without repetitions."""
     said = [_describe_machine(record.provenance.get("machine", {})) for record in records]
-    said += [sections.format_value(record.matrix.get("hardware") or "") for record in records]
+    said += [format_value(record.matrix.get("hardware") or "") for record in records]
     return [hardware for hardware in dict.fromkeys(said) if hardware]
 
 
@@ -137,8 +400,8 @@ def _list_problems(run: RunRecord) -> list[tuple[list[str], str, str]]:
         why: tuple[str, str] | None = None
         if step.state in ("failed", "skipped"):
             why = (step.state, step.error or "no reason was recorded")
-        elif step.record is not None and not sections.has_ended_well(step.record):
-            status = next(status for status in sections.list_statuses(step.record) if not status.is_success)
+        elif step.record is not None and not has_ended_well(step.record):
+            status = next(status for status in list_statuses(step.record) if not status.is_success)
             why = (f"did not converge: {status}", status.advice)
         if why is not None:
             found.setdefault(why, []).append(step.name)
@@ -163,17 +426,17 @@ def _load_template() -> Template:
         "count": _or_dash(format_count),
         "json": lambda value: json.dumps(value, indent=2, ensure_ascii=False),
         "number": lambda value, digits=3: format_number(read_number(value), digits),
-        "rate": lambda record: format_scaled(rate) if (rate := sections.measure_rate(record)) else "–",
-        "format_value": sections.format_value,
+        "rate": lambda record: format_scaled(rate) if (rate := measure_rate(record)) else "–",
+        "format_value": format_value,
         "seconds": _or_dash(format_seconds),
         "share": _or_dash(lambda value: f"{read_number(value):.1%}"),
         "shorten": shorten,
-        "enumerate": sections.enumerate_first,
-        "has_ended_well": sections.has_ended_well,
-        "iterations": sections.count_iterations,
-        "name_in_group": sections.name_in_group,
-        "name_ranks": sections.name_ranks,
-        "provenance": sections.list_provenance,
+        "enumerate": enumerate_first,
+        "has_ended_well": has_ended_well,
+        "iterations": count_iterations,
+        "name_in_group": name_in_group,
+        "name_ranks": name_ranks,
+        "provenance": list_provenance,
     }
     environment.globals["successes"] = [str(status) for status in Status if status.is_success]
     return environment.from_string((files("mgspmv.report") / "page.html.jinja").read_text(encoding="utf-8"))
