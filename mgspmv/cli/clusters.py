@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -130,27 +131,19 @@ def status(name: str | None = None, *, wait: float = 10.0) -> Answer:
 
 def _ask(launched: Launched, timeout_s: float) -> dict[str, Any]:
     """Describe a cluster with its joined workers and runs; the state is `silent` if it does not answer."""
-    asked = _describe(launched) | {"joined": None, "runs": None, "problem": None}
-    if launched.state != "running":
-        return asked
-    try:
-        return asked | _ask_scheduler(launched, timeout_s)
-    except MgspmvError as error:
-        return asked | {"state": "silent", "problem": str(error)}
-
-
-def _ask_scheduler(launched: Launched, timeout_s: float) -> dict[str, Any]:
     from mgspmv.cluster.dask_cluster import Cluster
     from mgspmv.cluster.tls import use_tls
     from mgspmv.monitor.events import list_known_runs
 
-    with quieten_dask(), use_tls(launched.certificates):
-        cluster = Cluster(launched.scheduler, timeout_s)
-        try:
+    asked = _describe(launched) | {"joined": None, "runs": None, "problem": None}
+    if launched.state != "running":
+        return asked
+    try:
+        with quieten_dask(), use_tls(launched.certificates), closing(Cluster(launched.scheduler, timeout_s)) as cluster:
             running = [run["run"] for run in list_known_runs(cluster.client) if run["is_running"]]
-            return {"joined": len(cluster.describe_workers()), "runs": running}
-        finally:
-            cluster.close()
+            return asked | {"joined": len(cluster.describe_workers()), "runs": running}
+    except MgspmvError as error:
+        return asked | {"state": "silent", "problem": str(error)}
 
 
 def _list_cells(asked: dict[str, Any]) -> tuple[Any, ...]:

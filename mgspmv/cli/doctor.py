@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, get_args
+from typing import get_args
 
 from mgspmv.cli.mode import open_progress
 from mgspmv.cli.placement import PlacementOptions, open_client
 from mgspmv.cli.program import Answer
 from mgspmv.cli.tables import tabulate
 from mgspmv.errors import MgspmvError
-
-if TYPE_CHECKING:
-    from mgspmv.doctor import Finding
 
 
 def doctor(
@@ -38,25 +34,15 @@ def doctor(
         found = examine(reach, stores or [], wait, progress.phase)
     counts = {status: sum(finding.status == status for finding in found) for status in get_args(FindingStatus)}
     payload = {"findings": [asdict(finding) for finding in found], "counts": counts}
-    wrong = [name_finding(finding) for finding in found if finding.status == "wrong"]
+    wrong = [f"{own.name} on {own.where}" if own.where else own.name for own in found if own.status == "wrong"]
     error = MgspmvError(f"checks failed: {', '.join(dict.fromkeys(wrong))}") if wrong else None
-    return Answer(payload, [*_tabulate(found), _sum_up(counts)], error)
-
-
-def _sum_up(counts: dict[str, int]) -> str:
-    warnings = f"{counts['warning']} warning{'' if counts['warning'] == 1 else 's'}"
-    return f"{counts['ok']} ok, {warnings}, {counts['wrong']} wrong, {counts['skipped']} not checked"
-
-
-def name_finding(finding: Finding) -> str:
-    return f"{finding.name} on {finding.where}" if finding.where else finding.name
-
-
-def _tabulate(found: Sequence[Finding]) -> list[Any]:
-    """Tabulate the findings that need a remedy, problems before warnings; an empty list if none does."""
+    # Problems come before warnings.
     shown = sorted((each for each in found if each.needs_remedy), key=lambda finding: finding.status != "wrong")
     rows = []
     for finding in shown:
         where = f" ({finding.where})" if finding.where else ""
         rows += [(finding.name, finding.status, f"{finding.found}{where}"), ("", "", finding.remedy)]
-    return [tabulate(("check", "", "finding and remedy"), rows, n_texts=3)] if rows else []
+    table = [tabulate(("check", "", "finding and remedy"), rows, n_texts=3)] if rows else []
+    warnings = f"{counts['warning']} warning{'' if counts['warning'] == 1 else 's'}"
+    said = f"{counts['ok']} ok, {warnings}, {counts['wrong']} wrong, {counts['skipped']} not checked"
+    return Answer(payload, [*table, said], error)

@@ -309,16 +309,12 @@ def read_settings(texts: Sequence[str], settings: Mapping[str, Parameter]) -> di
             hint = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(settings)}"
             raise OptionError(f"--set {text}: unknown key {key!r}; {hint}")
         if not (sign and value):
-            raise OptionError(f"--set {text}: expected KEY=VALUE, such as --set {key}={_show_example(settings[key])}")
+            [example, *_] = (get_args(settings[key].annotation)[1].metavar or "true").split("|")
+            raise OptionError(f"--set {text}: expected KEY=VALUE, such as --set {key}={example}")
         if key in values:
             raise OptionError(f"--set {key} is given twice; leave one of them out")
         values[key] = _convert(key, value, settings[key])
     return values
-
-
-def _show_example(parameter: Parameter) -> str:
-    value = get_args(parameter.annotation)[1].metavar or "true"
-    return str(value.partition("|")[0])
 
 
 def _convert(key: str, text: str, parameter: Parameter) -> Any:

@@ -57,19 +57,13 @@ def plan(
         "predicted time of an iteration": None if plan.seconds_per_iteration is None else plan.describe_seconds(),
         "workers without rows": f"{plan.n_idle:,}" if plan.n_idle else None,
     }
-    totals |= _describe_fit(plan) if client or device_memory or host_memory or not plan.fits else {}
+    if client or device_memory or host_memory or not plan.fits:
+        least, enough = plan.least_device_memory, plan.enough_workers
+        totals["fits"] = ("yes, with rows that are streamed" if plan.streams else "yes") if plan.fits else "no"
+        totals["least device memory, with rows streamed"] = None if least is None else format_bytes(1.005 * least)
+        totals["workers that hold all rows"] = None if enough is None else f"{enough:,}"
     error = None if plan.shortage is None else CapacityError(plan.shortage)
     return Answer(plan.to_dict(), [tabulate(titles, rows), tabulate_fields(totals)], error)
-
-
-def _describe_fit(plan: Plan) -> dict[str, str | None]:
-    """Return whether the matrix fits, and what would hold or stream the rows that do not."""
-    least, enough = plan.least_device_memory, plan.enough_workers
-    return {
-        "fits": ("yes, with rows that are streamed" if plan.streams else "yes") if plan.fits else "no",
-        "least device memory, with rows streamed": None if least is None else format_bytes(1.005 * least),
-        "workers that hold all rows": None if enough is None else f"{enough:,}",
-    }
 
 
 def _list_workers(plan: Plan) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:

@@ -17,7 +17,7 @@ from mgspmv.validation import to_json
 
 if TYPE_CHECKING:
     from mgspmv.batch_results import BatchSolution
-    from mgspmv.model import Recovery, Stability
+    from mgspmv.model import Stability
     from mgspmv.results import Solution
     from mgspmv.scores import Summary
 
@@ -93,7 +93,11 @@ def answer_ranks(
         "alpha": f"{solution.options['alpha']:.6g}, chosen to fit" if solution.options.get("alpha_chosen") else None,
         "scores": None if solution.scaler == "none" else f"ranks scaled by {solution.scaler}",
         "resumed after": f"{solution.resumed_after} iterations of an earlier run" if solution.resumed_after else None,
-        "recovered": "; ".join(map(_describe_recovery, solution.recoveries)),
+        "recovered": "; ".join(
+            f"{made.error}; resumed from iteration {made.resumed_after} after {made.seconds:.3g} s with "
+            f"{made.workers_after} workers, {made.workers_before} before"
+            for made in solution.recoveries
+        ),
         "rank 0": None if solution.underflow is None else translate_message(str(solution.underflow)),
         "highest": None if solution.stability is None else _describe_stability(solution.stability),
         "order": None if order is None or order == solution.stability else _describe_order(order),
@@ -156,11 +160,6 @@ def _list_batch_rows(
     described = label, f"{vector['alpha']:g}", vector["status"], vector["iterations"], f"{bound:.3g}"
     for place, (name, rank) in enumerate(highest):
         yield (*(("",) * len(described) if place else described), name, f"{rank:.8g}")
-
-
-def _describe_recovery(made: Recovery) -> str:
-    workers = f"{made.workers_after} workers, {made.workers_before} before"
-    return f"{made.error}; resumed from iteration {made.resumed_after} after {made.seconds:.3g} s with {workers}"
 
 
 def _describe_stability(found: Stability) -> str:

@@ -58,22 +58,20 @@ def _find_run(runs: list[dict[str, Any]], name: str) -> dict[str, Any]:
 @contextmanager
 def _open_client(scheduler: str | None, tls: str | None, wait: float) -> Iterator[Any]:
     """Connect to the named cluster, or to the only one of this machine."""
-    found = PlacementOptions(scheduler=scheduler, tls=tls, timeout=wait)
-    place = replace(found, **_find_cluster()) if found.is_embedded else found
+    place = PlacementOptions(scheduler=scheduler, tls=tls, timeout=wait)
+    if scheduler is None:
+        from mgspmv.launching import list_clusters
+
+        found = [cluster for cluster in list_clusters() if cluster.state == "running"]
+        if len(found) != 1:
+            names = ", ".join(f"{cluster.name} at {cluster.scheduler}" for cluster in found)
+            which = (
+                f"{len(found)} clusters run on this machine ({names})" if found else "no cluster runs on this machine"
+            )
+            raise OptionError(f"{which}; name one by --scheduler ADDRESS")
+        place = replace(place, scheduler=found[0].scheduler, tls=found[0].certificates)
     with open_client(place) as client:
         yield client
-
-
-def _find_cluster() -> dict[str, Any]:
-    """Find the address and certificates of the only cluster of this machine."""
-    from mgspmv.launching import list_clusters
-
-    found = [cluster for cluster in list_clusters() if cluster.state == "running"]
-    if len(found) != 1:
-        names = ", ".join(f"{cluster.name} at {cluster.scheduler}" for cluster in found)
-        which = f"{len(found)} clusters run on this machine ({names})" if found else "no cluster runs on this machine"
-        raise OptionError(f"{which}; name one by --scheduler ADDRESS")
-    return {"scheduler": found[0].scheduler, "tls": found[0].certificates}
 
 
 def _list_cells(run: dict[str, Any]) -> tuple[str, ...]:

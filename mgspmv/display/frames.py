@@ -47,7 +47,8 @@ class Tabular(ABC):
             mg.pagerank(A).to_pandas(sort=True).head()
             mg.pagerank(A).to_pandas().set_index("id")["rank"]  # a Series by id
         """
-        frame: Any = _import("pandas").DataFrame(_join(self._list_columns(sort)), copy=False)
+        _import("pandas")
+        frame: Any = self.to_arrow(sort).to_pandas()
         return frame
 
     def to_polars(self, sort: bool = False) -> polars.DataFrame:
@@ -83,15 +84,11 @@ class Tabular(ABC):
         """
         import pyarrow as pa
 
-        return pa.concat_tables(map(make_arrow_table, self._list_columns(sort)))
-
-    def _list_columns(self, sort: bool) -> Iterator[Columns]:
+        table = pa.concat_tables(map(make_arrow_table, self.generate_columns()))
         if not sort:
-            return self.generate_columns()
-        columns = _join(self.generate_columns())
-        values = list(columns.values())[-1]
-        order = np.argsort(-np.where(np.isnan(values), -np.inf, values), kind="stable")
-        return iter([{name: column[order] for name, column in columns.items()}])
+            return table
+        values = table.column(table.num_columns - 1).to_numpy()
+        return table.take(np.argsort(-np.where(np.isnan(values), -np.inf, values), kind="stable"))
 
 
 def make_arrow_table(columns: Columns) -> pyarrow.Table:
@@ -110,12 +107,6 @@ def wrap_numbers(vector: np.ndarray) -> Any:
 
     buffer = pa.py_buffer(np.ascontiguousarray(vector))
     return pa.Array.from_buffers(pa.from_numpy_dtype(vector.dtype), len(vector), [None, buffer])
-
-
-def _join(batches: Iterator[Columns]) -> Columns:
-    """Concatenate columns; the result shares no memory with them."""
-    parts = list(batches)
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def _import(library: str) -> Any:

@@ -47,8 +47,7 @@ def examine(
             on_check(name)
             found.extend(run_check(name, check, limit_s))
 
-    gpus = partial(machine.check_gpus_apart, timeout)
-    run({**machine.CHECKS, "gpus": gpus}, 2 * timeout)  # the check of GPUs has its own timeout
+    run(machine.CHECKS, timeout)
     for store in stores:
         run({"store": partial(machine.check_store, store)}, timeout)
     if reach is None:

@@ -57,15 +57,6 @@ def wrong(found: str, remedy: str, **values: Any) -> Finding:
     return Finding("wrong", found, remedy, values)
 
 
-def hang(limit_s: float) -> Finding:
-    """Make a finding of status `wrong` for a check that exceeded its time limit."""
-    return wrong(
-        f"the check did not finish within {limit_s:g} s",
-        "Runs would hang for the same reason: restart the component that hangs, or increase --set timeout.",
-        limit_s=limit_s,
-    )
-
-
 def run_check(name: str, check: Callable[[], Findings], limit_s: float) -> list[Finding]:
     """Run a check in a thread, which is abandoned after the time limit, and return its findings.
 
@@ -91,7 +82,8 @@ def run_check(name: str, check: Callable[[], Findings], limit_s: float) -> list[
     thread.start()
     thread.join(limit_s)
     if thread.is_alive():
-        return [replace(hang(limit_s), name=name)]
+        remedy = "Runs would hang for the same reason: restart the component that hangs, or increase --set timeout."
+        found = [wrong(f"the check did not finish within {limit_s:g} s", remedy, limit_s=limit_s)]
     return [replace(finding, name=name) for finding in found]
 
 

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
 import resource
 import secrets
 import shutil
-import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,7 +19,7 @@ from packaging.utils import canonicalize_name
 
 from mgspmv.control_groups import find_memory_limit, list_groups, read_text
 from mgspmv.display.numbers import format_bytes
-from mgspmv.doctor.findings import Finding, Findings, Skipped, hang, ok, shorten, warn, wrong
+from mgspmv.doctor.findings import Finding, Findings, Skipped, ok, shorten, warn, wrong
 from mgspmv.errors import MgspmvError
 from mgspmv.files import find_inside, is_url
 from mgspmv.ingest.remote import translate_error
@@ -53,7 +47,6 @@ SHARED_MEMORY = Path("/dev/shm")
 GPU_EXTRA = "mgspmv[cuda12] for a driver of CUDA 12, or mgspmv[cuda13] for one of CUDA 13 or later"
 FREE_SHARE = 0.5
 """Share of a device's memory; less free memory means that another process uses it."""
-_PROGRAM = "from mgspmv.doctor.machine import print_gpus; print_gpus()"
 
 
 # --- packages --------------------------------------------------------------------------------------------------------
@@ -172,34 +165,7 @@ def _find_write_problem(folder: Path) -> tuple[str | None, int]:
         return error.strerror or str(error), 0
 
 
-# --- GPUs: in a separate process that may hang or crash --------------------------------------------------------------
-
-
-def check_gpus_apart(limit_s: float) -> list[Finding]:
-    """Run `check_gpus` in a separate process: calls of CUDA cannot be stopped otherwise, and may crash."""
-    if find_spec("cupy") is None:
-        n_gpus = _count_gpus()
-        if not n_gpus:
-            raise Skipped("CuPy is not installed; everything runs on CPUs")
-        return [warn(f"CuPy is not installed, but there are {n_gpus} GPUs", f"Install {GPU_EXTRA}.", gpus=n_gpus)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-c", _PROGRAM]
-    try:
-        done = subprocess.run(command, capture_output=True, env=environment, timeout=limit_s, check=False)
-    except subprocess.TimeoutExpired:
-        return [hang(limit_s)]
-    if done.returncode == 0:
-        return [Finding(**told) for told in json.loads(done.stdout.splitlines()[-1])]
-    last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-    how = signal.Signals(-done.returncode).name if done.returncode < 0 else f"exit code {done.returncode}"
-    remedy = f"Reinstall driver and libraries in compatible versions: {GPU_EXTRA}. See `dmesg`."
-    return [wrong(f"the process of the check ended with {how}: {shorten(last)}", remedy, exit_code=done.returncode)]
-
-
-def print_gpus() -> None:
-    """Check the GPUs, and print the findings as JSON in the last line."""
-    print(json.dumps([asdict(finding) for finding in check_gpus()]), flush=True)
-    os._exit(0)  # exit handlers of libraries may hang
+# --- GPUs ------------------------------------------------------------------------------------------------------------
 
 
 def _count_gpus() -> int:
@@ -215,13 +181,18 @@ def _count_gpus() -> int:
 
 def check_gpus() -> Iterator[Finding]:
     """Check driver and memory, and compile and run a kernel on each GPU."""
+    known = _count_gpus()
+    if find_spec("cupy") is None:
+        if not known:
+            raise Skipped("CuPy is not installed; everything runs on CPUs")
+        yield warn(f"CuPy is not installed, but there are {known} GPUs", f"Install {GPU_EXTRA}.", gpus=known)
+        return
     import cupy
 
     from mgspmv.kernels.device import find_device_problem
     from mgspmv.version import find_gpus
 
     if (problem := find_device_problem()) is not None:
-        known = _count_gpus()
         if not known:
             yield Finding("skipped", f"there is no GPU: {problem}")
             return
@@ -331,5 +302,6 @@ CHECKS: dict[str, Callable[[], Findings]] = {
     "packages": check_packages,
     "limits": check_limits,
     "folders": check_folders,
+    "gpus": check_gpus,
 }
 """Checks by name, in the order of their execution."""

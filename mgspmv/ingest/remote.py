@@ -145,7 +145,9 @@ def translate_error(name: str, error: Exception) -> MgspmvError:
     if "://" not in name:
         return SourceError(f"cannot be read: {said}", source=name)
     if name.startswith("http") and isinstance(error, TimeoutError):
-        return SourceError(f"the server sent nothing for {REACH_S:g} seconds; read it again, or fetch the file first", source=name)
+        return SourceError(
+            f"the server sent nothing for {REACH_S:g} seconds; read it again, or fetch the file first", source=name
+        )
     if status in _DENIED or isinstance(error, PermissionError):
         return SourceError(f"permission denied: {said}; check the credentials and their permissions", source=name)
     if status in _MISSING or isinstance(error, FileNotFoundError):

@@ -69,12 +69,7 @@ class EventPublisher:
         self._begin_s = time.perf_counter() - began  # longest for the first run of a cluster
 
     def publish_recovery(self, recovery: Recovery, epoch: int) -> None:
-        """Publish a recovery of the run with other workers.
-
-        Parameters
-        ----------
-        epoch : epoch of the events that follow
-        """
+        """Publish a recovery of the run with other workers; `epoch` is that of the events that follow."""
         self._flush()
         self._notify("recovery", epoch=epoch, recovery=asdict(recovery), **self._describe_places())
 

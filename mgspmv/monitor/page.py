@@ -110,7 +110,7 @@ class Page:
         plans = [f"{where}_plan" for where in USED]
         self._workers = _make_source("workers", "rank", "name", *PHASES, *USED, *plans, "left", "right")
         self._shown = column(
-            row(self._draw_change(), self._draw_rate(), sizing_mode="stretch_width"),
+            row(*self._draw_curves(), sizing_mode="stretch_width"),
             row(self._draw_workers(), self._draw_memory(), sizing_mode="stretch_width"),
             self._head,
             sizing_mode="stretch_width",
@@ -165,18 +165,14 @@ class Page:
         columns |= dict(zip(PHASES, 1e3 * run.mean_seconds, strict=True)) | {"left": ranks - 0.2, "right": ranks + 0.2}
         self._workers.data = columns
 
-    def _draw_change(self) -> figure:
+    def _draw_curves(self) -> tuple[figure, figure]:
         tips = {"iteration": "@iteration", "change": "@change{0.000e}"}
-        drawn = _make_figure("change", tips, y_axis_type="log")
-        drawn.line("iteration", "change", source=self._change, color=LINE, line_width=2)
-        return drawn
-
-    def _draw_rate(self) -> figure:
-        drawn = _make_figure("million edges / s")
-        drawn.line("iteration", "million_edges_per_s", source=self._rate, color=LINE, line_width=2)
-        drawn.y_range.start = 0
-        drawn.yaxis.formatter = NumeralTickFormatter(format="0,0.[00]")
-        return drawn
+        change, rate = _make_figure("change", tips, y_axis_type="log"), _make_figure("million edges / s")
+        change.line("iteration", "change", source=self._change, color=LINE, line_width=2)
+        rate.line("iteration", "million_edges_per_s", source=self._rate, color=LINE, line_width=2)
+        rate.y_range.start = 0
+        rate.yaxis.formatter = NumeralTickFormatter(format="0,0.[00]")
+        return change, rate
 
     def _draw_workers(self) -> figure:
         tips = {"worker": "@name", **{phase: f"@{phase}{{0.000}} ms" for phase in PHASES}}

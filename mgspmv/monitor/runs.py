@@ -211,20 +211,16 @@ class Runs:
         """
         now = time.time() if at is None else at
         kind, run = message["kind"], self.by_id.get(message["run"])
-        takes = {
-            "phase": self._enter,
-            "iterations": self._iterate,
-            "checkpoint": self._keep,
-            "recovery": self._recover,
-            "end": self._end,
-        }
+        takes = {"iterations": self._iterate, "checkpoint": self._keep, "recovery": self._recover, "end": self._end}
         if kind == "begin":
             self._begin(message, now)
-        elif run is not None and run.is_running and kind in takes:
+        elif run is None or not run.is_running or kind not in ("phase", *takes):
+            return
+        elif kind == "phase":
+            run.changed, run.phase = now, message["phase"]
+        else:
             run.changed = now
             takes[kind](run, message)
-        else:
-            return
         self.version += 1
 
     def lose_client(self, client: str) -> None:
@@ -260,16 +256,12 @@ class Runs:
             for value in values.get(name, [None]):
                 if name != "workers_lost":
                     metric.labels(*filter(None, (operation, value)))
-        self._active.labels(operation).set_function(lambda: self._count_active(operation))
-
-    def _count_active(self, operation: str) -> int:
-        return sum(run.is_running and run.operation == operation for run in self.by_id.values())
+        self._active.labels(operation).set_function(
+            lambda: sum(run.is_running and run.operation == operation for run in self.by_id.values())
+        )
 
     def _count(self, name: str, n: float, *labels: str) -> None:
         self._counters[name].labels(*labels).inc(n)
-
-    def _enter(self, run: RunState, message: dict[str, Any]) -> None:
-        run.phase = message["phase"]
 
     def _restart(self, run: RunState, epoch: int, first: int) -> None:
         """Begin a new epoch at an iteration, dropping later points of the curves."""

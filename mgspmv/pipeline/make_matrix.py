@@ -62,7 +62,10 @@ def make_matrix(work: RunContext, step: PipelineStep) -> StepRecord:
     todo, chain = find_todo(work, step, identity)
     for stage in todo:
         chain += [identity.update] if stage == "update" and identity.update is not None else []
-        _note_begun(work, step, identity, chain)
+        before = find_info(step.target)
+        # The version that the stage starts from, and the updates in the version that it makes.
+        begun = {"key": identity.key, "before": before and before.version, "updates": chain}
+        work.records.write_begun(step.name, begun)
         clock = time.perf_counter()
         (_ingest if stage == "ingest" else _update)(work, step)
         seconds[stage] = time.perf_counter() - clock
@@ -73,12 +76,14 @@ def make_matrix(work: RunContext, step: PipelineStep) -> StepRecord:
         info, degrees = matrix.info, measure_degrees(matrix)
     seconds["measure"] = time.perf_counter() - clock
     described = asdict(info)
+    n_bytes = info.nbytes if is_url(step.target) else measure_bytes(step.target)
+    stored = Output(step.target, n_bytes, info.digest, info.version)
     record = make_record(
         step,
         identity,
         began,
         described.pop("provenance"),
-        outputs=[] if step.section.open and not step.section.update else [_describe_store(step.target, info)],
+        outputs=[] if step.section.open and not step.section.update else [stored],
         matrix=to_json(described),
         seconds=seconds,
         memory={"host_peak_bytes": [peak_memory()]},
@@ -142,13 +147,6 @@ def check_replacing(step: PipelineStep, info: MatrixInfo | None, records: Record
         )
 
 
-def _note_begun(work: RunContext, step: PipelineStep, identity: Identity, updates: list[str]) -> None:
-    """Record the version that a stage starts from, and the updates in the version that it makes."""
-    info = find_info(step.target)
-    begun = {"key": identity.key, "before": info and info.version, "updates": updates}
-    work.records.write_begun(step.name, begun)
-
-
 # --- creating --------------------------------------------------------------------------------------------------------
 
 
@@ -182,8 +180,3 @@ def _check_unchanged(work: RunContext, step: PipelineStep, identity: Identity) -
     changed = [name for name, found in identity.inputs.items() if name != "store" and again[name] != found]
     if changed:
         raise SourceError(f"{' and '.join(changed)} changed while {step.name} was made from it; run the pipeline again")
-
-
-def _describe_store(store: str, info: MatrixInfo) -> Output:
-    n_bytes = info.nbytes if is_url(store) else measure_bytes(store)
-    return Output(store, n_bytes, info.digest, info.version)

@@ -17,7 +17,7 @@ import zarr
 from mgspmv.api import Checkpoint, pagerank, pagerank_batch, spmv
 from mgspmv.api.arguments import align_ranks
 from mgspmv.api.arguments import read_vector as read_given
-from mgspmv.batch_results import BatchSolution, load_batch
+from mgspmv.batch_results import load_batch
 from mgspmv.errors import CheckpointError, ConvergenceError, OptionError, hide_secrets
 from mgspmv.ingest.vector_files import DANGLING_RULES, read_seeds, read_vector
 from mgspmv.model import peak_memory
@@ -77,14 +77,18 @@ def _rank(work: RunContext, step: PipelineStep, opened: OpenedMatrix) -> dict[st
     """Compute ranks or a batch of them, compare them with the ranks that they replace, and write them."""
     section, output, is_batch = step.section, work.pipeline.output, step.kind == "batch"
     started = time.perf_counter()
-    is_warm = getattr(section, "nstart", None) == PREVIOUS
-    before = _load_before(work, step) if is_warm else None
+    is_warm, former = getattr(section, "nstart", None) == PREVIOUS, work.records.read_step(step.name)
+    before = _load_former(step, former) if is_warm else None
     matrix = opened.find(section.reverse, for_steps=not is_batch)
     vectors = _read_vectors(section, matrix)
     if is_warm and before is not None:
         with suppress(OptionError):  # no common vertex: start without them
             vectors["nstart"] = align_ranks(before, matrix)
-    ranks: Any = (_run_batch if is_batch else _run_pagerank)(work, step, matrix, vectors)
+    if is_batch:
+        options = {name: getattr(section, name) for name in (*_OPTIONS, "width", "keep_top")} | vectors
+        ranks: Any = pagerank_batch(_place(work, section, matrix), **options)
+    else:
+        ranks = _run_pagerank(work, step, matrix, vectors)
     ranked = time.perf_counter()
     n_kept = (is_batch and section.keep_top) or matrix.shape[0]
     highest = ranks.top(min(section.top, n_kept))
@@ -97,9 +101,10 @@ def _rank(work: RunContext, step: PipelineStep, opened: OpenedMatrix) -> dict[st
             cold = "personalization" if "personalization" in vectors else "uniform"
             fields["result"]["start"] = PREVIOUS if "nstart" in vectors else cold
     outputs = []
-    if output.compare and (before := before or _load_before(work, step)) is not None:
+    if former is not None and output.compare and (before := before or _load_former(step, former)) is not None:
         compare: Callable[..., dict[str, Any]] = compare_batches if is_batch else compare_ranks
-        fields["comparison"] = _describe_before(work, step) | compare(before, ranks, section.top)
+        was = {"before": {"key": former.key, "ended": former.ended}}
+        fields["comparison"] = was | compare(before, ranks, section.top)
         text = hide_secrets(json.dumps(fields["comparison"], indent=1, allow_nan=False))
         outputs.append(write_text(f"{text}\n", f"{step.target}/comparison.json"))
     outputs += write_ranks(ranks, step.target, output.formats)
@@ -123,12 +128,6 @@ def _run_pagerank(work: RunContext, step: PipelineStep, matrix: Any, vectors: di
     except CheckpointError:  # from another matrix or other options, or damaged: start again
         solution = pagerank(placed, **options, checkpoint=place)
     return solution.scale(work.pipeline.output.scaler)
-
-
-def _run_batch(work: RunContext, step: PipelineStep, matrix: Any, vectors: dict[str, Any]) -> BatchSolution:
-    section = step.section
-    options = {name: getattr(section, name) for name in (*_OPTIONS, "width")} | vectors
-    return pagerank_batch(_place(work, section, matrix), **options, keep_top=section.keep_top)
 
 
 def _read_vectors(section: Any, matrix: Any) -> dict[str, Any]:
@@ -155,19 +154,12 @@ def _place(work: RunContext, section: Any, matrix: Any, kernel: str = "auto") ->
     return matrix.on(section.backend, threads=work.pipeline.limits.threads, kernel=kernel)
 
 
-def _load_before(work: RunContext, step: PipelineStep) -> Any:
+def _load_former(step: PipelineStep, former: StepRecord | None) -> Any:
     """Load the ranks to be replaced; None if they are missing, changed or not in a readable format."""
-    record = work.records.read_step(step.name)
-    if record is None or record.kind != step.kind or (ranks := find_ranks(step.target, record)) is None:
+    if former is None or former.kind != step.kind or (ranks := find_ranks(step.target, former)) is None:
         return None
     with fetch(ranks) as local:
         return (load_batch if step.kind == "batch" else load_solution)(local)
-
-
-def _describe_before(work: RunContext, step: PipelineStep) -> dict[str, Any]:
-    record = work.records.read_step(step.name)
-    assert record is not None
-    return {"before": {"key": record.key, "ended": record.ended}}
 
 
 # --- products --------------------------------------------------------------------------------------------------------

@@ -228,18 +228,15 @@ def _draw_changes(record: StepRecord) -> list[Series]:
     """Return the lines of a run, or of its vectors whose changes are known."""
     result, name = record.result, name_in_group(record)
     vectors = result.get("vectors", [])
-    named = [(name, result), *((f"{name}, {_name_vector(vector, vectors)}", vector) for vector in vectors)]
+    # Of many vectors, the pace is the reason for recording the changes of some.
+    paces = [f" ({vector['pace']})" if "pace" in vector and len(vectors) > 1 else "" for vector in vectors]
+    labels = [f"{name}, {vector['label']}{pace}" for vector, pace in zip(vectors, paces, strict=True)]
+    named = [(name, result), *zip(labels, vectors, strict=True)]
     return [
         Series(label, list(enumerate(map(read_number, own["changes"]), 1)), Status(own["status"]).is_success)
         for label, own in named
         if own.get("changes")
     ]
-
-
-def _name_vector(vector: Mapping[str, Any], vectors: Sequence[Any]) -> str:
-    """Return the label of a vector, with its pace, which is the reason for recording its changes."""
-    pace = f" ({vector['pace']})" if "pace" in vector and len(vectors) > 1 else ""
-    return f"{vector['label']}{pace}"
 
 
 def _list_levels(records: Iterable[StepRecord]) -> list[tuple[float, str]]:
@@ -290,14 +287,11 @@ def _choose_phases(records: Iterable[StepRecord]) -> list[str]:
 
 def _draw_phases(title: str, records: Sequence[StepRecord], labels: Sequence[str], phases: Sequence[str]) -> Chart:
     """Draw stacks of these phases, and of the sum of the others if there are any."""
-    stacks = [[*(own.get(phase) for phase in phases), _sum_others(own, phases)] for own in (r.seconds for r in records)]
+    others = [sum(s for phase, s in record.seconds.items() if phase not in phases) for record in records]
+    stacks = [[*map(own.seconds.get, phases), other] for own, other in zip(records, others, strict=True)]
     n_series = len(phases) + any(stack[-1] for stack in stacks)
     bars = [(label, stack[:n_series]) for label, stack in zip(labels, stacks, strict=True)]
     return draw_bars(title, bars, [*phases, "other"][:n_series])
-
-
-def _sum_others(seconds: Mapping[str, float], phases: Sequence[str]) -> float:
-    return sum(elapsed_s for phase, elapsed_s in seconds.items() if phase not in phases)
 
 
 def _count_workers(record: StepRecord) -> int:
@@ -370,15 +364,14 @@ def _list_versions(records: Iterable[StepRecord]) -> str:
 
 def _list_hardware(records: Sequence[StepRecord]) -> list[str]:
     """List the hardware of the steps, without repetitions."""
-    said = [_describe_machine(record.provenance.get("machine", {})) for record in records]
+    said = []
+    for machine in (record.provenance.get("machine", {}) for record in records):
+        parts = [str(machine[name]) for name in ("host", "processor") if machine.get(name)]
+        parts += [f"{machine['processors']} processors"] if "processors" in machine else []
+        parts += [format_bytes(machine["memory_bytes"])] if "memory_bytes" in machine else []
+        said.append(", ".join(parts))
     said += [format_value(record.matrix.get("hardware") or "") for record in records]
     return [hardware for hardware in dict.fromkeys(said) if hardware]
-
-
-def _describe_machine(machine: Mapping[str, Any]) -> str:
-    counts = [f"{machine['processors']} processors"] if "processors" in machine else []
-    counts += [format_bytes(machine["memory_bytes"])] if "memory_bytes" in machine else []
-    return ", ".join([*(str(machine[name]) for name in ("host", "processor") if machine.get(name)), *counts])
 
 
 def _list_peaks(records: Iterable[StepRecord]) -> list[tuple[int, str]]:

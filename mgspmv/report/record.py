@@ -148,14 +148,12 @@ class RunRecord:
         return described
 
     def __repr__(self) -> str:
-        return f"<RunRecord: {self.name}, {self._count_states()}, in {format_seconds(self.elapsed_s)}>"
+        counts = Counter(step.state for step in self.steps)
+        said = ", ".join(f"{n} {state}" for state, n in counts.items()) or "none"
+        return f"<RunRecord: {self.name}, {len(self.steps)} steps: {said}, in {format_seconds(self.elapsed_s)}>"
 
     def _repr_html_(self) -> str:
         return render_card(self)
-
-    def _count_states(self) -> str:
-        counts = Counter(step.state for step in self.steps)
-        return f"{len(self.steps)} steps: " + (", ".join(f"{n} {state}" for state, n in counts.items()) or "none")
 
 
 T = TypeVar("T", StepRecord, RunRecord)

@@ -14,7 +14,7 @@ from mgspmv.errors import SchedulerNotFoundError
 
 @pytest.fixture
 def played(monkeypatch):
-    monkeypatch.setattr(machine, "check_gpus_apart", lambda limit_s: [ok("they are well")])
+    monkeypatch.setitem(machine.CHECKS, "gpus", lambda: ok("they are well"))
 
 
 def test_all_checks_of_a_machine_are_made_in_order(played, tmp_path):
@@ -24,14 +24,14 @@ def test_all_checks_of_a_machine_are_made_in_order(played, tmp_path):
     assert list(dict.fromkeys(finding.name for finding in found)) == told
 
 
-def test_a_cluster_is_checked_after_it(played, monkeypatch, in_process):
-    monkeypatch.setattr(machine, "CHECKS", {})
+def test_a_cluster_is_checked_after_it(monkeypatch, in_process):
+    monkeypatch.setattr(machine, "CHECKS", {"gpus": lambda: ok("they are well")})
     found = examine(lambda: nullcontext(in_process(2)), timeout=60)
     names = ["gpus", "workers", "worker-gpus", "worker-links"]
     assert list(dict.fromkeys(finding.name for finding in found)) == names
 
 
-def test_a_cluster_that_is_not_reached(played, monkeypatch):
+def test_a_cluster_that_is_not_reached(monkeypatch):
     monkeypatch.setattr(doctor.machine, "CHECKS", {})
 
     def reach():
