@@ -38,8 +38,6 @@ from mgspmv.solvers.run import Outcome
 
 TELL_S = 5.0
 """Seconds to wait for the scheduler to accept a message or the plugin."""
-FLUSH_S = 0.5
-"""Seconds of iterations per message, if this process runs the iterations."""
 LOOK_S = 0.2
 """Seconds between two checks whether a cancelled run has ended."""
 
@@ -59,8 +57,6 @@ class EventPublisher:
         self._matrices, self._run, self._executor, self._client = matrices, task.run, executor, matrices[0].client
         self.is_heard = install_monitor(self._client)
         """Whether the scheduler answers."""
-        self._waiting: list[Event] = []
-        self._flushed = time.monotonic()
         info, shape, nnz = matrices[0].info, matrices[0].shape, matrices[0].nnz
         what: dict[str, Any] = {"operation": operation, "executor": executor, "threshold": float(task.threshold)}
         what |= {"options": _list_plain(vars(task.options)), "client": self._client.id}
@@ -70,7 +66,6 @@ class EventPublisher:
 
     def publish_recovery(self, recovery: Recovery, epoch: int) -> None:
         """Publish a recovery of the run with other workers; `epoch` is that of the events that follow."""
-        self._flush()
         self._notify("recovery", epoch=epoch, recovery=asdict(recovery), **self._describe_places())
 
     def _describe_places(self) -> dict[str, Any]:
@@ -95,9 +90,7 @@ class EventPublisher:
 
         def notify(event: Event) -> None:
             emit(event)
-            self._waiting.append(event)
-            if time.monotonic() - self._flushed >= FLUSH_S:
-                self._flush()
+            self._notify(**pack_events([event], range(len(event.product_s))), taken=[])
 
         return notify
 
@@ -107,7 +100,6 @@ class EventPublisher:
 
     def end(self, status: str, outcome: Outcome) -> None:
         """Publish the end of the run; its start includes the seconds of publishing it."""
-        self._flush()
         outcome.seconds["start"] = outcome.seconds.get("start", 0.0) + self._begin_s
         plain = {phase: float(elapsed_s) for phase, elapsed_s in outcome.seconds.items()}
         taken = {name: [int(n_bytes) for n_bytes in of_workers] for name, of_workers in outcome.memory.items()}
@@ -117,14 +109,8 @@ class EventPublisher:
         """Publish the error that ended the run, unless the error is that the scheduler does not answer."""
         if isinstance(error, SchedulerNotFoundError):
             return
-        self._flush()
         said = f"{type(error).__name__}: {error}".removesuffix(": ")
         self._notify("end", status="failed", error=said, seconds={}, memory={}, transport=None)
-
-    def _flush(self) -> None:
-        events, self._waiting, self._flushed = self._waiting, [], time.monotonic()
-        if events:
-            self._notify(**pack_events(events, range(len(events[0].product_s))), taken=[])
 
     def _notify(self, kind: str, **fields: Any) -> None:
         if not self.is_heard:
