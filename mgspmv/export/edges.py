@@ -15,7 +15,6 @@ from typing import IO, Any, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
-import pyarrow.csv
 import pyarrow.parquet
 
 from mgspmv.errors import OptionError
@@ -31,14 +30,10 @@ T = TypeVar("T")
 
 GZIP_LEVEL = 1
 """Compression level, 1 to 9; level 6 took seven times as long for files a tenth smaller."""
-ROUNDED_TWICE = np.float32(float.fromhex("0x1.5c87fap-84"))
-"""Only float32, with its negative, that does not round-trip through its shortest digits, 7.038531e-26, if a reader
-parses them as float64 and rounds the result. All float32 were tested."""
 _UNFIT = r"^$|[\x00-\x08\n-\x1f]"
 """Pattern of ids that cannot be written on a line."""
 _QUOTED = r'^[#%\s]|\s$|[\t|;,"]'
 """Pattern of ids to quote; otherwise they would be read as comments, as several columns or without their blanks."""
-_LINES = pa.csv.WriteOptions(include_header=False, delimiter=" ", quoting_style="none")
 
 
 def write_csv(stored: StoredMatrix, file: IO[bytes], name: str, threads: int, report: Progress) -> None:
@@ -97,32 +92,23 @@ def format_edges(batch: CooBatch, ids: Any) -> Any:
     ----------
     ids : Arrow array of quoted ids; None to write the numbers of rows and columns
     """
-    sides: list[np.ndarray] = [batch.rows, batch.cols]
-    columns = [pa.array(side).cast(pa.large_string()) if ids is None else ids.take(pa.array(side)) for side in sides]
-    if batch.values is not None:
-        columns.append(pa.array(_widen(batch.values)).cast(pa.large_string()))
-    comma, nothing, end = (pa.scalar(text, pa.large_string()) for text in (",", "", "\n"))
-    fields = pa.compute.binary_join_element_wise(*columns, comma)
-    lines = pa.compute.binary_join_element_wise(fields, nothing, end)
-    ends = np.frombuffer(lines.buffers()[1], np.int64)  # the characters of all lines are in one buffer, in order
-    return lines.buffers()[2].slice(0, int(ends[len(lines)]))
+    ends = [pa.array(side) if ids is None else ids.take(pa.array(side)) for side in (batch.rows, batch.cols)]
+    return _join_lines(ends, batch.values, ",")
 
 
 def format_lines(batch: CooBatch) -> Any:
     """Return the lines of entries, with rows and columns counted from 1, as a buffer of bytes."""
-    columns = [pa.compute.add(pa.array(side).cast(pa.int64()), 1) for side in (batch.rows, batch.cols)]
-    if batch.values is not None:
-        columns.append(pa.array(_widen(batch.values)))
-    lines = pa.BufferOutputStream()
-    pa.csv.write_csv(pa.table(columns, names=["row", "col", "value"][: len(columns)]), lines, _LINES)
-    return lines.getvalue()
+    ends = [pa.compute.add(pa.array(side).cast(pa.int64()), 1) for side in (batch.rows, batch.cols)]
+    return _join_lines(ends, batch.values, " ")
 
 
-def _widen(values: np.ndarray) -> np.ndarray:
-    """Return values whose shortest digits restore them, also for readers that parse float64."""
-    if values.dtype == np.float32 and (np.abs(values) == ROUNDED_TWICE).any():
-        return values.astype(np.float64)
-    return values
+def _join_lines(ends: list[Any], values: np.ndarray | None, delimiter: str) -> Any:
+    columns = ends if values is None else [*ends, pa.array(values)]
+    separator, nothing, end = (pa.scalar(text, pa.large_string()) for text in (delimiter, "", "\n"))
+    fields = pa.compute.binary_join_element_wise(*(own.cast(pa.large_string()) for own in columns), separator)
+    lines = pa.compute.binary_join_element_wise(fields, nothing, end)
+    stops = np.frombuffer(lines.buffers()[1], np.int64)  # the characters of all lines are in one buffer, in order
+    return lines.buffers()[2].slice(0, int(stops[len(lines)]))
 
 
 def _find_compression(name: str) -> Callable[[Any], Any]:
@@ -181,21 +167,6 @@ def map_entries(stored: StoredMatrix, work: Callable[[CooBatch], T], threads: in
         for done, made in prefetch_map(pool, make, cut_entries(stored, threads), threads):
             yield made
             report("export", done, total)
-
-
-def find_repeated(stored: StoredMatrix) -> tuple[int, int] | None:
-    """Return row and column, in the source, of the first duplicate entry; None if there is none."""
-    if stored.info.duplicates != "keep":
-        return None
-    order, last = stored.read_order(), (np.zeros(0, np.int64), np.zeros(0, np.int64))
-    for entries in cut_entries(stored, 1):
-        batch = list_entries(read_entries(stored, entries), stored.info, order)
-        rows, cols = np.concatenate([last[0], batch.rows]), np.concatenate([last[1], batch.cols])
-        repeated = np.flatnonzero((rows[1:] == rows[:-1]) & (cols[1:] == cols[:-1]))
-        if len(repeated):
-            return int(rows[repeated[0]]), int(cols[repeated[0]])
-        last = rows[-1:], cols[-1:]
-    return None
 
 
 def read_ids(stored: StoredMatrix, n: int) -> Iterator[Any]:

@@ -11,7 +11,7 @@ import zarr
 
 from mgspmv.errors import OptionError, StoreExistsError
 from mgspmv.export.arrays import open_arrays, write_anndata, write_binsparse, write_npz
-from mgspmv.export.edges import find_repeated, write_csv, write_matrix_market, write_parquet, write_vertices
+from mgspmv.export.edges import write_csv, write_matrix_market, write_parquet, write_vertices
 from mgspmv.files import create_file, exists, is_url
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.model import Progress, check_choice
@@ -102,15 +102,19 @@ def export_matrix(
     Raises
     ------
     StoreError : the store cannot be read, or the target cannot be written and is removed
-    OptionError : duplicate entries, for binsparse; an id that cannot be written to CSV or a list of vertices
+    OptionError : a matrix that may have duplicate entries, for binsparse; an id that cannot be written to CSV or a list
+        of vertices
     CapacityError : as in `open_arrays`
     """
     info, name, threads = stored.info, os.fspath(target), room.threads
+    if format == "binsparse" and info.duplicates == "keep":
+        raise OptionError(
+            f"{info.url} was made with duplicates='keep', but binsparse allows one entry at each position; choose "
+            "another format, or ingest its source again with duplicates='sum' or 'first'"
+        )
     with contextlib.ExitStack() as stack:
         if vertices is not None:
             write_vertices(stored, stack.enter_context(create_file(vertices)))
-        if format == "binsparse":
-            _check_places(stored)
         if format in ("npz", *GROUPS):
             arrays = stack.enter_context(open_arrays(stored, room, report, has_ones=format != "binsparse"))
         if format in GROUPS:
@@ -130,14 +134,6 @@ def export_matrix(
                 write_anndata(group, stored, arrays, threads)
             case "binsparse":
                 write_binsparse(group, info, arrays, threads)
-
-
-def _check_places(stored: StoredMatrix) -> None:
-    if (place := find_repeated(stored)) is not None:
-        raise OptionError(
-            f"{stored.info.url} has more than one entry at row {place[0]}, column {place[1]}, but binsparse allows "
-            "only one; choose another format, or ingest its source again with duplicates='sum' or 'first'"
-        )
 
 
 def _is_export(url: str) -> bool:

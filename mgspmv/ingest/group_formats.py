@@ -27,7 +27,6 @@ BATCH_ENTRIES = 1 << 19
 _ANNDATA_VERSION = "0.1.0"
 _BINSPARSE_VERSION = re.compile(r"0\.1(\.\d+)?")
 _BINSPARSE_FORMATS = ("CSR", "CSC", "COO", "COOR", "COOC")
-_BINSPARSE_TYPES = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)} | {"float32", "float64"}
 
 
 # --- groups and arrays -----------------------------------------------------------------------------------------------
@@ -261,8 +260,6 @@ def _describe_binsparse(found: ZarrGroup) -> GroupMatrix:
     is_listed = form.startswith("COO")
     ends = found.open_array("indices_0" if is_listed else "pointers_to_1", are_integers=True)
     indices = found.open_array("indices_1", are_integers=True)
-    for array in (ends, indices):
-        _check_type(found, array, types.get(array.name))
     if (stated := header["number_of_stored_values"]) != len(indices):
         raise indices.make_error(f"has {len(indices)} elements, but number_of_stored_values is {stated}")
     pointers, lines = (None, ends) if is_listed else (ends, None)
@@ -307,7 +304,6 @@ def _open_binsparse_values(found: ZarrGroup, declared: Any) -> tuple[ZarrArray |
     if inner.startswith("complex["):
         raise found.make_error("complex values are not supported; write real and imaginary part as two real matrices")
     values = found.open_array("values")
-    _check_type(found, values, inner)
     are_flags = inner == "bint8"
     if inner == text:
         return values, are_flags
@@ -317,13 +313,6 @@ def _open_binsparse_values(found: ZarrGroup, declared: Any) -> tuple[ZarrArray |
         value = value != 0
     # By the specification, a pattern is written as a single value 1.
     return (None, False) if value[0] == 1 else (value, are_flags)
-
-
-def _check_type(found: ZarrGroup, array: ZarrArray, declared: Any) -> None:
-    if declared not in (*_BINSPARSE_TYPES, "bint8"):
-        raise found.make_error(f"the data type {declared} of {array.name} is not supported")
-    if array.dtype.name not in (("uint8", "int8", "bool") if declared == "bint8" else (declared,)):
-        raise array.make_error(f"has dtype {array.dtype}, but data_types states {declared}")
 
 
 def _read_shape(found: ZarrGroup, stated: Any) -> tuple[int, int]:

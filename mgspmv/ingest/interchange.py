@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import BackendError, OptionError
-from mgspmv.ingest.vertex_vectors import is_class
+from mgspmv.ingest.vertex_vectors import is_class, name_type
 from mgspmv.model import Kind
 
 _CUDA = (2, 13)
@@ -39,7 +39,7 @@ def to_host(array: Any) -> Any:
         raise
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise OptionError(
-            f"a {_name_type(array)} cannot be read ({error}); convert it to an array of NumPy or CuPy"
+            f"a {name_type(array)} cannot be read ({error}); convert it to an array of NumPy or CuPy"
         ) from error
 
 
@@ -48,7 +48,7 @@ def _copy_from_device(array: Any, *, by_dlpack: bool = False) -> np.ndarray:
 
     if (problem := find_device_problem()) is not None:
         raise BackendError(
-            f"a {_name_type(array)} is on a CUDA device, but {problem}; install mgspmv[cuda12] or mgspmv[cuda13], or "
+            f"a {name_type(array)} is on a CUDA device, but {problem}; install mgspmv[cuda12] or mgspmv[cuda13], or "
             "copy it to the host"
         )
     if by_dlpack:
@@ -102,7 +102,3 @@ def _split_pairs(pairs: list[tuple[Any, ...]]) -> tuple[Any, ...]:
             f"{' and '.join(map(str, lengths))} elements; make all alike"
         )
     return tuple(map(list, zip(*pairs, strict=True)))
-
-
-def _name_type(obj: Any) -> str:
-    return f"{type(obj).__module__.partition('.')[0]} {type(obj).__qualname__}"

@@ -1,4 +1,4 @@
-"""Sources that are in memory: SciPy, NumPy and NetworkX objects, and SciPy's .npz files."""
+"""Sources that are in memory: SciPy and NumPy matrices, SciPy's .npz files, and graphs of NetworkX and igraph."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import hashlib
 import os
 import zipfile
 import zlib
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from numbers import Integral, Real
@@ -32,12 +31,6 @@ BATCH_ENTRIES = 2**20
 _NPZ_DAMAGE = (*NPY_DAMAGE, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error)
 """Exceptions that `scipy.sparse.load_npz` raises on damaged files."""
 
-INGESTIBLE = (
-    "a path or URL, a SciPy or CuPy sparse matrix, a two-dimensional array, an edge index (an integer array of shape "
-    "(2, E)), a tuple (src, dst) or (src, dst, weight) of arrays, a list of such pairs or triples, a graph of NetworkX "
-    "or igraph, a table of pandas, polars, cuDF, Dask or Arrow, or any other table with __arrow_c_stream__"
-)
-
 
 class ScipySource(Source):
     """SciPy sparse array or matrix of any format, or the non-zeros of a two-dimensional NumPy array, as a `Source`.
@@ -52,7 +45,7 @@ class ScipySource(Source):
 
     Raises
     ------
-    OptionError : an object of another type, or not two-dimensional
+    OptionError : not two-dimensional
     SourceError : values that are not real, or wider than 64 bits
     SourceError : while reading: indices that do not fit the shape, integers beyond int64
     """
@@ -60,8 +53,6 @@ class ScipySource(Source):
     default_kind = "matrix"
 
     def __init__(self, matrix: Any, name: str | None = None) -> None:
-        if not (is_sparse(matrix) or isinstance(matrix, np.ndarray)):
-            raise OptionError(f"expected a SciPy sparse array or a NumPy array, not {_describe(matrix)}")
         if len(matrix.shape) != 2:
             raise OptionError(f"a matrix has two dimensions, but this {type(matrix).__name__} has shape {matrix.shape}")
         self.name = name or f"{type(matrix).__name__} of shape {matrix.shape}"
@@ -116,54 +107,60 @@ class NpzSource(ScipySource):
         return replace(layout, stated=partial(SourceError, source=self.name))
 
 
+@dataclass(frozen=True)
+class _Graph:
+    """Graph of a library."""
+
+    name: str
+    format: str
+    """Library and class."""
+    nodes: list[Any]
+    n_edges: int
+    attributes: Callable[[], Iterable[str]]
+    """Function that yields the names of the attributes of all edges, repeated."""
+    edges: Callable[[str | None], Iterable[tuple[Any, ...]]]
+    """Function that yields (tail, head) of all edges, or (tail, head, weight) given the attribute of the weights."""
+    is_undirected: bool
+    has_parallel: bool
+    """Whether two edges are between the same nodes."""
+
+
 class GraphSource(Source):
-    """Graph object, directed or undirected, with or without parallel edges, as a `Source`.
+    """Graph of NetworkX or igraph, directed or undirected, with or without parallel edges, as a `Source`.
 
     An undirected edge stands for both arcs, a self loop for one. Parallel edges are kept separate. Vertices are
-    numbered by ascending node, also those without edges. Weights are float64; if some edges have the attribute, those
-    without it weigh 1, as in NetworkX; if none has it the graph is a pattern, or, if it has parallel edges, each counts
-    1, as in NetworkX.
+    numbered by ascending node, also those without edges; nodes of igraph are the attribute `name`, or else numbers.
+    Weights are float64; if some edges have the attribute, those without it weigh 1, as in NetworkX; if none has it the
+    graph is a pattern, or, if it has parallel edges, each counts 1, as in NetworkX.
 
     Parameters
     ----------
-    name : name of the source in messages
-    format : library and class
-    nodes : all integers or all strings
-    n_edges : number of edges
-    attributes : function that yields the names of the attributes of all edges, repeated
+    graph : networkx.Graph, DiGraph, MultiGraph or MultiDiGraph, or igraph.Graph
     weights : attribute with the weights; True for `weight`, "auto" for `weight` if an edge has it, False for none
 
     Raises
     ------
-    OptionError : nodes that are neither all integers nor all strings; a missing attribute
+    OptionError : nodes that are neither all integers nor all strings, or of one name; a missing attribute
     SourceError : while reading: a weight that is not a real number
     """
 
     default_kind = "graph"
 
-    def __init__(
-        self,
-        name: str,
-        format: str,
-        nodes: Iterable[Any],
-        n_edges: int,
-        attributes: Callable[[], Iterable[str]],
-        weights: str | bool,
-    ) -> None:
-        self.name, self._format, self._n_edges = name, format, n_edges
-        self._nodes = _sort_nodes(nodes)
-        self._weight = _choose_attribute(name, attributes, weights) if n_edges else None
-
-    @abstractmethod
-    def edges(self) -> Iterator[tuple[Any, ...]]:
-        """Yield (tail, head), or (tail, head, weight) of all edges."""
+    def __init__(self, graph: Any, weights: str | bool = "auto") -> None:
+        self._graph = _open_networkx(graph) if is_networkx(graph) else _open_igraph(graph)
+        self.name = self._graph.name
+        self.is_undirected, self.counts_parallel = self._graph.is_undirected, self._graph.has_parallel
+        self._nodes = _sort_nodes(self._graph.nodes)
+        if len(set(self._nodes)) < len(self._nodes):
+            raise OptionError(f"{self.name}: some have the same name; make names unique, or delete graph.vs['name']")
+        self._weight = _choose_attribute(self._graph, weights) if self._graph.n_edges else None
 
     def batches(self) -> Iterator[CooBatch]:
         """Yield all edges, in at least one batch."""
         number = {node: k for k, node in enumerate(self._nodes)}
-        edges = self.edges()
+        edges = iter(self._graph.edges(self._weight))
         # half a batch, because each edge of an undirected graph becomes two entries
-        for _ in range(0, max(1, self._n_edges), BATCH_ENTRIES // 2):
+        for _ in range(0, max(1, self._graph.n_edges), BATCH_ENTRIES // 2):
             chunk = list(islice(edges, BATCH_ENTRIES // 2))
             rows, cols = (np.fromiter((number[edge[side]] for edge in chunk), np.int64, len(chunk)) for side in (0, 1))
             yield CooBatch(rows, cols, self._read_weights(chunk) if self._weight else None)
@@ -172,11 +169,10 @@ class GraphSource(Source):
         """Return the shape and, unless they are 0..n-1, the nodes."""
         n = len(self._nodes)
         weight = None if self._weight is None else [None, self._weight]
-        taken = {"columns": {"weight": weight}, "n_rows": self._n_edges}
-        provenance = {"name": self.name, "format": self._format, "weight": self._weight, "taken": taken}
-        if n and isinstance(self._nodes[0], str):
-            return Layout((n, n), np.array(self._nodes, object), provenance=provenance)
-        ids = None if self._nodes == list(range(n)) else np.array(self._nodes, np.int64)
+        taken = {"columns": {"weight": weight}, "n_rows": self._graph.n_edges}
+        provenance = {"name": self.name, "format": self._graph.format, "weight": self._weight, "taken": taken}
+        are_names = n > 0 and isinstance(self._nodes[0], str)
+        ids = None if self._nodes == list(range(n)) else np.array(self._nodes, object if are_names else np.int64)
         return Layout((n, n), ids, provenance=provenance)
 
     def _read_weights(self, edges: list[tuple[Any, ...]]) -> np.ndarray:
@@ -194,86 +190,31 @@ class GraphSource(Source):
             raise SourceError(f"a {self._weight} does not fit into float64 ({error})", source=self.name) from error
 
 
-class NetworkxSource(GraphSource):
-    """NetworkX graph as a `Source`.
-
-    Parameters
-    ----------
-    graph : networkx.Graph, DiGraph, MultiGraph or MultiDiGraph
-    weights : as for `GraphSource`
-    """
-
-    def __init__(self, graph: Any, weights: str | bool = "auto") -> None:
-        if not is_networkx(graph):
-            raise OptionError(f"expected a NetworkX graph, not {_describe(graph)}")
-
-        def attributes() -> Iterator[str]:
-            return (name for _, _, data in graph.edges(data=True) for name in data)
-
-        what, n_edges = type(graph).__name__, graph.number_of_edges()
-        super().__init__(f"{what} of {len(graph)} nodes", f"networkx {what}", graph, n_edges, attributes, weights)
-        self._graph = graph
-        self.is_undirected = not graph.is_directed()
-        self.counts_parallel = graph.is_multigraph() and _has_parallel_edges(graph)
-
-    def edges(self) -> Iterator[tuple[Any, ...]]:
-        """Yield (tail, head), or (tail, head, weight) of all edges."""
-        data = {"data": self._weight, "default": 1.0} if self._weight else {}
-        return iter(self._graph.edges(**data))
+def _open_networkx(graph: Any) -> _Graph:
+    kind = type(graph).__name__
+    return _Graph(
+        f"{kind} of {len(graph)} nodes",
+        f"networkx {kind}",
+        list(graph),
+        graph.number_of_edges(),
+        lambda: (name for _, _, data in graph.edges(data=True) for name in data),
+        lambda weight: graph.edges(data=weight, default=1.0) if weight else graph.edges(),
+        not graph.is_directed(),
+        graph.is_multigraph() and any(len(edges) > 1 for near in graph.adj.values() for edges in near.values()),
+    )
 
 
-class IgraphSource(GraphSource):
-    """igraph graph as a `Source`, whose ids are the attribute `name` of its vertices, or else their numbers.
+def _open_igraph(graph: Any) -> _Graph:
+    n = graph.vcount()
+    nodes: list[Any] = graph.vs["name"] if "name" in graph.vs.attributes() else list(range(n))
 
-    Parameters
-    ----------
-    graph : igraph.Graph
-    weights : as for `GraphSource`
+    def list_edges(weight: str | None) -> Iterator[tuple[Any, ...]]:
+        ends = ((nodes[i], nodes[j]) for i, j in graph.get_edgelist())
+        return ends if weight is None else ((*own, w) for own, w in zip(ends, graph.es[weight], strict=True))
 
-    Raises
-    ------
-    OptionError : two vertices of one name; as for `GraphSource`
-    """
-
-    def __init__(self, graph: Any, weights: str | bool = "auto") -> None:
-        n = graph.vcount()
-        self._names: list[Any] = graph.vs["name"] if "name" in graph.vs.attributes() else list(range(n))
-        of = (f"igraph Graph of {n} vertices", "igraph Graph", self._names, graph.ecount())
-        super().__init__(*of, graph.es.attributes, weights)
-        if len(set(self._names)) < n:
-            raise OptionError(f"{self.name}: some have the same name; make names unique, or delete graph.vs['name']")
-        self._graph = graph
-        self.is_undirected = not graph.is_directed()
-        self.counts_parallel = graph.has_multiple()
-
-    def edges(self) -> Iterator[tuple[Any, ...]]:
-        """Yield (tail, head), or (tail, head, weight) of all edges."""
-        names, ends = self._names, self._graph.get_edgelist()
-        if self._weight is None:
-            return ((names[i], names[j]) for i, j in ends)
-        return ((names[i], names[j], w) for (i, j), w in zip(ends, self._graph.es[self._weight], strict=True))
-
-
-def source_from_object(obj: Any, weights: str | bool = "auto") -> Source:
-    """Return the source that reads an object of SciPy, NumPy, NetworkX or igraph, or a source itself.
-
-    Parameters
-    ----------
-    weights : of a graph, as for `GraphSource`
-
-    Raises
-    ------
-    OptionError : an object of another type
-    """
-    if isinstance(obj, Source):
-        return obj
-    if is_networkx(obj):
-        return NetworkxSource(obj, weights)
-    if is_igraph(obj):
-        return IgraphSource(obj, weights)
-    if is_sparse(obj) or isinstance(obj, np.ndarray):
-        return ScipySource(obj)
-    raise OptionError(f"cannot read {_describe(obj)} as a matrix or graph; pass {INGESTIBLE}")
+    name, has_parallel = f"igraph Graph of {n} vertices", graph.has_multiple()
+    of = nodes, graph.ecount(), graph.es.attributes, list_edges
+    return _Graph(name, "igraph Graph", *of, not graph.is_directed(), has_parallel)
 
 
 def _slice_sparse(matrix: Any) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -361,17 +302,19 @@ def _load_npz(path: Path) -> Any:
     return matrix
 
 
-def _choose_attribute(name: str, attributes: Callable[[], Iterable[str]], weights: str | bool) -> str | None:
+def _choose_attribute(graph: _Graph, weights: str | bool) -> str | None:
     """Return the attribute of edges with the weights; None if there is none."""
     if weights is False:
         return None
     wanted = weights if isinstance(weights, str) and weights != "auto" else "weight"
-    if wanted in attributes():
+    if wanted in graph.attributes():
         return wanted
     if weights == "auto":
         return None
-    found = ", ".join(sorted(map(repr, set(attributes())))) or "none"
-    raise OptionError(f"{name}: no edge has the attribute {wanted!r} for weights, found {found}; name another of them")
+    found = ", ".join(sorted(map(repr, set(graph.attributes())))) or "none"
+    raise OptionError(
+        f"{graph.name}: no edge has the attribute {wanted!r} for weights, found {found}; name another of them"
+    )
 
 
 def _sort_nodes(nodes: Iterable[Any]) -> list[int] | list[str]:
@@ -388,11 +331,6 @@ def _sort_nodes(nodes: Iterable[Any]) -> list[int] | list[str]:
     )
 
 
-def _has_parallel_edges(graph: Any) -> bool:
-    """Return whether a multigraph has two edges between the same nodes."""
-    return any(len(edges) > 1 for neighbors in graph.adj.values() for edges in neighbors.values())
-
-
 def is_sparse(obj: Any) -> bool:
     """Return whether an object is a SciPy sparse array or matrix."""
     return hasattr(obj, "tocoo") and hasattr(obj, "format") and is_class(obj, "scipy")
@@ -406,9 +344,3 @@ def is_networkx(obj: Any) -> bool:
 def is_igraph(obj: Any) -> bool:
     """Return whether an object is a graph of igraph."""
     return is_class(obj, "igraph", "Graph")
-
-
-def _describe(obj: Any) -> str:
-    if isinstance(obj, tuple):
-        return f"a tuple of {len(obj)}"
-    return f"an object of type {type(obj).__module__}.{type(obj).__qualname__}"

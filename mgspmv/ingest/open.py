@@ -8,6 +8,7 @@ from dataclasses import fields
 from difflib import get_close_matches
 from typing import Any
 
+import numpy as np
 from zarr import Group
 from zarr.abc.store import Store
 
@@ -15,11 +16,10 @@ from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.detect import detect_format, find_format_by_name
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.files import Path, find_files, is_path, name_files, take_name
-from mgspmv.ingest.frames import FrameSource, find_library, has_no_columns, source_from_arrays
-from mgspmv.ingest.generate import GeneratedSource
+from mgspmv.ingest.frames import FrameSource, find_library, source_from_arrays
 from mgspmv.ingest.interchange import convert_arrays
 from mgspmv.ingest.matrix_market import MatrixMarketSource
-from mgspmv.ingest.objects import NpzSource, is_igraph, is_networkx, source_from_object
+from mgspmv.ingest.objects import GraphSource, NpzSource, ScipySource, is_igraph, is_networkx, is_sparse
 from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Source
@@ -29,6 +29,12 @@ from mgspmv.model import IngestOptions, Kind, check_choice
 from mgspmv.store.read import StoredMatrix, open_store
 
 FORMATS = ("matrix-market", "edge-list", "parquet", "npz", *GROUP_FORMATS)
+INGESTIBLE = (
+    "a path or URL, a SciPy or CuPy sparse matrix, a two-dimensional array, an edge index (an integer array of shape "
+    "(2, E)), a tuple (src, dst) or (src, dst, weight) of arrays, a list of such pairs or triples, a graph of NetworkX "
+    "or igraph, a table of pandas, polars, cuDF, Dask or Arrow, or any other table with __arrow_c_stream__"
+)
+"""Objects that are read, for messages."""
 LINE_OPTIONS = ("delimiter", "header", "skip_rows", "comment")
 """Options of texts."""
 EDGE_LIST_OPTIONS = ("n_vertices", "vertices", "columns", "weights", "ids", "extra_columns", *LINE_OPTIONS)
@@ -53,7 +59,7 @@ def open_source(
     Parameters
     ----------
     source : paths or fsspec URLs of files, see `find_files`, or of a Zarr group or a matrix store; or an object: a Zarr
-        store or group, a DataFrame (see `FrameSource`), a generator, or another (see `source_from_object`)
+        store or group, a DataFrame (see `FrameSource`), or another of `INGESTIBLE`; or a source itself
     kind : requested kind, which decides what an array is, see `convert_arrays`
     format : one of `FORMATS`; default: by the file's name and first line, or by the arrays of a Zarr group
     threads : number of threads that parse a text, decode Parquet or compute a partition; default one per processor
@@ -71,7 +77,7 @@ def open_source(
     """
     _check_names(edge_list_options)
     check_choice("format", format, (*FORMATS, None))
-    if isinstance(source, GeneratedSource):
+    if isinstance(source, Source):
         _take_suitable(edge_list_options, (), source.name)
         return source
     if isinstance(source, StoredMatrix):
@@ -98,26 +104,27 @@ def open_source(
         if chosen == "edge-list":
             names: dict[str, Any] = {} if is_name is None else {"ids": "string", "is_vertex": is_name}
             return EdgeListSource(files, threads=threads, id_room=id_room, **names | own)
-        return _open_matrix(files, chosen, threads)
+        if len(files) > 1:
+            raise SourceError(
+                f"{len(files)} files of the format {chosen} cannot be combined, only edge lists or Parquet files can; "
+                "ingest each into a separate store",
+                source=name_files(files),
+            )
+        return NpzSource(files[0]) if chosen == "npz" else MatrixMarketSource(files[0], threads=threads)
     if isinstance(source, tuple) and len(source) in (2, 3):
         own = _take_suitable(edge_list_options, ("n_vertices",), form)
         return source_from_arrays(*source, form=form, id_room=id_room, **own)
     if find_library(source):
         own = _take_suitable(edge_list_options, PARQUET_OPTIONS, type(source).__name__)
         return FrameSource(source, threads=threads, id_room=id_room, **own)
-    is_graph = is_networkx(source) or is_igraph(source)
-    own = _take_suitable(edge_list_options, ("weights",) if is_graph else (), type(source).__name__)
-    return source_from_object(source, **own)
-
-
-def _open_matrix(files: list[str], format: str, threads: int | None) -> Source:
-    if len(files) > 1:
-        raise SourceError(
-            f"{len(files)} files of the format {format} cannot be combined, only edge lists or Parquet files can; "
-            "ingest each into a separate store",
-            source=name_files(files),
-        )
-    return NpzSource(files[0]) if format == "npz" else MatrixMarketSource(files[0], threads=threads)
+    if is_networkx(source) or is_igraph(source):
+        return GraphSource(source, **_take_suitable(edge_list_options, ("weights",), type(source).__name__))
+    _take_suitable(edge_list_options, (), type(source).__name__)
+    if is_sparse(source) or isinstance(source, np.ndarray):
+        return ScipySource(source)
+    own_type = f"an object of type {type(source).__module__}.{type(source).__qualname__}"
+    what = f"a tuple of {len(source)}" if isinstance(source, tuple) else own_type
+    raise OptionError(f"cannot read {what} as a matrix or graph; pass {INGESTIBLE}")
 
 
 def _open_stored(stored: StoredMatrix, threads: int | None, options: dict[str, Any]) -> StoreSource:
@@ -164,8 +171,7 @@ def open_update(
     def open_one(source: Any, **given: Any) -> Source | None:
         if source is None:
             return None
-        source = convert_arrays(source, given.get("kind"))
-        if find_library(source) and has_no_columns(source) and not given.get("columns"):
+        if find_library(source) and getattr(source, "shape", (0, 1))[1] == 0 and not given.get("columns"):
             opened: Source = source_from_arrays([], [])
         else:
             opened = open_source(source, is_name=is_name, **given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -12,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
-from mgspmv.ingest.files import Path, describe_files, list_paths, name_files, open_anywhere
+from mgspmv.ingest.files import Path, list_paths, name_files, open_anywhere
 from mgspmv.ingest.parts import MANY_FILES, cut_evenly, make_absolute
 from mgspmv.ingest.remote import open_sought
 from mgspmv.ingest.tables import BATCH_ROWS, Table, TableSource, find_saved_index, make_empty
@@ -40,11 +41,9 @@ class ParquetSource(TableSource):
 
     def __init__(self, path: Path | Sequence[Path], *, threads: int | None = None, **options: Any) -> None:
         self._files = list_paths(path)
-        super().__init__(name_files(self._files), **options)
+        super().__init__(name_files(self._files), "parquet", **options)
         self._threads, self._n_tables = threads, len(self._files)
         self._groups: Sequence[range | None] = [None] * len(self._files)
-        self._n_groups = 0
-        self._read_files: list[dict[str, Any]] = []
 
     def split(self, n_parts: int) -> list[TableSource]:
         """Split the source, see `FileSource`; files are cut between row groups, or not at all if there are many."""
@@ -65,7 +64,7 @@ class ParquetSource(TableSource):
         """Return the part that reads these row groups of files."""
         part, files = copy(self), list(dict.fromkeys(name for name, _ in groups))
         part._vertices = None if self._vertices is None else make_absolute(os.fspath(self._vertices))
-        part._files, part._n_tables, part._read_files = tuple(files), len(files), []
+        part._files, part._n_tables, part._files_read, part._counts = tuple(files), len(files), [], Counter(rows=0)
         part._groups = [_join_ranges([own for name, own in groups if name == file]) for file in files]
         return part
 
@@ -75,33 +74,21 @@ class ParquetSource(TableSource):
                 lengths = _measure_groups(file)
                 read = range(len(lengths)) if groups is None else groups
                 yield self._make_table(name, file, columns, lengths, read)
-            self._n_groups += len(read)
+            self._counts["row_groups"] += len(read)
             if not read or not read.start:
-                self._read_files.append(_describe_file(name, is_whole=len(read) == len(lengths)))
+                self._files_read.append(_describe_file(name, is_whole=len(read) == len(lengths)))
 
     def _make_table(self, name: str, file: Any, columns: list[str], lengths: list[int], groups: range) -> Table:
         schema = file.schema_arrow
 
         def read(names: list[str]) -> Iterator[Any]:
-            n_rows = 0
+            yield make_empty(schema).select(names)
             with reading_table(name, "the Parquet file is damaged or cut short ({}); fetch it again"):
                 for rows in file.iter_batches(BATCH_ROWS, groups, names, use_threads=self._threads != 1):
-                    if rows.num_rows:
-                        yield rows.select(names)
-                    n_rows += rows.num_rows
-            if not n_rows:
-                yield make_empty(pa.schema([schema.field(name) for name in names]))
+                    yield rows.select(names)
 
         n_rows, first_row = sum(lengths[k] for k in groups), sum(lengths[: groups.start])
         return Table(name, columns, read, find_saved_index(schema), first_row, n_rows)
-
-    def _describe(self) -> dict[str, Any]:
-        return {"format": "parquet", "files": self._read_files, "row_groups": self._n_groups}
-
-    def _describe_all(self, told: Sequence[dict[str, Any]], header: dict[str, Any]) -> dict[str, Any]:
-        files = [file for own in told for file in own["files"]]
-        header["row_groups"] = sum(own["row_groups"] for own in told)
-        return {"format": "parquet", **describe_files(self.name, files), "header": header}
 
 
 def _measure_groups(file: Any) -> list[int]:

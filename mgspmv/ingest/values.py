@@ -1,4 +1,4 @@
-"""Dtypes in which values are read and stored. All sources and options follow these rules.
+"""Types in which values and ids are read and stored. All sources and options follow these rules.
 
 | values | stored |
 |---|---|
@@ -8,13 +8,16 @@
 | integers with `dtype="float64"` | float64, uint64 beyond int64 too |
 | whole numbers with `dtype="int64"`, such as weights in text | int64; floats from 2^53 on are an error |
 | complex numbers, long doubles, objects | an error |
+
+Ids are integers, or strings, see `find_kind`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 
 from mgspmv.errors import SourceError
 
@@ -84,3 +87,56 @@ def fit_int64(values: np.ndarray, source: str) -> np.ndarray:
             f'the value {greatest} does not fit into int64; ingest with dtype="float64", which rounds it', source=source
         )
     return values.astype(np.int64, copy=False)
+
+
+# --- ids in Arrow arrays ----------------------------------------------------------------------------------------------
+
+
+def find_kind(of: Any) -> Literal["integer", "number", "string"] | None:
+    """Return what an Arrow type holds, None for neither ids nor numbers; UUIDs and their bytes are strings."""
+    if pa.types.is_integer(of) or pa.types.is_null(of):  # missing values are rejected before, so a null column is empty
+        return "integer"
+    if pa.types.is_decimal(of):
+        return "integer" if of.scale == 0 else "number"
+    if pa.types.is_string(of) or pa.types.is_large_string(of) or pa.types.is_string_view(of) or _is_uuid(of):
+        return "string"
+    return "number" if pa.types.is_floating(of) or pa.types.is_boolean(of) else None
+
+
+def _is_uuid(of: Any) -> bool:
+    """Return whether a type is one of UUIDs: Arrow's extension type, or 16 bytes, as older programs write them."""
+    return getattr(of, "extension_name", "") == "arrow.uuid" or of == pa.binary(16)
+
+
+def decode(ids: Any) -> Any:
+    """Decode ids of Arrow if they are dictionary-encoded, so that missing values of the dictionary are found."""
+    if not pa.types.is_dictionary(ids.type):
+        return ids
+    values = ids.dictionary
+    if isinstance(values, pa.ExtensionArray):
+        values = values.storage
+    elif pa.types.is_string_view(values.type):  # `take` does not support it
+        values = values.cast(pa.large_string())
+    return values.take(ids.indices)
+
+
+def to_integers(ids: Any) -> np.ndarray:
+    """Return integers of Arrow, decimals without decimal places among them, as a NumPy array; none is missing."""
+    ids = ids.cast(pa.int64()) if pa.types.is_decimal(ids.type) else ids
+    array: np.ndarray = ids.to_numpy(zero_copy_only=False)
+    return array
+
+
+def to_strings(ids: Any) -> Any:
+    """Return names of Arrow as large strings, for UUIDs the text of `str(uuid.UUID(bytes=...))`; none is missing."""
+    if not _is_uuid(ids.type):
+        return ids.cast(pa.large_string())
+    storage = ids if ids.type == pa.binary(16) else ids.storage
+    n = len(storage)
+    given = np.frombuffer(storage.buffers()[1] or b"", np.uint8, 16 * n, 16 * storage.offset).reshape(n, 16)
+    digits = np.frombuffer(given.tobytes().hex().encode(), np.uint8).reshape(n, 32)
+    text = np.full((n, 36), ord("-"), np.uint8)
+    for start, stop, shift in ((0, 8, 0), (8, 12, 1), (12, 16, 2), (16, 20, 3), (20, 32, 4)):
+        text[:, start + shift : stop + shift] = digits[:, start:stop]
+    ends = np.arange(0, 36 * n + 1, 36)
+    return pa.LargeStringArray.from_buffers(n, pa.py_buffer(ends), pa.py_buffer(text))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,12 +45,12 @@ def read_weights(
 
     Returns
     -------
-    float array of shape (n,), a mapping of ids to numbers, or a pyarrow Table
+    float array of shape (n,), or a pyarrow Table of ids and numbers, or of ids alone
 
     Raises
     ------
-    SourceError : missing file, a format that is not read, a malformed line, a number that is not finite, an id given
-        twice, ambiguous columns
+    SourceError : missing file, a format that is not read, a malformed line, a number that is not finite, ambiguous
+        columns
     """
     name = take_name(path)
     if name.endswith(".npy"):
@@ -64,26 +63,22 @@ def read_weights(
     return _read_text(name, string_ids, vertex_ids)
 
 
-def _read_text(name: str, string_ids: bool, vertex_ids: np.ndarray | None) -> dict[Any, float]:
+def _read_text(name: str, string_ids: bool, vertex_ids: np.ndarray | None) -> Any:
+    import pyarrow as pa
+
     from mgspmv.ingest.columns import TextColumn, read_chunks  # Numba takes a second to import
-    from mgspmv.ingest.lists import find_vector_form
+    from mgspmv.ingest.lists import find_list_form
     from mgspmv.lookup import ArrayLookup
 
     id_column = TextColumn("id", "string") if string_ids else TextColumn("id", "int64", plain="write it without zeros")
     number_column = TextColumn("weight", "float64", finite=True)
     is_vertex = None if vertex_ids is None else ArrayLookup(len(vertex_ids), vertex_ids).has
-    ids, numbers = list[Any](), list[float]()
+    parts = []
     with TextStream(name) as text:
-        form = find_vector_form(text, id_column, number_column, is_vertex)
+        form, _ = find_list_form(text, id_column, is_vertex=is_vertex, number_column=number_column)
         for _, columns, _ in read_chunks(text.chunks(), form, 1):
-            found = {column.name: own for column, own in zip(form.read, columns, strict=True)}
-            ids += found["id"].tolist()
-            numbers += found["weight"].tolist() if "weight" in found else [1.0] * len(found["id"])
-    weights = dict(zip(ids, numbers, strict=True))
-    if len(weights) < len(ids):
-        [(repeated, _)] = Counter(ids).most_common(1)
-        raise SourceError(f"id {repeated!r} is given more than once; keep one line per id", source=name)
-    return weights
+            parts.append(pa.table(columns, [column.name for column in form.read]))
+    return pa.concat_tables(parts)
 
 
 def check_dangling(rule_or_path: str) -> str:
@@ -190,40 +185,25 @@ def read_seeds(path: str | os.PathLike[str], *, string_ids: bool = False) -> Any
     if suffix != ".csv":
         found = suffix or "a name without suffix"
         raise OptionError(f"{path}: expected a .csv or .parquet file of seeds, found {found}")
-    table = _read_csv(os.fspath(path))
-    if not string_ids:
-        table = _to_integers(table, "vertex", os.fspath(path), must_be=True)
-    return _to_integers(table, "vector", os.fspath(path))
+    return _read_csv(os.fspath(path), string_ids)
 
 
-def _read_csv(name: str) -> Any:
+def _read_csv(name: str, string_ids: bool) -> Any:
     import pyarrow as pa
+    import pyarrow.compute as pc
     from pyarrow import csv
 
     with TextStream(name) as stream:
         text = b"".join(chunk.data for chunk in stream.chunks())
     first = text.partition(b"\n")[0].decode("utf-8", "replace")
     # read as strings, because Arrow would drop the leading zeros of names that look like integers
-    types = csv.ConvertOptions(column_types=dict.fromkeys(("vector", "vertex"), pa.string()))
-    parsing = csv.ParseOptions(delimiter=choose_delimiter([first]))
+    types = {"vector": pa.string(), "vertex": pa.string() if string_ids else pa.int64()}
+    options = csv.ParseOptions(delimiter=choose_delimiter([first])), csv.ConvertOptions(column_types=types)
     with reading_table(name, "cannot be read as csv: {}"):
-        return check_table(csv.read_csv(pa.BufferReader(text), convert_options=types, parse_options=parsing))
-
-
-def _to_integers(table: Any, column: str, name: str, *, must_be: bool = False) -> Any:
-    """Convert a column of a table, if it has it, to integers if all of its words are written as such."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if column not in table.column_names:
-        return table
-    words = pc.utf8_trim_whitespace(table[column])
-    wrong = next((word for word in words.unique().to_pylist() if not is_plain_integer(word)), None)
-    if wrong is not None and must_be:
-        raise SourceError(f"column {column!r}: expected an integer id, found {wrong!r}", source=name)
-    if wrong is not None:
-        return table
-    try:
-        return table.set_column(table.column_names.index(column), column, words.cast(pa.int64()))
-    except pa.ArrowException as error:
-        raise SourceError(f"column {column!r}: expected 64-bit integers ({error})", source=name) from error
+        table = check_table(csv.read_csv(pa.BufferReader(text), None, *options))
+        if "vector" not in table.column_names:
+            return table
+        names = pc.utf8_trim_whitespace(table["vector"])
+        if not all(map(is_plain_integer, names.unique().to_pylist())):
+            return table
+        return table.set_column(table.column_names.index("vector"), "vector", names.cast(pa.int64()))

@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from decimal import Decimal
-from numbers import Integral
 from typing import Any
-from uuid import UUID
 
 import numpy as np
 
 from mgspmv.errors import OptionError, shorten
 from mgspmv.ingest.column_names import choose_list_columns, is_saved_index, names_numbers, names_vertices
 from mgspmv.ingest.tokens import Undecided
+
+_BY_PLACE = "pass np.asarray(...) for numbers by place"
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +31,8 @@ class ByPlace:
 class ById:
     """Ids, each with a number."""
 
-    ids: list[Any] | np.ndarray
-    """Ids of vertices in any order, unchecked."""
+    ids: np.ndarray
+    """Ids of vertices in any order: integers or strings (object)."""
     numbers: Any
     """Number per id; None for 1 each."""
     advice: str = ""
@@ -66,7 +65,7 @@ def classify_vector(name: str, given: Any) -> ByPlace | ById:
     OptionError : none of these; a sequence of values that are not ids, such as floats; ambiguous columns
     """
     if isinstance(given, Mapping):
-        return ById(_write_ids(list(given)), list(given.values()))
+        return ById(_read_ids(name, list(given), " in its keys"), list(given.values()))
     if isinstance(given, str | bytes):
         raise OptionError(
             f"{name} must be a vector over the vertices, not {given!r}; pass a mapping of ids to numbers, a Series or "
@@ -78,14 +77,12 @@ def classify_vector(name: str, given: Any) -> ByPlace | ById:
         return ById(given.ids, given.values)
     _check_readable(name, given)
     if _has_index(given):
-        return _classify_frame(name, given) if hasattr(given, "columns") else _classify_series(name, given)
+        return _classify_indexed(name, given)
     if is_table(given):
         return _classify_table(name, given)
-    if (ids := list_column(name, given)) is not None:
-        return ById(ids, None, _advise_list(ids))
-    if isinstance(given, Sequence | AbstractSet):
-        return _list_ids(name, list(given))
-    return ByPlace(given)
+    if (ids := list_column(name, given)) is None and isinstance(given, Sequence | AbstractSet):
+        ids = _read_ids(name, list(given), " in its list of ids", f"{_BY_PLACE}, or a mapping of ids to numbers")
+    return ByPlace(given) if ids is None else _weigh_equally(ids)
 
 
 def is_class(obj: Any, library: str, name: str | None = None) -> bool:
@@ -99,32 +96,59 @@ def is_table(obj: Any) -> bool:
     return hasattr(obj, "__arrow_c_stream__") and (hasattr(obj, "schema") or hasattr(obj, "columns"))
 
 
-def list_column(name: str, given: Any) -> list[Any] | np.ndarray | None:
+def list_column(name: str, given: Any) -> np.ndarray | None:
     """List the ids of a column without an index: a pandas Index, a polars Series, an Arrow array; None for others.
 
     Raises
     ------
     OptionError : a column of values that are not ids
     """
-    if is_class(given, "pandas", "Index"):
-        return _take_ids(name, given)
-    if is_table(given) or _has_index(given):
-        return None
-    if hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__"):
-        import pyarrow as pa
-
-        return _list_labels(
-            name, pa.chunked_array(given) if hasattr(given, "__arrow_c_stream__") else pa.array(given), ""
-        )
+    is_arrow = hasattr(given, "__arrow_c_stream__") or hasattr(given, "__arrow_c_array__")
+    if is_class(given, "pandas", "Index") or (is_arrow and not is_table(given) and not _has_index(given)):
+        return _read_ids(name, given, "", f"{_BY_PLACE}, or a frame with a column of ids and one of numbers")
     return None
 
 
-def _choose_columns(name: str, columns: Sequence[str]) -> tuple[int, int | None]:
-    """Return the places of ids and of numbers, None for a table of ids alone; raise OptionError if ambiguous."""
+def _weigh_equally(ids: np.ndarray) -> ById:
+    """Return ids with the number 1 each; unlike a list of strings, one of integers may be meant by place."""
+    return ById(ids, None, "" if ids.dtype == object else f"a list holds ids: {_BY_PLACE}")
+
+
+def _read_ids(name: str, labels: Any, where: str, advice: str = "pass ids as integers or strings") -> np.ndarray:
+    """Convert labels to ids of stores: integers, or strings (object); UUIDs to their text.
+
+    Parameters
+    ----------
+    labels : list, or a column of pandas, polars or Arrow
+    where : place of the ids, for messages
+
+    Raises
+    ------
+    OptionError : one cannot be an id, or they are of several types
+    """
+    if not len(labels):
+        return np.zeros(0, np.int64)
+    kinds = set(map(type, labels)) if isinstance(labels, list) else set()
+    if kinds in ({int}, {str}):  # without Arrow, which imports pandas
+        return np.array(labels, object if kinds == {str} else None)
+    import pyarrow as pa
+
+    from mgspmv.ingest.values import decode, find_kind, to_integers, to_strings
+
     try:
-        return choose_list_columns(columns, has_numbers=len(columns) > 1 or names_numbers(columns[0]))
-    except Undecided as error:
-        raise OptionError(f"{name}: {error}") from error
+        ids = labels if isinstance(labels, pa.Array | pa.ChunkedArray) else pa.array(labels, from_pandas=True)
+    except (pa.ArrowException, TypeError, OverflowError) as error:
+        raise OptionError(
+            f"{name} has ids{where} that are neither all integers nor all strings ({error}); {advice}"
+        ) from error
+    ids = decode(ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids)
+    if ids.null_count:
+        raise OptionError(f"{name} has a missing value{where}; {advice}")
+    kind = find_kind(ids.type)
+    if kind not in ("integer", "string"):
+        raise OptionError(f"{name} has {shorten(repr(ids[0].as_py()), 40)}{where}, which is not an id; {advice}")
+    found: np.ndarray = to_strings(ids).to_numpy(zero_copy_only=False) if kind == "string" else to_integers(ids)
+    return found
 
 
 def _check_readable(name: str, given: Any) -> None:
@@ -133,15 +157,15 @@ def _check_readable(name: str, given: Any) -> None:
     for method in is_lazy:
         if is_lazy[method] and hasattr(given, method):
             raise OptionError(
-                f"{name} is a {_name_type(given)}, which is not computed yet; pass the result of .{method}()"
+                f"{name} is a {name_type(given)}, which is not computed yet; pass the result of .{method}()"
             )
     if hasattr(given, "coords") and hasattr(given, "dims"):
         raise OptionError(
-            f"{name} is a {_name_type(given)}; pass its .to_series() for numbers by id, or its .to_numpy() for "
+            f"{name} is a {name_type(given)}; pass its .to_series() for numbers by id, or its .to_numpy() for "
             "numbers by place"
         )
     if isinstance(given, Iterator):
-        raise OptionError(f"{name} is a {_name_type(given)}, which can be read once only; pass a list of ids")
+        raise OptionError(f"{name} is a {name_type(given)}, which can be read once only; pass a list of ids")
 
 
 def _has_index(given: Any) -> bool:
@@ -152,114 +176,36 @@ def _has_property(given: Any, name: str) -> bool:
     return hasattr(given, name) and not callable(getattr(given, name))
 
 
-def _name_type(given: Any) -> str:
+def name_type(given: Any) -> str:
+    """Return the library and the class of an object, for messages."""
     return f"{type(given).__module__.partition('.')[0]} {type(given).__name__}"
 
 
-# --- lists -----------------------------------------------------------------------------------------------------------
-
-
-def _list_ids(name: str, labels: list[Any]) -> ById:
-    """Return ids with the number 1 each."""
-    advice = "pass np.asarray(...) for numbers by place, or a mapping of ids to numbers"
-    ids = _check_ids(name, labels, " in its list of ids", advice)
-    return ById(ids, None, _advise_list(ids))
-
-
-def _check_ids(name: str, labels: list[Any], where: str, advice: str = "pass ids as integers or strings") -> list[Any]:
-    """Convert labels to ids of stores; raise OptionError if one cannot be an id."""
-    ids = _write_ids(labels)
-    for label in ids:
-        if not is_id(label):
-            is_missing = repr(label) in ("None", "nan", "<NA>", "NaT")
-            what = f"a missing value{where}" if is_missing else f"{shorten(repr(label), 40)}{where}, which is not an id"
-            raise OptionError(f"{name} has {what}; {advice}")
-    return ids
-
-
-def _advise_list(ids: list[Any] | np.ndarray) -> str:
-    """Return advice for a list that may be meant by place, which a list of strings cannot be."""
-    return "" if len(ids) and isinstance(ids[0], str) else "a list holds ids: pass np.asarray(...) for numbers by place"
-
-
-def is_id(label: Any) -> bool:
-    """Return whether an object can be the id of a vertex."""
-    return isinstance(label, str | Integral) and not isinstance(label, bool | np.bool_)
-
-
-def _write_ids(ids: list[Any]) -> list[Any]:
-    """Convert ids to those of stores: UUIDs to their text, decimals without places to integers."""
-    return [str(label) if isinstance(label, UUID) else _to_integer(label) for label in ids]
-
-
-def _to_integer(label: Any) -> Any:
-    return int(label) if isinstance(label, Decimal) and label == label.to_integral_value() else label
-
-
-# --- pandas ----------------------------------------------------------------------------------------------------------
-
-
-def _classify_series(name: str, series: Any) -> ById:
-    advice = (
-        "a Series is matched by its index: set the index to ids of vertices, or pass its .to_numpy() for numbers by "
-        "place"
-    )
-    if getattr(series.index, "nlevels", 1) != 1:
-        raise OptionError(f"{name} has an index of {series.index.nlevels} levels, expected one level of ids; {advice}")
-    numbers = series.to_numpy()
-    if numbers.dtype.kind in "OUS" and len(numbers) and isinstance(numbers[0], str):
-        raise OptionError(f"{name} is a Series of strings; pass its .tolist() for a list of ids")
-    index = series.index
-    is_integer = index.dtype.kind in "iu"
-    ids = index.to_numpy() if is_integer else _check_ids(name, index.tolist(), " in its index", advice)
-    return ById(ids, numbers, advice, _is_default(index))
-
-
-def _is_default(index: Any) -> bool:
-    """Return whether an index is the default index of pandas."""
-    bounds = tuple(getattr(index, bound, None) for bound in ("start", "step"))
-    return bounds == (0, 1) and index.name is None
-
-
-def _classify_frame(name: str, frame: Any) -> ById:
-    columns, is_default = [str(label) for label in frame.columns], _is_default(frame.index)
-    if len(columns) == 1:
-        if not names_vertices(columns[0]):
-            return _classify_series(name, frame.iloc[:, 0])
-        if is_default:
-            return _list_ids(name, frame.iloc[:, 0].tolist())
-        raise OptionError(
-            f"{name} is a frame, and either its index or its column {columns[0]!r} may be the ids; "
-            "pass the column's .tolist() for a list of ids, or a Series with ids as index"
-        )
-    own, other = _choose_columns(name, columns)
-    if not is_default and not names_vertices(columns[own]):
+def _classify_indexed(name: str, given: Any) -> ById:
+    """Classify a Series or frame of pandas, whose index or one of whose columns has the ids."""
+    index, columns = given.index, list(map(str, getattr(given, "columns", ())))
+    is_default = index.name is None and (getattr(index, "start", None), getattr(index, "step", None)) == (0, 1)
+    if len(columns) > 1 or any(map(names_vertices, columns)):
+        if is_default or (len(columns) > 1 and any(map(names_vertices, columns))):
+            return _classify_table(name, given.reset_index(drop=True))
         raise OptionError(
             f"{name} is a frame, and either its index or one of its columns {', '.join(map(repr, columns))} may be the "
             "ids; pass a Series with ids as index, or two columns, named id and weight"
         )
-    assert other is not None
-    return ById(
-        _take_ids(name, frame.iloc[:, own]), frame.iloc[:, other].to_numpy(), _advise_columns(columns, own, other)
+    advice = (
+        "a Series is matched by its index: set the index to ids of vertices, or pass its .to_numpy() for numbers by "
+        "place"
     )
-
-
-def _take_ids(name: str, column: Any) -> list[Any] | np.ndarray:
-    if column.dtype.kind in "iu" and isinstance(column.dtype, np.dtype):
-        ids: np.ndarray = column.to_numpy()
-        return ids
-    return _check_ids(name, column.tolist(), f" in its column of ids {column.name!r}")
-
-
-def _advise_columns(columns: Sequence[str], own: int, other: int) -> str:
-    return f"column {columns[own]!r} was taken as ids and {columns[other]!r} as numbers: name them id and weight"
-
-
-# --- Arrow -----------------------------------------------------------------------------------------------------------
+    if getattr(index, "nlevels", 1) != 1:
+        raise OptionError(f"{name} has an index of {index.nlevels} levels, expected one level of ids; {advice}")
+    numbers = given.to_numpy().reshape(len(index))
+    if numbers.dtype.kind in "OUS" and len(numbers) and isinstance(numbers[0], str):
+        raise OptionError(f"{name} is a Series of strings; pass its .tolist() for a list of ids")
+    return ById(_read_ids(name, index, " in its index", advice), numbers, advice, is_default)
 
 
 def _classify_table(name: str, given: Any) -> ById:
-    """Classify an Arrow table, or an object that converts to one, such as a polars frame."""
+    """Classify a table of ids, or of ids and numbers."""
     import pyarrow as pa
 
     table = pa.table(given)
@@ -269,31 +215,20 @@ def _classify_table(name: str, given: Any) -> ById:
     if len(others) == 1 and len(index) == 1 and not names_vertices(columns[others[0]]):
         own, other = index[0], others[0]
     else:
-        chosen = _choose_columns(name, [columns[k] for k in others])
+        named = [columns[k] for k in others]
+        try:
+            chosen = choose_list_columns(named, has_numbers=len(named) > 1 or names_numbers(named[0]))
+        except Undecided as error:
+            raise OptionError(f"{name}: {error}") from error
+        own = others[chosen[0]]
         if chosen[1] is None:
-            ids = _list_labels(name, table.column(others[0]), columns[others[0]])
-            return ById(ids, None, _advise_list(ids))
-        own, other = (others[place] for place in chosen)  # type: ignore[index]  # none is None
+            return _weigh_equally(_read_ids(name, table.column(own), f" in its column of ids {columns[own]!r}"))
+        other = others[chosen[1]]
     numbers = table.column(other)
     if numbers.null_count:
         raise OptionError(
             f"{name} has {numbers.null_count} missing values in column {columns[other]!r}; fill them, or drop the rows"
         )
-    ids = _list_labels(name, table.column(own), columns[own])
-    return ById(ids, numbers.to_numpy(), _advise_columns(columns, own, other))
-
-
-def _list_labels(name: str, column: Any, title: str) -> list[Any] | np.ndarray:
-    import pyarrow as pa
-
-    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    where = f" in its column of ids {title!r}" if title else ""
-    if pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-        raise OptionError(
-            f"{name} has values of type {column.type}{where}, which are not ids; pass np.asarray(...) for numbers by "
-            "place, or a frame with a column of ids and one of numbers"
-        )
-    if pa.types.is_integer(column.type) and not column.null_count:
-        ids: np.ndarray = column.to_numpy()
-        return ids
-    return _check_ids(name, (column.cast(pa.uuid()) if column.type == pa.binary(16) else column).to_pylist(), where)
+    ids = _read_ids(name, table.column(own), f" in its column of ids {columns[own]!r}")
+    advice = f"column {columns[own]!r} was taken as ids and {columns[other]!r} as numbers: name them id and weight"
+    return ById(ids, numbers.to_numpy(), advice)

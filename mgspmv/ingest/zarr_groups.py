@@ -33,9 +33,6 @@ from mgspmv.model import CooBatch, index_dtype
 from mgspmv.store.locations import StoreLike, check_links, describe_store, locate_store
 from mgspmv.store.versions import is_store, is_version
 
-BATCH_LINES = 1 << 18
-"""Number of lines whose pointers are read at a time."""
-
 GROUP_FORMATS = ("anndata", "binsparse", "csr")
 
 
@@ -80,9 +77,17 @@ class GroupSource(Source):
         self.name = self._matrix.found.name
 
     def batches(self) -> Iterator[CooBatch]:
-        """Yield all entries, in at least one batch."""
-        for start, lines in _read_lines(self._matrix):
-            yield _make_batch(self._matrix, start, lines)
+        """Yield all entries, in at least one batch; the pointers of all lines are in memory."""
+        matrix, n_entries = self._matrix, len(self._matrix.indices)
+        pointers = None if matrix.pointers is None else _read_pointers(matrix.pointers, matrix.indices)
+        for start in range(0, max(1, n_entries), BATCH_ENTRIES):
+            stop = min(start + BATCH_ENTRIES, n_entries)
+            if matrix.lines is not None:
+                lines = matrix.lines.read_below(start, stop, matrix.n_lines)
+            else:
+                assert pointers is not None  # a matrix has pointers or lines
+                lines = _find_lines(pointers, start, stop)
+            yield _make_batch(matrix, start, lines)
 
     def layout(self) -> Layout:
         """Return the shape; rows and columns are numbers already."""
@@ -165,40 +170,30 @@ def _find_store(source: StoreLike) -> tuple[Store, str]:
 # --- entries ---------------------------------------------------------------------------------------------------------
 
 
-def _read_lines(matrix: GroupMatrix) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the number of the first entry of each batch, and the line of each entry; at least one batch."""
-    if not len(matrix.indices):
-        yield 0, np.zeros(0, index_dtype(matrix.n_lines))
-    if matrix.pointers is not None:
-        yield from _expand(matrix, matrix.pointers)
-        return
-    assert matrix.lines is not None  # a matrix has pointers or lines
-    for start in range(0, len(matrix.indices), BATCH_ENTRIES):
-        stop = min(start + BATCH_ENTRIES, len(matrix.indices))
-        yield start, matrix.lines.read_below(start, stop, matrix.n_lines)
-
-
-def _expand(matrix: GroupMatrix, pointers: ZarrArray) -> Iterator[tuple[int, np.ndarray]]:
-    n_listed = len(pointers) - 1
-    for first in range(0, max(1, n_listed), BATCH_LINES):
-        last = min(first + BATCH_LINES, n_listed)
-        bounds = pointers.read_below(first, last + 1, len(matrix.indices) + 1)
-        _check_pointers(matrix, pointers, first, bounds)
-        numbers = np.arange(first, last, dtype=index_dtype(matrix.n_lines))
-        for start in range(int(bounds[0]), int(bounds[-1]), BATCH_ENTRIES):
-            lengths = np.diff(np.clip(bounds, start, start + BATCH_ENTRIES))
-            yield start, np.repeat(numbers, lengths)
-
-
-def _check_pointers(matrix: GroupMatrix, pointers: ZarrArray, first: int, bounds: np.ndarray) -> None:
-    n_entries = len(matrix.indices)
-    if (falls := np.flatnonzero(bounds[1:] < bounds[:-1])).size:
-        k = int(falls[0])
-        raise pointers.make_error(f"does not ascend: element {first + k + 1} is {bounds[k + 1]} after {bounds[k]}")
-    if first == 0 and bounds[0] != 0:
+def _read_pointers(pointers: ZarrArray, indices: ZarrArray) -> np.ndarray:
+    """Read and check the number of the first entry of each line, then the number of entries."""
+    n_entries = len(indices)
+    bounds = np.empty(len(pointers), index_dtype(n_entries + 1))
+    for start in range(0, len(bounds), BATCH_ENTRIES):
+        bounds[start : start + BATCH_ENTRIES] = pointers.read_below(
+            start, min(start + BATCH_ENTRIES, len(bounds)), n_entries + 1
+        )
+    falls = bounds[1:] < bounds[:-1]
+    if falls.any():
+        k = int(falls.argmax())
+        raise pointers.make_error(f"does not ascend: element {k + 1} is {bounds[k + 1]} after {bounds[k]}")
+    if bounds[0] != 0:
         raise pointers.make_error(f"begins with {bounds[0]}, expected 0")
-    if first + len(bounds) == len(pointers) and bounds[-1] != n_entries:
-        raise pointers.make_error(f"ends with {bounds[-1]}, expected {n_entries}, the number of {matrix.indices.name}")
+    if bounds[-1] != n_entries:
+        raise pointers.make_error(f"ends with {bounds[-1]}, expected {n_entries}, the number of {indices.name}")
+    return bounds
+
+
+def _find_lines(pointers: np.ndarray, start: int, stop: int) -> np.ndarray:
+    """Return the line of each entry start .. stop - 1."""
+    first, last = np.searchsorted(pointers, start, "right") - 1, np.searchsorted(pointers, stop)
+    lines = np.arange(first, last, dtype=index_dtype(len(pointers) - 1))
+    return np.repeat(lines, np.diff(np.clip(pointers[first : last + 1], start, stop)))
 
 
 def _make_batch(matrix: GroupMatrix, start: int, lines: np.ndarray) -> CooBatch:

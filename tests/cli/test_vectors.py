@@ -17,6 +17,9 @@ from tests.support.commands import invoke, invoke_json
 NAMES = ["#ai", "007", "7", "=", "New York", "Smith, J", "a=1", "alice", "bob", "http://example.org/", 'say "hi"']
 CYCLE = nx.DiGraph([(name, NAMES[k - 1]) for k, name in enumerate(NAMES)] + [("alice", "bob"), ("7", "Smith, J")])
 
+BOB = pa.table({"id": ["bob"]})
+"""A file with the line `bob`."""
+
 
 @pytest.fixture
 def names(folder):
@@ -73,12 +76,12 @@ def test_ids_that_are_not_well_written(text, string_ids, message):
 def test_a_file_comes_before_ids(names):
     Path("alice").write_text("bob\n")
     for text, wanted in {
-        "alice": {"bob": 1.0},
-        "file:alice": {"bob": 1.0},
+        "alice": BOB,
+        "file:alice": BOB,
         "id:alice": ["alice"],
         "bob": ["bob"],
         "http://example.org/": ["http://example.org/"],
-        f"file://{Path('alice').resolve()}": {"bob": 1.0},
+        f"file://{Path('alice').resolve()}": BOB,
     }.items():
         assert read_vectors(names, personalization=text) == {"personalization": wanted}, text
 
@@ -86,9 +89,9 @@ def test_a_file_comes_before_ids(names):
 def test_words_of_dangling_and_numbers_of_beta_come_first(names):
     Path("drop").write_text("bob\n")
     Path("7").write_text("bob\n")
-    given = {"drop": "drop", "file:drop": {"bob": 1.0}, "alice": ["alice"]}
+    given = {"drop": "drop", "file:drop": BOB, "alice": ["alice"]}
     assert {text: read_vectors(names, dangling=text)["dangling"] for text in given} == given
-    given = {"7": 7.0, "file:7": {"bob": 1.0}, "id:7": ["7"], "alice=2": {"alice": 2.0}, "1e-3": 1e-3}
+    given = {"7": 7.0, "file:7": BOB, "id:7": ["7"], "alice=2": {"alice": 2.0}, "1e-3": 1e-3}
     assert {text: read_vectors(names, beta=text)["beta"] for text in given} == given
     assert read_vectors(names, nstart=None) == {}
 

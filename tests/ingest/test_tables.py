@@ -11,7 +11,7 @@ import mgspmv as mg
 from mgspmv.errors import SourceError
 from mgspmv.ingest import tables
 from mgspmv.ingest.edge_list import EdgeListSource
-from mgspmv.ingest.frames import _open_frame
+from mgspmv.ingest.frames import open_table
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.tables import TableSource
 from tests.support.shrinking import shrink
@@ -21,26 +21,20 @@ class Tables(TableSource):
     """Some Arrow tables, by name."""
 
     def __init__(self, tables, **options):
-        super().__init__("tables", **options)
+        super().__init__("tables", "tables", **options)
         self.tables, self.n_open = tables, 0
 
     def _tables(self):
         self.n_open += 1
         try:
             for name, columns in self.tables.items():
-                yield _open_frame(pa.table(columns), name)
+                yield open_table(pa.table(columns), name)
         finally:
             self.n_open -= 1
 
-    def _describe(self):
-        return {}
-
-    def _describe_all(self, told, header):
-        return {"header": header}
-
 
 def test_tables_follow_each_other(monkeypatch):
-    shrink(monkeypatch, ingest__frames={"BATCH_ROWS": 2})
+    shrink(monkeypatch, ingest__tables={"PART_ROWS": 2})
     source = Tables(
         {
             "a": {"src": [5, 7, 5], "dst": [2, 2, 2], "w": [1.0, 2.0, 3.0]},
@@ -55,7 +49,8 @@ def test_tables_follow_each_other(monkeypatch):
     assert layout.vertex_ids.tolist() == [2, 5, 7, 9]
     columns = {"source": [1, "src"], "target": [2, "dst"], "weight": [3, "w"]}
     taken = {"columns": columns, "not_read": [], "n_rows": 4}
-    assert layout.provenance == {"header": {"columns": ["src", "dst", "w"], "rows": 4}, "taken": taken}
+    header = {"columns": ["src", "dst", "w"], "rows": 4}
+    assert layout.provenance == {"format": "tables", "name": "tables", "header": header, "taken": taken}
     rows, cols, values = (np.concatenate([getattr(b, name) for b in batches]) for name in ("rows", "cols", "values"))
     assert (rows.tolist(), cols.tolist(), values.tolist()) == ([5, 7, 5, 5], [2, 2, 2, 9], [1, 2, 3, 4])
 
@@ -80,7 +75,7 @@ def test_tables_follow_each_other(monkeypatch):
     ],
 )
 def test_tables_that_are_not_alike(other, message, monkeypatch):
-    shrink(monkeypatch, ingest__frames={"BATCH_ROWS": 2})
+    shrink(monkeypatch, ingest__tables={"PART_ROWS": 2})
     source = Tables({"a": {"a": [1, 2, 3], "b": [1, 2, 3], "w": [1.5, 2.5, 3.5]}, "b": other})
     with pytest.raises(SourceError, match=f"^{message}"):
         list(source.batches())
