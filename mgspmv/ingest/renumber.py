@@ -55,7 +55,8 @@ def reorder_rows(
             "may be used; raise memory=, or use the matrix in its current order"
         )
     order = None if method == "none" else _find_order(matrix, method, report)
-    places = _find_places(matrix.order, order, n)
+    places = np.arange(n, dtype=index_dtype(n)) if order is None else invert(order)
+    places = places if matrix.order is None else places[matrix.order]
     with EntrySorter(room.memory - 2 * places.nbytes, room.threads, room.folder) as sorter:
         widths = _renumber(matrix, places, sorter, report, room.threads)
         del places
@@ -103,17 +104,6 @@ def _read_pattern(matrix: SortedRows, report: Progress) -> tuple[np.ndarray, np.
     pattern = csr_array(entries, shape=(n, n))[invert(matrix.order)]
     pattern.sort_indices()
     return np.diff(pattern.indptr).astype(np.int64), pattern.indices
-
-
-def _find_places(before: np.ndarray | None, after: np.ndarray | None, n: int) -> np.ndarray:
-    """Return the (n,) new number of each row.
-
-    Parameters
-    ----------
-    before, after : source's number of each row; None if the rows are in the order of the source
-    """
-    places = np.arange(n, dtype=index_dtype(n)) if after is None else invert(after)
-    return places if before is None else places[before]
 
 
 def _renumber(

@@ -257,16 +257,12 @@ def _number(
             united = None
     if order is not None:
         check_square(shape, info.url)
-        order, moved = _extend(order if moved is None else moved[order], shape[0]), None
+        order = order if moved is None else moved[order]
+        is_new = np.ones(shape[0], bool)
+        is_new[order] = False
+        order, moved = np.concatenate([order, np.flatnonzero(is_new)]).astype(index_dtype(shape[0])), None
         numbers = invert(order) if numbers is None else invert(order)[numbers]
     return RowNumbers(shape, united, order, moved), numbers
-
-
-def _extend(order: np.ndarray, n: int) -> np.ndarray:
-    """Append the numbers below `n` that an order lacks, ascending."""
-    is_new = np.ones(n, bool)
-    is_new[order] = False
-    return np.concatenate([order, np.flatnonzero(is_new)]).astype(index_dtype(n))
 
 
 def _unite(ids: VertexLookup, labels: Ids, folder: Path | None) -> tuple[Ids, np.ndarray | None, np.ndarray]:

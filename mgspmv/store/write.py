@@ -211,11 +211,6 @@ class StoreSize:
         return [n_rows + 1, *sums, *([n_cols + 1] if self.has_transpose else [])]
 
     @property
-    def lines_bytes(self) -> int:
-        """Bytes of the arrays in `lines`."""
-        return 8 * sum(self.lines)
-
-    @property
     def entries_bytes(self) -> int:
         """Bytes of indices and values."""
         value = 0 if self.dtype is None else self.dtype.itemsize
@@ -225,7 +220,7 @@ class StoreSize:
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays but ids."""
-        return self.lines_bytes + self.entries_bytes
+        return 8 * sum(self.lines) + self.entries_bytes
 
     @property
     def is_hypersparse(self) -> bool:
@@ -250,14 +245,14 @@ def check_space(store: StoreLike, size: StoreSize) -> None:
         free, where = free_memory(), "memory"
     else:
         return
-    if size.lines_bytes > free:
+    if (lines_bytes := 8 * sum(size.lines)) > free:
         n_chunks = sum(-(-n // CHUNK_ELEMENTS) for n in size.lines)
         n_rows, n_cols = size.shape
         kind = DiskSpaceError if where == "disk" else CapacityError
         by_numbers = "number rows and columns without gaps, as ingest numbers the vertices of an edge list, or "
         raise kind(
             f"{describe_store(store)} would take {format_bytes(size.nbytes)} ({size.nbytes:,} bytes) before "
-            f"compression: {format_bytes(size.lines_bytes)} in {n_chunks:,} chunks for its {n_rows:,} rows and "
+            f"compression: {format_bytes(lines_bytes)} in {n_chunks:,} chunks for its {n_rows:,} rows and "
             f"{n_cols:,} columns even without entries, but {format_bytes(free)} of {where} are free; "
             f"{by_numbers if size.is_hypersparse else ''}free some, or choose a place with more"
         )
@@ -265,9 +260,10 @@ def check_space(store: StoreLike, size: StoreSize) -> None:
 
 @contextlib.contextmanager
 def begin_version(store: StoreLike, *, base: str | None = None, keep: int | None = 1) -> Iterator[Version]:
-    """Open a store for one new version. After an exception, the unfinished version
-    is removed, and the store if it is new; on success, versions that are not kept are removed, and leftovers of other
-    writers. A version that is not committed is removed too.
+    """Open a store for one new version.
+
+    After an exception, the unfinished version is removed, and the store if it is new; on success, versions that are not
+    kept are removed, and leftovers of other writers. A version that is not committed is removed too.
 
     Parameters
     ----------
@@ -280,17 +276,12 @@ def begin_version(store: StoreLike, *, base: str | None = None, keep: int | None
     StoreExistsError : a finished store exists and `base` is None, or something that is not a store of mgspmv exists
     StoreError : the place cannot be written; another process writes it; `base` is not the current version
     """
-    with translating(describe_store(store), "write"):
-        yield from _begin_version(store, base, keep)
-
-
-def _begin_version(store: StoreLike, base: str | None, keep: int | None) -> Iterator[Version]:
-    check_target(store, overwrite=base is not None)
-    with open_writer(store) as writer:
+    url, is_named = describe_store(store), False
+    with translating(url, "write"), open_writer(store) as writer:
+        check_target(store, overwrite=base is not None)
         check_links(writer.place, "zarr.json", "versions", "versions/zarr.json")
         is_new = writer.begin()
         name = f"v{1 + max(number_versions(writer.place).values(), default=0):06d}-{secrets.token_hex(4)}"
-        url, is_named = describe_store(store), False
         try:
             # Errors are translated before the cleanup, so that they state the free space at the failure.
             with finishing_tasks(), translating(url, "write"):
