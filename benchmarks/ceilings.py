@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import timeit
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from benchmarks.machines import Machine, Rounds
+from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.device import load_kernel
-from mgspmv.kernels.rates import measure_rates
+from mgspmv.model import CsrBlock
 
 COPIED_BYTES = 2_000_000_000
 """Of the buffer that is copied on a device."""
+UPLOADED_BYTES = 1 << 28
+HOST_ENTRIES = 1 << 22
+"""Entries of a block that is timed on the host, and elements of its x."""
 N_GATHERS = 1 << 26
 """How many elements of x are read at random on a device."""
 GATHERS_PER_BLOCK = 8192
@@ -39,8 +45,8 @@ class Roofline:
 class Ceilings:
     """Measures each rate once, when it is first asked for.
 
-    On the host both are those of `mgspmv.kernels.rates`: a product that reads x in order, and one that reads an x of
-    2^22 elements at random whatever the matrix.
+    On the host both are of products: one that reads x in order, and one that reads an x of 2^22 elements at random
+    whatever the matrix.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -51,8 +57,7 @@ class Ceilings:
     def find_roofline(self, n_cols: int, dtype: str) -> Roofline:
         """For products with an x of `n_cols` elements."""
         if self._machine.backend == "cpu":
-            rates = measure_rates()
-            return Roofline(rates.copy_bytes_per_s, rates.gathers_per_s)
+            return measure_host()
         if (n_cols, dtype) not in self._gathers_per_s:
             self._gathers_per_s[n_cols, dtype] = measure_gather_rate(self._machine, n_cols, dtype)
         return Roofline(self.find_copy_rate(), self._gathers_per_s[n_cols, dtype])
@@ -61,7 +66,7 @@ class Ceilings:
         """Bytes read and written per second by a copy."""
         if self._copy_bytes_per_s is None:
             is_host = self._machine.backend == "cpu"
-            self._copy_bytes_per_s = measure_rates().copy_bytes_per_s if is_host else measure_copy_rate(self._machine)
+            self._copy_bytes_per_s = measure_host().copy_bytes_per_s if is_host else measure_copy_rate(self._machine)
         return self._copy_bytes_per_s
 
     def to_dict(self) -> dict[str, Any]:
@@ -70,12 +75,46 @@ class Ceilings:
         return {"copy_bytes_per_s": self.find_copy_rate(), "gathers": gathers}
 
 
+@functools.cache
+def measure_host() -> Roofline:
+    """Time products on the host whose x is read in order, and at random."""
+    per_row, n = 16, HOST_ENTRIES
+    indptr = np.arange(0, n + 1, per_row, dtype=np.int64)
+    in_order = CsrBlock(0, n, indptr, np.arange(n, dtype=np.int32), None)
+    at_random = CsrBlock(0, n, indptr, np.random.default_rng(0).integers(0, n, n, dtype=np.int32), None)
+    streamed_bytes = in_order.nbytes + 8 * n + 8 * (n // per_row)
+    return Roofline(streamed_bytes / _time_product(in_order), n / _time_product(at_random))
+
+
+def _time_product(block: CsrBlock) -> float:
+    kernel = CpuBlock(block, "float64")
+    x, y = np.ones(block.n_cols), np.empty(block.n_rows)
+    kernel.multiply(x, y)
+    return min(timeit.repeat(lambda: kernel.multiply(x, y), number=1, repeat=3))
+
+
 def measure_copy_rate(machine: Machine) -> float:
     """Bytes read and written per second when a large buffer is copied on a device."""
     source = machine.xp.zeros(COPIED_BYTES, np.uint8)
     target = machine.xp.empty_like(source)
     machine.xp.copyto(target, source)
     return 2 * COPIED_BYTES / machine.time(lambda: machine.xp.copyto(target, source), "warm", _ROUNDS).median_s
+
+
+def measure_upload_rate() -> float:
+    """Bytes per second from pinned memory to the current device."""
+    import cupy
+    import cupyx
+
+    pinned, target = cupyx.empty_pinned(UPLOADED_BYTES, np.uint8), cupy.empty(UPLOADED_BYTES, np.uint8)
+    stream = cupy.cuda.get_current_stream()
+
+    def upload() -> None:
+        target.set(pinned, stream)
+        stream.synchronize()
+
+    stream.synchronize()
+    return UPLOADED_BYTES / min(timeit.repeat(upload, number=1, repeat=3))
 
 
 def measure_gather_rate(machine: Machine, n_cols: int, dtype: str) -> float:

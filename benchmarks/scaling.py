@@ -66,7 +66,6 @@ LEGEND = (
     "held: by the worker that holds most, matrix and vectors. load peak: most that is taken of a device while the "
     f"matrix is loaded, with what CUDA and NCCL take. permitted: {PERMITTED_SHARE:g} times the matrix as it is held, "
     f"the vectors of a run, and {PERMITTED_BYTES / 1e9:g} GB.",
-    "predicted: by `plan`, from what the GPUs do with some of their rows; without the exchange.",
     "cuGraph: on as many GPUs, (time of 25 iterations - time of 5) / 20 of the slowest, told of all vertices or "
     f"of those with arcs, whichever is faster; its ranks after {FEW} iterations were compared with the ones here.",
     "cuGraph / ours: how many times as fast this is.",
@@ -93,8 +92,6 @@ class Record:
     """Most that was taken of a device until iterations could begin; None on hosts."""
     permitted_bytes: int | None
     """What that is to be at most: `PERMITTED_SHARE` of the matrix, the vectors of a run, and `PERMITTED_BYTES`."""
-    predicted_s: float | None
-    """An iteration, as `plan` says; None on hosts."""
     iteration_s: float
     product_s: float
     exchange_s: float
@@ -182,7 +179,6 @@ def run_scaling(
         with start_workers(n, backend) as cluster, Client(cluster) as client, api.open_matrix(store) as A:
             for precision in sorted(precisions, key=PRECISIONS.index, reverse=True):  # the exact ranks come first
                 options: Any = {"precision": precision, "backend": backend}
-                predicted_s = A.plan(client=client, **options).seconds_per_iteration
                 run = _run(A, client, iterations, before, **options, transport=transport)
                 digest = hashlib.sha256(run.ranks.tobytes()).hexdigest()[:16]
                 first, difference = firsts.setdefault(precision, digest), None
@@ -193,7 +189,7 @@ def run_scaling(
                     is_right = difference is None or difference <= TOLERANCE
                 reference = run.ranks if reference is None else reference
                 found: dict[str, Any] = {"digest": digest, "difference": difference, "is_right": is_right}
-                records.append(Record(n, precision, edges=A.nnz, predicted_s=predicted_s, **run.measured, **found))
+                records.append(Record(n, precision, edges=A.nnz, **run.measured, **found))
                 say(f"  {precision}: {1e3 * records[-1].iteration_s:.4g} ms an iteration")
         if has_peer and records[-1].precision == "float32":
             records[-1] = _add_peer(records[-1], store, run.few, say)
@@ -346,7 +342,7 @@ def _time_few(matrix: Any, steps: dict[str, Any]) -> tuple[np.ndarray, float, fl
 def format_report(setting: Setting, records: Sequence[Record]) -> str:
     """The tables, below what they were measured on."""
     parts = format_setting(setting)
-    titles = ["workers", "slices", "iteration ms", "product ms", "exchange ms", "predicted ms", "G edges/s a worker"]
+    titles = ["workers", "slices", "iteration ms", "product ms", "exchange ms", "G edges/s a worker"]
     titles += ["efficiency", "received MB", "held GB", "load peak GB", "permitted GB", "load s", f"{FEW} iterations s"]
     titles += ["write s", "to ranks s", "same"]
     for precision in dict.fromkeys(r.precision for r in records):
@@ -363,11 +359,11 @@ def _list_cells(r: Record, first: Record) -> list[str]:
     speedup = first.iteration_s * first.n_workers / r.iteration_s
     said = "-" if r.precision == "float32" else "yes"
     same = (said if r.is_right else "NO") if r.difference is None else f"{r.difference:.2g}"
-    seconds = (r.iteration_s, r.product_s, r.exchange_s, r.predicted_s)
+    seconds = (r.iteration_s, r.product_s, r.exchange_s)
     return [
         f"{r.n_workers}",
         r.transport if r.n_workers > 1 else "-",
-        *("-" if s is None else f"{1e3 * s:.4g}" for s in seconds),
+        *(f"{1e3 * s:.4g}" for s in seconds),
         f"{r.edges / r.iteration_s / r.n_workers / 1e9:.4g}",
         f"{speedup / r.n_workers:.0%}",
         f"{r.received_bytes / 1e6:.4g}",

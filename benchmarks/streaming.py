@@ -1,4 +1,4 @@
-"""Time PageRank on a GPU that may take less and less memory, compared with what `plan` predicts.
+"""Time PageRank on a GPU that may take less and less memory.
 
     python -m benchmarks.streaming --scale 26
 
@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
+from benchmarks.ceilings import measure_upload_rate
 from benchmarks.machines import choose_machine
 from benchmarks.measure import say
 from benchmarks.program import (
@@ -40,7 +41,6 @@ SHARES = {"device": None, "host, some": 0.6, "host, most": 0.25, "store": 0.25}
 """Room on the device beside the vectors, as a share of the matrix, in each case."""
 
 LEGEND = (
-    "predicted: by `plan`, from what the device was measured to do with a sample of the rows just before. "
     f"iteration: the median of all but the first {SKIPPED}.",
     "comes by: in an iteration, of what is laid out in pinned memory. GB/s: that over the iteration. of the link: that "
     "over the bandwidth of copies from pinned memory, measured just before.",
@@ -57,13 +57,10 @@ class Record:
     case: str
     held: str
     """As `WorkerPlan.held`."""
-    predicted_s: float
     iteration_s: float
     streamed_bytes: int
     """Of pieces in pinned memory that come by in an iteration."""
     upload_bytes_per_s: float
-    store_bytes_per_s: float
-    gathers_per_s: float
     load_s: float
     device_bytes: int
     """By the plan."""
@@ -116,7 +113,7 @@ def run_streaming(
                 continue
             record = _run_case(store, precision, case, limits, iterations, first)
             first = first or record.digest
-            say(f"{precision}, {case}: {1e3 * record.iteration_s:.4g} ms, predicted {1e3 * record.predicted_s:.4g}")
+            say(f"{precision}, {case}: {1e3 * record.iteration_s:.4g} ms")
             records.append(record)
     return records
 
@@ -138,8 +135,6 @@ def _run_case(
     with api.open_matrix(store) as A:
         plan: Plan = A.plan(precision=precision, backend="cuda", **limits)
         worker = plan.workers[0]
-        assert worker.rates is not None
-        assert plan.seconds_per_iteration is not None
         dtype = None if A.is_pattern else "float32" if precision == "float32" else "float64"
         with watch_memory("cuda") as watch:
             began = time.perf_counter()
@@ -149,10 +144,8 @@ def _run_case(
             peak = watch.stop()
     times = [sum(e.product_s) for e in made.events]
     digest = hashlib.sha256(made.values.tobytes()).hexdigest()[:16]
-    rates = worker.rates
     return Record(
-        precision, case, worker.held, plan.seconds_per_iteration, median(times[SKIPPED:]), streamed_bytes,
-        rates.upload_bytes_per_s or 0.0, rates.store_bytes_per_s or 0.0, rates.gathers_per_s, load_s,
+        precision, case, worker.held, median(times[SKIPPED:]), streamed_bytes, measure_upload_rate(), load_s,
         worker.device_bytes, peak or 0, A.nnz, digest, first in (None, digest),
     )  # fmt: skip
 
@@ -160,8 +153,8 @@ def _run_case(
 def format_report(setting: Setting, records: Sequence[Record]) -> str:
     """The tables, below what they were measured on."""
     parts = format_setting(setting)
-    titles = ["case", "held on", "iteration ms", "predicted ms", "predicted / measured", "comes by GB", "GB/s"]
-    titles += ["of the link", "link GB/s", "store GB/s", "load s", "device GB, predicted", "taken", "same"]
+    titles = ["case", "held on", "iteration ms", "comes by GB", "GB/s"]
+    titles += ["of the link", "link GB/s", "load s", "device GB, predicted", "taken", "same"]
     for precision in dict.fromkeys(r.precision for r in records):
         own = [r for r in records if r.precision == precision]
         parts += ["", f"### {precision}", "", format_row(titles), "|" + "---|" * len(titles)]
@@ -175,13 +168,10 @@ def _list_cells(r: Record) -> list[str]:
         r.case,
         r.held,
         f"{1e3 * r.iteration_s:.4g}",
-        f"{1e3 * r.predicted_s:.4g}",
-        f"{r.predicted_s / r.iteration_s:.2f}",
         f"{r.streamed_bytes / 1e9:.3g}" if r.streamed_bytes else "-",
         f"{rate / 1e9:.3g}" if r.streamed_bytes else "-",
         f"{rate / r.upload_bytes_per_s:.0%}" if r.streamed_bytes else "-",
         f"{r.upload_bytes_per_s / 1e9:.3g}",
-        f"{r.store_bytes_per_s / 1e9:.3g}" if r.store_bytes_per_s else "-",
         f"{r.load_s:.3g}",
         f"{r.device_bytes / 1e9:.3g}",
         f"{r.peak_bytes / 1e9:.3g}",

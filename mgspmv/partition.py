@@ -22,7 +22,7 @@ import numpy as np
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, OptionError
 from mgspmv.model import MatrixInfo, Precision, check_choice, default_threads, part_bounds
-from mgspmv.plan import Plan, Rates, Streaming, WorkerPlan, count_workers
+from mgspmv.plan import Plan, Streaming, WorkerPlan, count_workers
 from mgspmv.store.chunks import CHUNK_ELEMENTS
 from mgspmv.store.locations import find_local_path
 
@@ -245,7 +245,7 @@ class _Planner:
             worker = self._plan_worker(int(start), int(stop), n_workers)
             workers.append(worker if device is None else self._place(worker, device, host))
         operation = "spmv" if self._is_product else "pagerank"
-        plan = Plan(info.url, operation, self.precision, tuple(workers), None)
+        plan = Plan(info.url, operation, self.precision, tuple(workers))
         return replace(plan, shortage=self._find_shortage(plan, devices, hosts))
 
     def count_enough_workers(self, device_memory: int | None, host_memory: int | None, n_workers: int) -> int | None:
@@ -255,7 +255,7 @@ class _Planner:
         def suffices(n: int) -> bool:
             return self.plan(device_memory, host_memory, n).fits
 
-        idle = Plan("", "", self.precision, (self._plan_worker(0, 0, 2),), None)
+        idle = Plan("", "", self.precision, (self._plan_worker(0, 0, 2),))
         if device_memory is not None:
             idle = replace(idle, workers=(replace(idle.workers[0], held="device"),))
         if self._find_shortage(idle, [device_memory], [host_memory]) is not None:
@@ -400,11 +400,3 @@ def warn_of_streaming(plan: Plan, stacklevel: int) -> None:
 def limit(memory: int | None, most: int | None) -> int | None:
     """Return the lesser of two numbers of bytes; `memory` itself if either is None."""
     return memory if memory is None or most is None else min(memory, most)
-
-
-def predict_seconds(plan: Plan, rates: Sequence[Rates]) -> Plan:
-    """Return the plan with predicted seconds, by the rates of each worker."""
-    workers = tuple(replace(w, rates=own) for w, own in zip(plan.workers, rates, strict=True))
-    seconds = [w.seconds for w in workers]
-    most = None if None in seconds else max(s for s in seconds if s is not None)
-    return replace(plan, workers=workers, seconds_per_iteration=most)

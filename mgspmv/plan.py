@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from mgspmv.display.cards import render_card
-from mgspmv.display.numbers import format_bytes, format_seconds
+from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import hide_secrets
 from mgspmv.model import Held, Precision
-
-
-@dataclass(frozen=True)
-class Rates:
-    """Measured rates of a machine, for predicting seconds."""
-
-    copy_bytes_per_s: float
-    """Bytes read sequentially per second, by all threads of a worker."""
-    gathers_per_s: float
-    """Reads of x at the columns of a block per second, by all threads of a worker or by its device."""
-    upload_bytes_per_s: float | None = None
-    """Bytes per second from pinned memory to the device; None without a device."""
-    store_bytes_per_s: float | None = None
-    """Bytes per second of CSR rows, from the store to the device."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +57,6 @@ class WorkerPlan:
     all pieces are kept."""
     layout_bytes: int | None = None
     """Bytes of the layout for PageRank steps on a device, including buffers to build it; None for CSR."""
-    rates: Rates | None = None
-    """Measured rates of the worker."""
     watch_bytes: int = 0
     """Bytes on the host of the top-k proof; 0 without it."""
     copy_bytes: int = 0
@@ -87,21 +71,6 @@ class WorkerPlan:
     def streams(self) -> bool:
         """True if rows are streamed in each iteration."""
         return self.streaming is not None and self.streaming.streamed_bytes > 0
-
-    @property
-    def seconds(self) -> float | None:
-        """Seconds per iteration without the exchange, predicted from the rates; None without rates."""
-        if self.rates is None:
-            return None
-        in_order = (self.block_bytes + self.vector_bytes) / self.rates.copy_bytes_per_s
-        gathered, streamed_s = self.nnz / self.rates.gathers_per_s, 0.0
-        if self.streaming is not None and self.streaming.streamed_bytes:
-            from_host = self.streaming.held == "host"
-            pace = self.rates.upload_bytes_per_s if from_host else self.rates.store_bytes_per_s
-            if pace is None:
-                return None
-            streamed_s = self.streaming.streamed_bytes / pace
-        return max(in_order, gathered, streamed_s)
 
     @property
     def memory_bytes(self) -> int:
@@ -145,9 +114,6 @@ class Plan:
     """Precision of the products."""
     workers: tuple[WorkerPlan, ...]
     """Plans of the workers, in the order of their rows."""
-    seconds_per_iteration: float | None
-    """Seconds of the slowest worker without the exchange, predicted from measured rates; None without rates. Constant
-    costs of an iteration, below a millisecond, are not included."""
     shortage: str | None = None
     """Worker that lacks memory, with remedies; None if the matrix fits, also if rows are streamed."""
     least_device_memory: int | None = None
@@ -190,7 +156,7 @@ class Plan:
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON values."""
         totals = {"fits": self.fits, "memory_bytes": self.memory_bytes, "exchange_bytes": self.exchange_bytes}
-        names = ("memory_bytes", "device_bytes", "host_bytes", "seconds")
+        names = ("memory_bytes", "device_bytes", "host_bytes")
         workers = [asdict(w) | {name: getattr(w, name) for name in names} for w in self.workers]
         return asdict(self) | totals | {"workers": workers}
 
@@ -204,18 +170,11 @@ class Plan:
             f"{format_bytes(self.exchange_bytes)} exchanged per iteration",
         ]
         facts += ["rows are streamed"] if self.streams else []
-        facts += [] if self.seconds_per_iteration is None else [f"{self.describe_seconds()} per iteration"]
         facts += [] if self.fits else ["does not fit"]
         return f"Plan({', '.join(facts)})"
 
-    def describe_seconds(self) -> str:
-        """Format the predicted seconds of an iteration, if there are any."""
-        seconds = self.seconds_per_iteration
-        return "unknown" if seconds is None else format_seconds(seconds) if seconds >= 1e-3 else "less than 1 ms"
-
     def _repr_html_(self) -> str:
-        is_short = self.seconds_per_iteration is not None and self.seconds_per_iteration < 1e-3
-        return render_card(self, replace(self, seconds_per_iteration=None) if is_short else self)
+        return render_card(self)
 
 
 def count_workers(n_workers: int) -> str:

@@ -20,10 +20,9 @@ from mgspmv.partition import (
     limit,
     parse_bytes,
     plan_rows,
-    predict_seconds,
     split_rows,
 )
-from mgspmv.plan import Plan, Rates, Streaming
+from mgspmv.plan import Plan, Streaming
 from mgspmv.store.chunks import CHUNK_ELEMENTS
 
 MiB = 2**20
@@ -54,11 +53,9 @@ def make_info(shape: tuple[int, int], nnz: int, **changes: Any) -> MatrixInfo:
 def plan_even(n_rows: int, per_row: int, n_workers: int = 1, **options: Any) -> Plan:
     """Plan a square matrix with as many entries in each row; what is no option of `plan_rows` goes to the matrix."""
     names = ("precision", "device_memory", "host_memory", "threads", "lays_out", "streams", "top", "throw")
-    rates = options.pop("rates", None)
     changes = {key: options.pop(key) for key in list(options) if key not in names}
     indptr = np.arange(0, n_rows * per_row + 1, per_row, dtype=np.int64) if per_row else np.zeros(n_rows + 1, np.int64)
-    plan = plan_rows(make_info((n_rows, n_rows), n_rows * per_row, **changes), indptr, n_workers, **options)
-    return plan if rates is None else predict_seconds(plan, rates)
+    return plan_rows(make_info((n_rows, n_rows), n_rows * per_row, **changes), indptr, n_workers, **options)
 
 
 row_counts = st.lists(st.integers(0, 50), max_size=40)
@@ -146,7 +143,6 @@ def test_a_plan_is_json_and_says_what_it_takes_in_a_line() -> None:
     assert [worker["memory_bytes"] for worker in told["workers"]] == [w.memory_bytes for w in plan.workers]
     assert (told["workers"][0]["start"], told["workers"][-1]["stop"]) == (0, 10)
     assert repr(plan).startswith("Plan(pagerank of m.zarr, 2 workers, at most ")
-    assert "s per iteration" in repr(plan_even(10, 3, rates=[Rates(1.0, 1.0)]))
 
 
 def named_workers(error: CapacityError) -> int:
@@ -204,10 +200,9 @@ def test_a_plan_without_remedies() -> None:
 @pytest.mark.parametrize("n_workers", [1, 3])
 @pytest.mark.parametrize(("n_rows", "per_row"), [(0, 0), (1, 0), (1, 1), (4, 1), (5, 0)])
 def test_plans_of_tiny_graphs(n_rows: int, per_row: int, n_workers: int) -> None:
-    plan = plan_even(n_rows, per_row, n_workers, threads=1, rates=[Rates(1e9, 1e9)] * n_workers)
+    plan = plan_even(n_rows, per_row, n_workers, threads=1)
     assert plan.fits
     assert plan.n_idle == max(0, n_workers - n_rows)
-    assert "less than 1 ms per iteration" in repr(plan)
     assert ("without rows" in repr(plan)) == (n_rows < n_workers)
     assert repr(plan).count("1 workers") == 0
     assert "e-0" not in repr(plan) + plan._repr_html_()
@@ -449,38 +444,6 @@ def test_of_workers_that_differ_rows_come_by_the_one_without_room() -> None:
     )
     with pytest.raises(CapacityError, match=r"on 3 workers needs \S+ MB of host memory"):
         plan_even(*SQUARE, 3, **LAID, device_memory=memory, host_memory=[LARGE, LARGE, 100_000])
-
-
-def test_seconds_of_rows_that_come_by_by_hand() -> None:
-    rates = Rates(copy_bytes_per_s=1e9, gathers_per_s=1e9, upload_bytes_per_s=1e6, store_bytes_per_s=1e5)
-    load = plan_even(*SQUARE, **LAID).workers[0].load_bytes
-    there = plan_even(*SQUARE, **LAID, device_memory=LARGE, rates=[rates])
-    small: dict[str, Any] = LAID | {"device_memory": 36_000 + 6_000_000}
-    from_host = plan_even(*SQUARE, **small, rates=[rates])
-    from_store = plan_even(*SQUARE, **small, host_memory=load, rates=[rates])
-    assert [p.workers[0].held for p in (there, from_host, from_store)] == ["device", "host", "store"]
-    streamed = (8 * 1001 + 4 * 10**6 + 36_000) / 1e9
-    assert there.seconds_per_iteration == there.workers[0].seconds == streamed
-    assert from_host.seconds_per_iteration == from_host.workers[0].seconds == 400_000 / 1e6
-    assert from_store.seconds_per_iteration == from_store.workers[0].seconds
-    assert from_store.workers[0].seconds == pytest.approx(4_000_000 / 1e5)
-    # whatever takes longest
-    assert plan_even(*SQUARE, **small, rates=[Rates(1e3, 1e9, 1e6)]).seconds_per_iteration == streamed * 1e6
-    assert plan_even(*SQUARE, **small, rates=[Rates(1e9, 1e3, 1e6)]).seconds_per_iteration == 10**6 / 1e3
-    assert plan_even(*SQUARE, **small).workers[0].seconds is None
-
-
-def test_seconds_are_those_of_the_slowest_worker_and_need_rates_of_each() -> None:
-    plan = plan_even(*SQUARE, 2, **LAID, device_memory=LARGE)
-    assert (plan.seconds_per_iteration, [w.seconds for w in plan.workers]) == (None, [None, None])
-    rates = [Rates(1e15, 1e6), Rates(1e15, 1e5)]
-    predicted = predict_seconds(plan, rates)
-    assert [w.rates for w in predicted.workers] == rates
-    assert [w.seconds for w in predicted.workers] == [
-        w.nnz / r.gathers_per_s for w, r in zip(plan.workers, rates, strict=True)
-    ]
-    assert predicted.seconds_per_iteration == predicted.workers[1].seconds == 5.0
-    assert plan_even(*SQUARE, 2, **LAID, device_memory=LARGE, rates=rates) == predicted
 
 
 @given(

@@ -13,13 +13,12 @@ from zarr.abc.store import Store
 
 from mgspmv.api.embedded import EmbeddedMatrix, limit_to_free
 from mgspmv.errors import KindError, OptionError, hide_secrets
-from mgspmv.kernels.device import release_device_memory
 from mgspmv.kernels.operands import choose_precision
 from mgspmv.kernels.select import choose_backend, find_step_layout
 from mgspmv.lookup import VertexLookup
 from mgspmv.model import Precision, check_choice, describe_entries
 from mgspmv.monitor.progress import ProgressOption, make_report, watched
-from mgspmv.partition import plan_rows, predict_seconds
+from mgspmv.partition import plan_rows
 from mgspmv.plan import Plan
 from mgspmv.solvers.options import PageRankOptions
 from mgspmv.solvers.placing import BackendChoice, Executor, Placement, TransportChoice, check_threads, parse_size
@@ -195,7 +194,7 @@ class Matrix(EmbeddedMatrix):
         backend: Literal["auto", "cpu", "cuda"] = "auto",
         timeout: float = 30.0,
     ) -> Plan:
-        """Plan the memory and time of PageRank (for a `matrix`: the product) on `workers` workers; reads only `indptr`.
+        """Plan the memory of PageRank (for a `matrix`: of the product) on `workers` workers; reads only `indptr`.
 
         Parameters
         ----------
@@ -206,10 +205,9 @@ class Matrix(EmbeddedMatrix):
         stop : of PageRank, as for `pagerank`: `topk:100` takes additional host memory
         checkpoint : whether PageRank writes checkpoints, for which the hosts hold a copy of the ranks
         threads : of each worker
-        client : of a Dask cluster, as for `distribute`: plan for its workers and their memory, and predict
-            seconds from what they measure with some of their rows. `workers` is ignored
-        backend : with `client`, as for `distribute`; without, `cuda` plans, likewise, for the current device, and
-            `auto` does if one exists
+        client : of a Dask cluster, as for `distribute`: plan for its workers and their memory. `workers` is ignored
+        backend : with `client`, as for `distribute`; without, `cuda` plans for the current device, and `auto` does if
+            one exists
         timeout : with `client`, as for `distribute`
 
         Raises
@@ -233,21 +231,9 @@ class Matrix(EmbeddedMatrix):
         lays_out = self.kind != "matrix" and layout is not None
         planning: dict[str, Any] = {"precision": precision, "threads": threads, "lays_out": lays_out, **reserved}
         planning["streams"] = lays_out or self.kind == "matrix"
-        is_here = workers == 1 and choose_backend(backend) == "cuda"
-        if is_here:
+        if workers == 1 and choose_backend(backend) == "cuda":
             limits = limit_to_free(limits)
-        plan = plan_rows(info, indptr, workers, **planning, **limits, throw=False)
-        if not plan.fits:
-            return plan
-        if is_here and lays_out:
-            options = {"threads": threads, "streaming": plan.workers[0].streaming}
-            rates = measure_device(self.stored, 0, info.shape[0], dtype, precision, **options)
-            release_device_memory()
-        elif workers == 1 and limits["device_memory"] is None:
-            rates = measure_rates(threads)
-        else:
-            return plan
-        return predict_seconds(plan, [rates])
+        return plan_rows(info, indptr, workers, **planning, **limits, throw=False)
 
     def close(self) -> None:
         """Free the loaded arrays. The matrix can be used again, and is then loaded again."""

@@ -36,7 +36,7 @@ def plan(
     tls: str | None = None,
     timeout: float = 30.0,
 ) -> Answer:
-    """Predict the memory, traffic and, where it can be measured, time of a run, without loading the matrix."""
+    """Predict the memory and traffic of a run, without loading the matrix."""
     from mgspmv import api
 
     place = PlacementOptions(cluster, workers if cluster else None, None, cluster_option, scheduler, tls, timeout)
@@ -54,7 +54,6 @@ def plan(
         f"host memory of a worker for --stop {stop}": format_bytes(watch_bytes) if watch_bytes else None,
         "host memory of a worker for --checkpoint": format_bytes(copy_bytes) if copy_bytes else None,
         "received in all, per iteration": format_bytes(plan.exchange_bytes),
-        "predicted time of an iteration": None if plan.seconds_per_iteration is None else plan.describe_seconds(),
         "workers without rows": f"{plan.n_idle:,}" if plan.n_idle else None,
     }
     if client or device_memory or host_memory or not plan.fits:

@@ -37,11 +37,9 @@ from mgspmv.kernels.device import (
     free_device_memory,
     release_device_memory,
 )
-from mgspmv.kernels.rates import measure_device
 from mgspmv.logs import write_worker_log
-from mgspmv.model import Precision, free_memory
+from mgspmv.model import free_memory
 from mgspmv.os_errors import is_operators, translating
-from mgspmv.plan import Rates
 
 NAME = "mgspmv"
 """Name of the plugin on each worker."""
@@ -260,14 +258,6 @@ def load_row_block(key: str, spec: RowBlockSpec, team: TeamSpec | None) -> int:
     get_agent().held[key] = part
     METRICS.has_device |= part.backend == "cuda"
     return part.nbytes
-
-
-def measure_row_block(spec: RowBlockSpec, precision: Precision) -> Rates:
-    """Measure the rates of this worker's device, and of transfers to it, with some of these rows."""
-    rows = spec.address.open(), spec.bounds[spec.rank], spec.bounds[spec.rank + 1]
-    rates = measure_device(*rows, spec.dtype, precision, threads=spec.threads, streaming=spec.streaming)
-    release_device_memory()
-    return rates
 
 
 def multiply_row_block(key: str, x: Any, y: Any, options: ProductOptions) -> Any:

@@ -13,7 +13,7 @@ from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from mgspmv.cluster.agent import call_held, load_row_block, measure_row_block
+from mgspmv.cluster.agent import call_held, load_row_block
 from mgspmv.cluster.dask_cluster import Cluster, WorkerInfo
 from mgspmv.cluster.device_row_block import TeamSpec
 from mgspmv.cluster.row_block import RowBlockSpec
@@ -22,7 +22,7 @@ from mgspmv.errors import ClusterError, OptionError, StoreError, StoreNotFoundEr
 from mgspmv.exchange.peer_comm import Member
 from mgspmv.kernels.select import find_step_layout
 from mgspmv.model import Precision, Progress, ignore
-from mgspmv.partition import Memory, limit, plan_rows, predict_seconds, warn_of_streaming
+from mgspmv.partition import Memory, limit, plan_rows, warn_of_streaming
 from mgspmv.plan import Plan
 from mgspmv.store.read import StoredMatrix
 
@@ -232,7 +232,7 @@ def load_matrix(
 
 
 def plan_on_cluster(stored: StoredMatrix, client: Any, *, timeout: float, **asked: Any) -> Plan:
-    """Plan the rows and memory of the workers of a cluster, with rates measured on them; see `mgspmv.api.Matrix.plan`.
+    """Plan the rows and memory of the workers of a cluster; see `mgspmv.api.Matrix.plan`.
 
     Parameters
     ----------
@@ -240,21 +240,7 @@ def plan_on_cluster(stored: StoredMatrix, client: Any, *, timeout: float, **aske
     """
     stored.address()
     with closing(Cluster(client, timeout)) as cluster:
-        arranged = _arrange(stored, cluster, LoadRequest(**asked), {}, is_again=False, throw=False)
-        plan = arranged.plan
-        if arranged.team is None or not plan.fits:
-            return plan
-        with cluster.lease(lambda: None):  # a concurrent run would disturb the measurement
-            futures = [
-                cluster.submit(
-                    w.member, f"mgspmv-measure-{uuid.uuid4().hex}", measure_row_block, spec, arranged.plan.precision
-                )
-                for spec, w in zip(arranged.specs, arranged.workers, strict=True)
-            ]
-            try:
-                return predict_seconds(plan, cluster.settle(futures, arranged.members, "measure"))
-            finally:
-                cluster.release(futures)
+        return _arrange(stored, cluster, LoadRequest(**asked), {}, is_again=False, throw=False).plan
 
 
 def _arrange(

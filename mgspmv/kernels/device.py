@@ -91,14 +91,6 @@ def device_id() -> str:
     return identity.hex()
 
 
-def device_bandwidth() -> float:
-    """Return the memory bandwidth of the current device in bytes per second, from its clock and bus width."""
-    import cupy
-
-    attributes = cupy.cuda.Device().attributes
-    return 2e3 * float(attributes["MemoryClockRate"]) * float(attributes["GlobalMemoryBusWidth"]) / 8
-
-
 def free_device_memory() -> int:
     """Return the bytes of the current device that this process can still allocate."""
     import cupy

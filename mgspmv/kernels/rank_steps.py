@@ -364,12 +364,6 @@ class RankSteps:
         self.layout.feed.stop()
         self._arrays, self._graph, self._shared = _Arrays(), None, None
 
-    def fill(self, z: float) -> None:
-        """Set all elements of z to the same number, for timing a step."""
-        with self._stream:
-            for own in self._arrays.z:
-                own[:-1] = own.dtype.type(z * self._units(self.precision == "exact")[1])
-
     def describe(self) -> str:
         """Describe the device."""
         return describe_device()

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import mgspmv as mg
+from benchmarks.ceilings import Roofline
 
 
 @pytest.fixture(autouse=True)
@@ -14,8 +15,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MGSPMV_TEST_DATA", raising=False)
     monkeypatch.setattr("benchmarks.machines._find_cache_bytes", lambda: 1 << 16)
-    rates = type("Rates", (), {"copy_bytes_per_s": 1e10, "gathers_per_s": 1e8})
-    monkeypatch.setattr("benchmarks.ceilings.measure_rates", rates)
+    monkeypatch.setattr("benchmarks.ceilings.measure_host", lambda: Roofline(1e10, 1e8))
 
 
 @pytest.fixture(scope="package")

@@ -19,4 +19,4 @@ def test_all_cases() -> None:
     for r in records:
         assert r["held"] == r["case"].partition(",")[0]
         assert (r["streamed_bytes"] > 0) == (r["held"] == "host")
-        assert min(r["predicted_s"], r["iteration_s"], r["load_s"]) > 0
+        assert min(r["iteration_s"], r["load_s"]) > 0

@@ -164,18 +164,13 @@ def test_what_cannot_come_by_is_refused_before_it_is_loaded(devices, stores):  #
 
 
 @pytest.mark.parametrize("held", ["device", "host", "store"])
-def test_plans_predict_by_what_workers_measure(held, devices, stores):  # noqa: F811
+def test_plans_say_where_rows_are_held(held, devices, stores):  # noqa: F811
     A, n = stores["rmat"], count_workers(devices)
     limits = {} if held == "device" else find_limits(A, held, n=n)
     plan = A.plan(client=devices, **limits)
     assert [w.held for w in plan.workers] == [held] * n
-    assert plan.seconds_per_iteration == max(w.seconds for w in plan.workers) > 0
-    for worker in plan.workers:
-        assert 1e9 < worker.rates.upload_bytes_per_s < 1e12
-        assert (worker.rates.store_bytes_per_s is not None) == (held == "store")
     here = A.plan(backend="cuda", **({} if held == "device" else find_limits(A, held)))
     assert here.workers[0].held == held
-    assert here.seconds_per_iteration > 0
 
 
 def test_workers_of_which_one_has_room(stores):

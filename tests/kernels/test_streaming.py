@@ -10,12 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mgspmv as mg
 from mgspmv.errors import StoreError
 from mgspmv.kernels import streaming
 from mgspmv.kernels.layout import LayoutBuilder, MatrixLayout
 from mgspmv.kernels.rank_steps import RankRules, RankSteps
-from mgspmv.kernels.rates import choose_sample, measure_device
 from mgspmv.kernels.streaming import AHEAD, ChunkStream, choose_kept, hold_pieces
 from mgspmv.plan import Streaming
 from tests.kernels.test_rank_steps import (
@@ -258,34 +256,3 @@ def test_a_piece_of_rows_that_were_read_at_once_has_its_own_entries(kind):
         layout = rows.build_share(places, places.columns, places.n_sent, k)
         assert layout.shape == (last - first, block.n_rows)
         assert layout.nnz == block.indptr[last] - block.indptr[first]
-
-
-@pytest.mark.parametrize("share", [0.1, 0.26, 0.34, 0.499, 0.999, 1.0, 3.0])
-def test_rows_that_a_device_is_measured_with(share):
-    """Not the few that are left when the others make whole pieces."""
-    lengths = np.random.default_rng(1).integers(0, 40, 5000)
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    n_entries = int(share * indptr[-1])
-    first, last = choose_sample(indptr, n_entries)
-    assert indptr[first] <= indptr[-1] // 2 < indptr[last]
-    assert min(n_entries, indptr[-1]) * 0.5 - 40 < indptr[last] - indptr[first] <= n_entries
-
-
-@pytest.mark.parametrize(("lengths", "wanted"), [([0, 0, 0], (0, 3)), ([1, 90, 1, 1], (1, 2)), ([5], (0, 1))])
-def test_few_rows_that_a_device_is_measured_with(lengths, wanted):
-    assert choose_sample(np.concatenate([[0], np.cumsum(lengths)]), 10) == wanted
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("held", ["host", "store", None])
-@pytest.mark.parametrize("precision", ["float32", "exact"])
-def test_what_a_device_is_measured_to_do(precision, held, tmp_path):
-    """With some of the rows, and with all; the sample is larger than the matrix."""
-    stored = mg.generate("rmat", tmp_path / "g.zarr", scale=12, duplicates="keep").stored
-    streaming = None if held is None else Streaming(held, 3000, 0, 0, 0)
-    for start, stop in ((0, 4096), (1000, 3000), (4095, 4096)):
-        rates = measure_device(stored, start, stop, None, precision, streaming=streaming)
-        assert 1e9 < rates.upload_bytes_per_s < 1e12
-        assert 1e10 < rates.copy_bytes_per_s < 1e14
-        assert 0 < rates.gathers_per_s < 1e13
-        assert (rates.store_bytes_per_s is not None) == (held == "store")
