@@ -80,7 +80,7 @@ class StepIterations:
         x += 1 / n
         uniform = kernel.put(np.array([1 / n]))
         rows = Rows(kernel, x, self._weight, uniform, uniform, n_dangling=int((self._weight == 0).sum()))
-        options = PageRankOptions(ALPHA, norm="fixed", max_iter=2**31, precision=self._precision)
+        options = PageRankOptions(alpha=ALPHA, norm="fixed", max_iter=2**31, precision=self._precision)
         steps = LocalSteps(rows, options)
         self._rows, self._loop = rows, Loop(steps, RankTask("", options, 0.0))
         self._loop.start()

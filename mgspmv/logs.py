@@ -1,12 +1,11 @@
 """Logs through Python's `logging`: calls, runs, workers and steps, with fields for programs that read them.
 
     mgspmv.calls      INFO a call ended, ERROR it failed: call, elapsed_s, run
-    mgspmv.runs       DEBUG an iteration of a run, in the calling process: run, iteration, change. INFO a checkpoint
-                      was made, WARNING it could not be: run, iteration, elapsed_s, n_bytes. WARNING it resumed after a
-                      worker was lost: run, epoch, kind, iteration, resumed_after, elapsed_s, worker, workers_before,
-                      workers_after
-    mgspmv.workers    DEBUG the same on each worker, with its own seconds: worker too. INFO its part of a run ended,
-                      ERROR a task hangs: worker, phase, stacks
+    mgspmv.runs       DEBUG an iteration of a run, in the calling process: run, iteration, change, and for each worker
+                      product_s, exchange_s, wait_s, exchanged_bytes. INFO a checkpoint was made, WARNING it could not
+                      be: run, iteration, elapsed_s, n_bytes. WARNING it resumed after a worker was lost: run, epoch,
+                      kind, iteration, resumed_after, elapsed_s, worker, workers_before, workers_after
+    mgspmv.workers    INFO a worker's part of a run ended: run, worker. ERROR a task hangs: worker, phase, stacks
     mgspmv.pipeline   INFO a step was made, kept or skipped, ERROR it failed: step, state, elapsed_s
 
 Nothing is logged until a program gives one of them, or `mgspmv`, a handler and a level. Fields are attributes of the
@@ -25,11 +24,10 @@ import sys
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mgspmv.errors import OptionError, StoreError, hide_secrets
@@ -189,7 +187,8 @@ def log_call(call: str) -> Iterator[None]:
 def log_iteration(event: Event) -> None:
     """Log an iteration, in the calling process."""
     if RUNS.isEnabledFor(logging.DEBUG):
-        fields = {"run": event.run, "iteration": event.iteration, "change": event.change}
+        names = ("run", "iteration", "change", "product_s", "exchange_s", "wait_s", "exchanged_bytes")
+        fields = {name: getattr(event, name) for name in names}
         RUNS.debug("iteration %d: change %.3g", event.iteration, event.change, extra=fields)
 
 
@@ -210,15 +209,3 @@ def log_recovery(recovery: Recovery, epoch: int) -> None:
     told = (recovery.resumed_after, recovery.workers_after, recovery.workers_before, recovery.seconds)
     said = "%s; resumed from iteration %d with %d workers (%d before) after %.3g s"
     RUNS.warning(said, recovery.error, *told, extra=fields)
-
-
-def choose_own_log(worker: Any) -> Callable[[Event], None]:
-    """Return a function that logs iterations on the named worker; it does nothing if DEBUG logs are disabled."""
-    return partial(_log_own_iteration, worker) if WORKERS.isEnabledFor(logging.DEBUG) else lambda event: None
-
-
-def _log_own_iteration(worker: Any, event: Event) -> None:
-    fields = {"run": event.run, "worker": worker, "iteration": event.iteration, "change": event.change}
-    times = {name: getattr(event, name)[0] for name in ("product_s", "exchange_s", "wait_s", "exchanged_bytes")}
-    said = "worker %s, iteration %d: product %.3g s"
-    WORKERS.debug(said, worker, event.iteration, event.product_s[0], extra=fields | times)

@@ -235,7 +235,7 @@ def _check_options(queries: Sequence[Query], asked: dict[str, Any], n: int, nnz:
     for query in queries:
         if query.alpha not in checked:
             try:
-                options = PageRankOptions(query.alpha, **asked)
+                options = PageRankOptions(alpha=query.alpha, **asked)
                 checked[query.alpha] = options, options.threshold(n, nnz)
             except OptionError as error:
                 raise OptionError(f"vector {query.label!r}: {error}") from error

@@ -16,7 +16,7 @@ from mgspmv.errors import CapacityError, CheckpointError, ClosedError, ClusterEr
 from mgspmv.logs import log_checkpoint
 from mgspmv.solvers.checkpointing import EVERY_S, Checkpointer, CheckpointReport
 from mgspmv.solvers.inputs import RunInputs
-from mgspmv.solvers.options import PageRankOptions, RankTask, check_status
+from mgspmv.solvers.options import PageRankOptions, RankTask
 from mgspmv.solvers.pagerank import find_before
 from mgspmv.store.chunks import digest_array
 from mgspmv.store.locations import StoreLike
@@ -160,6 +160,6 @@ def _compare(reached: RunProgress, identity: dict[str, Any], options: PageRankOp
 def _find_end(options: PageRankOptions, threshold: float, changes: Sequence[float]) -> int | None:
     """Return the iteration after which a run would have ended before the last change; None if it would not."""
     for iteration, change in enumerate(changes[:-1], 1):
-        if check_status(options, threshold, iteration, change, False) is not None:
+        if options.check_status(threshold, iteration, change) is not None:
             return iteration
     return None

@@ -74,7 +74,7 @@ class PowerCall(Call):
     @property
     def options(self) -> PowerOptions:
         """Stopping criterion and normalization."""
-        return PowerOptions(self.tol, self.norm, self.max_iter, self.normalize)
+        return PowerOptions(tol=self.tol, norm=self.norm, max_iter=self.max_iter, normalize=self.normalize)
 
     @property
     def chosen_executor(self) -> Executor:

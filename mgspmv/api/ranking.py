@@ -120,7 +120,8 @@ def pagerank(
         A later checkpoint that cannot be written only warns, once, and the run continues
     ConvergenceError : not converged, with the `solution` attached
     """
-    options = PageRankOptions(alpha, tol, norm, max_iter, precision, stop)
+    stopping: dict[str, Any] = {"tol": tol, "norm": norm, "max_iter": max_iter, "stop": stop}
+    options = PageRankOptions(alpha=alpha, precision=precision, **stopping)
     keeping = read_checkpoint(checkpoint, options)
     call = Call(A, progress)
     place, executor = call.place, call.place.chosen_executor

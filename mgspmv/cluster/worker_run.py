@@ -36,7 +36,7 @@ from mgspmv.heartbeat import Heartbeat
 from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.device import describe_device, measure_memory
 from mgspmv.kernels.select import StepLayout
-from mgspmv.logs import WORKERS, choose_own_log
+from mgspmv.logs import WORKERS
 from mgspmv.model import Event, Stability, Status, StepSums
 from mgspmv.solvers.device_steps import DeviceSteps
 from mgspmv.solvers.inputs import RunInputs
@@ -168,12 +168,11 @@ class WorkerRun(ConnectedRun, ABC):
     def superstep(self, n: int) -> Report:
         """Make n iterations or fewer, up to the end, together with all other workers; publish their events, check the
         ranks, and return a report."""
-        loop, events, log = self._loop, list[Event](), choose_own_log(self.name)
+        loop, events = self._loop, list[Event]()
         with self._working(f"iteration {loop.iteration + 1}") as heartbeat:
             heartbeat.begin_steps(self._slowest_s)
             for event in loop.advance(n):
                 events.append(event)
-                log(event)
                 heartbeat.end_step()
                 heartbeat.phase = f"iteration {loop.iteration + 1}"
             # Kept for the watchdog's limit in the next superstep; None ends that limit for the rest of this task.

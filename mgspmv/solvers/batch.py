@@ -25,7 +25,7 @@ from mgspmv.exchange.transport import Exchange
 from mgspmv.kernels.many import WIDTHS, Terms, fit_width, narrow_widths
 from mgspmv.kernels.select import BoundMany
 from mgspmv.model import FIXED_POINT, Event, Status, StepSums
-from mgspmv.solvers.options import Task, check_status
+from mgspmv.solvers.options import Task
 from mgspmv.solvers.queries import Query
 from mgspmv.solvers.run import bound_error
 from mgspmv.solvers.steps import Times, bound_mass_rounding, time_step
@@ -298,8 +298,8 @@ class Batch:
             self.iteration += 1
             event = self._step()
             for seat in self._seats:
-                made = len(seat.changes), seat.changes[-1], seat.is_wrong
-                seat.status = check_status(self._options, self._task.threshold, *made)
+                made = self._task.threshold, len(seat.changes), seat.changes[-1]
+                seat.status = self._options.check_status(*made, is_wrong=seat.is_wrong)
             self._release([seat for seat in self._seats if seat.status is not None])
             if not self._seats:
                 self._bound_errors()

@@ -18,38 +18,65 @@ STALL = 20
 """Number of last changes that decide whether changes still shrink."""
 
 
-@dataclass(frozen=True)
-class PageRankOptions:
-    """Checked options of a PageRank run."""
+@dataclass(frozen=True, kw_only=True)
+class StopOptions:
+    """Criterion by which an iteration stops, checked."""
 
-    alpha: float = 0.85
-    """Damping factor, 0 <= alpha < 1."""
     tol: float | None = None
     """Change below which the run stops; None for the default. Must be None for `fixed`."""
     norm: ChangeNorm = "l1"
     """Norm of the change: `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol, as NetworkX; `linf` largest
-    |x' - x| < tol; `relative` largest |x' - x| / x' < tol; `fixed` makes exactly max_iter iterations."""
+    |x' - x| < tol; `relative` largest |x' - x| / |x'| < tol, 0 where x' is 0; `fixed` makes exactly max_iter
+    iterations."""
     max_iter: int = 100
     """Maximum number of iterations."""
+
+    def __post_init__(self) -> None:
+        check_choice("norm", self.norm, ("l1", "l1_per_node", "linf", "relative", "fixed"))
+        if not hasattr(self.max_iter, "__index__") or self.max_iter < 1:
+            raise OptionError(f"max_iter must be an integer of at least 1, not {self.max_iter!r}")
+        if self.norm == "fixed" and self.tol is not None:
+            raise OptionError("norm='fixed' makes max_iter iterations and has no tolerance; leave out tol=")
+        if self.tol is not None and not (isinstance(self.tol, Real) and 0 < float(self.tol) < math.inf):
+            raise OptionError(f"tol must be a positive number, not {self.tol!r}; norm='fixed' needs no tolerance")
+        # Plain numbers, as results of a NumPy float32 would be float32.
+        object.__setattr__(self, "max_iter", int(self.max_iter))
+        if self.tol is not None:
+            object.__setattr__(self, "tol", float(self.tol))
+
+    def check_status(self, threshold: float, iteration: int, change: float, *, is_wrong: bool = False) -> Status | None:
+        """Return the status of a run that ends after `iteration` iterations with this change; None if it continues."""
+        is_fixed = self.norm == "fixed"
+        if is_wrong:
+            return Status.NON_FINITE
+        if not is_fixed and change < threshold:
+            return Status.CONVERGED
+        if iteration < self.max_iter:
+            return None
+        return Status.COMPLETED if is_fixed else Status.MAX_ITER
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageRankOptions(StopOptions):
+    """Checked options of a PageRank run."""
+
+    alpha: float = 0.85
+    """Damping factor, 0 <= alpha < 1."""
     precision: Precision = "exact"
     """Arithmetic: `exact`, `float64` or `float32`."""
     stop: str = "change"
     """Stopping criterion: `change`, or `topk:100`, which also stops when the 100 highest vertices are proven."""
 
     def __post_init__(self) -> None:
-        check_stopping(self.tol, self.norm, self.max_iter)
+        super().__post_init__()
         check_choice("precision", self.precision, ("exact", "float64", "float32"))
-        if not _is_real(self.alpha) or not 0 <= self.alpha < 1:
+        if not isinstance(self.alpha, Real) or not 0 <= self.alpha < 1:
             raise OptionError(f"alpha must be at least 0 and less than 1, not {self.alpha!r}")
         if self.top is not None and self.norm == "fixed":
             raise OptionError(
                 f"norm='fixed' makes max_iter iterations, stop={self.stop!r} may end earlier; leave out one of them"
             )
-        # Plain numbers, as results of a NumPy float32 would be float32.
         object.__setattr__(self, "alpha", float(self.alpha))
-        object.__setattr__(self, "max_iter", int(self.max_iter))
-        if self.tol is not None:
-            object.__setattr__(self, "tol", float(self.tol))
 
     @property
     def is_relative(self) -> bool:
@@ -175,23 +202,15 @@ class PageRankOptions:
             raise OptionError(f"{said} {reason}; pass {remedy}{other}")
 
 
-@dataclass(frozen=True)
-class PowerOptions:
+@dataclass(frozen=True, kw_only=True)
+class PowerOptions(StopOptions):
     """Stopping criterion and normalization of an iteration, checked."""
 
-    tol: float | None = None
-    """Change below which the iteration stops; None for 1e-6. Must be None for `fixed`."""
-    norm: ChangeNorm = "l1"
-    """Norm of the change: `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol, as NetworkX; `linf` largest
-    |x' - x| < tol; `relative` largest |x' - x| / |x'| < tol, 0 where x' is 0; `fixed` makes exactly max_iter
-    iterations."""
-    max_iter: int = 100
-    """Maximum number of iterations."""
     normalize: Normalization = "none"
     """Norm that each x' is divided by: sum of absolutes (`l1`), Euclidean norm (`l2`) or largest absolute (`max`)."""
 
     def __post_init__(self) -> None:
-        check_stopping(self.tol, self.norm, self.max_iter)
+        super().__post_init__()
         check_choice("normalize", self.normalize, get_args(Normalization))
         if self.norm == "relative" and self.tol is not None and self.tol >= 1:
             raise OptionError(f"tol={self.tol:g} with norm='relative' is met by any growing elements; pass less than 1")
@@ -200,7 +219,7 @@ class PowerOptions:
         """Return the change over n elements below which the iteration has converged; 0 for `fixed`."""
         if self.norm == "fixed":
             return 0.0
-        tol = DEFAULT_TOL if self.tol is None else float(self.tol)
+        tol = DEFAULT_TOL if self.tol is None else self.tol
         return tol * n if self.norm == "l1_per_node" else tol
 
 
@@ -227,20 +246,6 @@ class RankTask(Task):
     """Name of a kernel, or `auto`."""
 
 
-def check_status(
-    options: PageRankOptions | PowerOptions, threshold: float, iteration: int, change: float, is_wrong: bool
-) -> Status | None:
-    """Return the status of a run that ends after `iteration` iterations with this change; None if it continues."""
-    is_fixed = options.norm == "fixed"
-    if is_wrong:
-        return Status.NON_FINITE
-    if not is_fixed and change < threshold:
-        return Status.CONVERGED
-    if iteration < options.max_iter:
-        return None
-    return Status.COMPLETED if is_fixed else Status.MAX_ITER
-
-
 def describe_end(status: Status, n_iterations: int, change: float, tol: float | None, norm: ChangeNorm) -> str:
     """Describe the end of a run that did not converge, with its last change and the tolerance."""
     after = f"after {n_iterations} iteration{'' if n_iterations == 1 else 's'}"
@@ -251,18 +256,3 @@ def describe_end(status: Status, n_iterations: int, change: float, tol: float | 
 
 
 _CHANGES = {"l1": "L1 change", "l1_per_node": "L1 change", "linf": "largest change", "relative": "relative change"}
-
-
-def check_stopping(tol: float | None, norm: ChangeNorm, max_iter: int) -> None:
-    """Raise `OptionError` for options by which no iteration can stop."""
-    check_choice("norm", norm, ("l1", "l1_per_node", "linf", "relative", "fixed"))
-    if not hasattr(max_iter, "__index__") or max_iter < 1:
-        raise OptionError(f"max_iter must be an integer of at least 1, not {max_iter!r}")
-    if norm == "fixed" and tol is not None:
-        raise OptionError("norm='fixed' makes max_iter iterations and has no tolerance; leave out tol=")
-    if tol is not None and not (_is_real(tol) and 0 < float(tol) < math.inf):
-        raise OptionError(f"tol must be a positive number, not {tol!r}; norm='fixed' needs no tolerance")
-
-
-def _is_real(value: object) -> bool:
-    return isinstance(value, Real)

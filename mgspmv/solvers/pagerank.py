@@ -21,7 +21,7 @@ from mgspmv.checkpoints import BEGINNING, RunProgress, SliceWriter
 from mgspmv.model import FIXED_POINT, Event, Stability, Status, StepSums
 from mgspmv.solvers.checkpointing import Checkpointer
 from mgspmv.solvers.mass_check import MassCheck, check_rows
-from mgspmv.solvers.options import RankTask, check_status
+from mgspmv.solvers.options import RankTask
 from mgspmv.solvers.run import LocalExecution, Outcome, run
 from mgspmv.solvers.steps import LocalSteps, Steps
 
@@ -68,7 +68,7 @@ class Loop:
         self.seconds: dict[str, float] = {} if watch is None else {"look": 0.0}
         self.status: Status | None = None
         if before.changes:
-            self.status = check_status(task.options, task.threshold, before.iteration, before.changes[-1], False)
+            self.status = task.options.check_status(task.threshold, before.iteration, before.changes[-1])
 
     def start(self) -> None:
         """Compute the first z."""
@@ -101,7 +101,7 @@ class Loop:
         if self._watch is not None and not is_wrong and self._watch.wants(self.iteration):
             self._watch.see(self.iteration, self._steps.ranks(), self.mass)
             self.seconds["look"] = self._watch.elapsed_s
-        self.status = check_status(self._options, self._task.threshold, self.iteration, change, is_wrong)
+        self.status = self._options.check_status(self._task.threshold, self.iteration, change, is_wrong=is_wrong)
         if self.stability is not None and not is_wrong:
             self.status = Status.STABLE
         return change

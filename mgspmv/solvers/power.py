@@ -23,7 +23,7 @@ import numpy as np
 from mgspmv.errors import OptionError, ShapeError
 from mgspmv.kernels.select import BoundKernel, bind_kernel
 from mgspmv.model import RELATIVE_LIMIT, ChangeNorm, CsrBlock, Event, Normalization, Status
-from mgspmv.solvers.options import PowerOptions, check_status
+from mgspmv.solvers.options import PowerOptions
 from mgspmv.solvers.run import LocalExecution, Outcome, run
 from mgspmv.solvers.steps import Times
 
@@ -143,8 +143,8 @@ class PowerLoop:
             with np.errstate(over="ignore", divide="ignore", invalid="ignore"):  # reported as non_finite
                 change = self._step()
             self.iteration += 1
-            is_wrong = not math.isfinite(change)
-            self.status = check_status(self._options, self._task.threshold, self.iteration, change, is_wrong)
+            made = self._task.threshold, self.iteration, change
+            self.status = self._options.check_status(*made, is_wrong=not math.isfinite(change))
             held = self._products.nbytes + 3 * self.x.nbytes
             times = self._products.report_times(time.perf_counter() - began, held)
             yield Event(self._task.run, 0, self.iteration, change, **vars(times))

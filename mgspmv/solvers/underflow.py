@@ -73,7 +73,7 @@ def _find_underflow(
     if options.alpha:
         probe = _make_probe(x, start.take_weight(partial(read_out_weight, A.stored, use_weights)), least, resolution)
     if probe is not None:
-        fixed = PageRankOptions(options.alpha, None, "fixed", 1, options.precision)
+        fixed = PageRankOptions(alpha=options.alpha, norm="fixed", max_iter=1, precision=options.precision)
         once = replace(task, options=fixed, threshold=0.0)
         is_lost |= is_zero & (step(once, replace(start, x=probe.astype(start.x.dtype))).values > 0)
     lost = np.flatnonzero(is_lost)

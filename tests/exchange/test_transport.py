@@ -119,7 +119,7 @@ def check_batches_have_the_bits_of_one_process(nccl, kind, precision):
     store, bounds = zarr.storage.MemoryStore(), (0, 40, 41, 100, 130)
     A = mg.ingest((*rng.integers(0, 130, (2, 900)), rng.random(900)), store, kind="graph", n_vertices=130)
     seeds = [{int(v): 1.0 for v in rng.integers(0, 130, 3)} for _ in range(9)] + [None]
-    options = PageRankOptions(0.85, None, "l1", 100, precision)
+    options = PageRankOptions(precision=precision)
     queries = make_queries(seeds, [0.85], 130, None)
     dtype = np.float32 if precision == "float32" else np.float64
     blocks = [A.stored.read_block(a, b, dtype) for a, b in pairwise(bounds)]
