@@ -126,7 +126,23 @@ def pagerank_batch(
     described |= {"executor": "embedded" if outcome.transport is None else "supersteps"}
     described |= {"out_weight": "store" if out_weight is None else "vector"}
     described |= {"width": used, "steps": len(call.events), "top": top}
-    solution = _solve(A, queries, outcome, keeper, start.growth, vars(options) | described, tuple(call.events))
+    ended: list[tuple[Ending, Query]] = list(zip(outcome.values, queries, strict=True))
+    solution = BatchSolution(
+        labels=tuple(query.label for query in queries),
+        alphas=np.array([query.alpha for query in queries], np.float64),
+        statuses=tuple(ending.status for ending, _ in ended),
+        changes=tuple(ending.changes for ending, _ in ended),
+        error_bounds_l1=np.array([widen_bound(e.error_bound_l1, query.alpha, start.growth) for e, query in ended]),
+        values=keeper.ranks if keeper.ids is None else None,
+        top_ids=keeper.ids,
+        top_ranks=None if keeper.ids is None else keeper.ranks,
+        seconds=outcome.seconds,
+        _ids=A.vertex_ids if keeper.ids is None else None,
+        options=vars(options) | described,
+        matrix=describe_matrix(A.info, outcome.hardware, outcome.transport, is_reversed=A.is_transpose),
+        memory=outcome.memory,
+        events=tuple(call.events),
+    )
     failed = [k for k, status in enumerate(solution.statuses) if not status.is_success]
     if throw and failed:
         first = failed[0]
@@ -287,33 +303,3 @@ class _ResultCollector:
 
 def _join(parts: Sequence[np.ndarray]) -> np.ndarray:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _solve(
-    A: MatrixProperties,
-    queries: Sequence[Query],
-    outcome: Outcome,
-    keeper: _ResultCollector,
-    growth: float,
-    options: dict[str, Any],
-    events: tuple[Event, ...],
-) -> BatchSolution:
-    endings: list[Ending] = outcome.values
-    pairs = zip(endings, queries, strict=True)
-    bounds = [widen_bound(ending.error_bound_l1, query.alpha, growth) for ending, query in pairs]
-    return BatchSolution(
-        labels=tuple(query.label for query in queries),
-        alphas=np.array([query.alpha for query in queries], np.float64),
-        statuses=tuple(ending.status for ending in endings),
-        changes=tuple(ending.changes for ending in endings),
-        error_bounds_l1=np.array(bounds),
-        values=keeper.ranks if keeper.ids is None else None,
-        top_ids=keeper.ids,
-        top_ranks=None if keeper.ids is None else keeper.ranks,
-        seconds=outcome.seconds,
-        _ids=A.vertex_ids if keeper.ids is None else None,
-        options=options,
-        matrix=describe_matrix(A.info, outcome.hardware, outcome.transport, is_reversed=A.is_transpose),
-        memory=outcome.memory,
-        events=events,
-    )

@@ -113,14 +113,12 @@ class Matrix(EmbeddedMatrix):
         ------
         OptionError : an invalid option, or one that does not suit the place
         """
-        client = None
+        client = where
         if isinstance(where, str) and ":" not in where:
             check_choice("where", where, ("auto", "cpu", "cuda"))
             if backend != "auto":
                 raise OptionError(f"backend={backend!r} is of the workers of a cluster; pass only {where!r}")
-            backend = where  # type: ignore[assignment]
-        else:
-            client = where
+            backend, client = where, None  # type: ignore[assignment]
         options: dict[str, Any] = {"backend": backend, "kernel": kernel, "threads": threads, "executor": executor}
         options |= {"device_memory": device_memory, "host_memory": host_memory, "transport": transport}
         return self._place(Placement(client, timeout=timeout, recover=recover, **options))

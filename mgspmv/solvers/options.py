@@ -37,7 +37,7 @@ class StopOptions:
             raise OptionError(f"max_iter must be an integer of at least 1, not {self.max_iter!r}")
         if self.norm == "fixed" and self.tol is not None:
             raise OptionError("norm='fixed' makes max_iter iterations and has no tolerance; leave out tol=")
-        if self.tol is not None and not (isinstance(self.tol, Real) and 0 < float(self.tol) < math.inf):
+        if self.tol is not None and not (_is_real(self.tol) and 0 < float(self.tol) < math.inf):
             raise OptionError(f"tol must be a positive number, not {self.tol!r}; norm='fixed' needs no tolerance")
         # Plain numbers, as results of a NumPy float32 would be float32.
         object.__setattr__(self, "max_iter", int(self.max_iter))
@@ -70,7 +70,7 @@ class PageRankOptions(StopOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("precision", self.precision, ("exact", "float64", "float32"))
-        if not isinstance(self.alpha, Real) or not 0 <= self.alpha < 1:
+        if not _is_real(self.alpha) or not 0 <= self.alpha < 1:
             raise OptionError(f"alpha must be at least 0 and less than 1, not {self.alpha!r}")
         if self.top is not None and self.norm == "fixed":
             raise OptionError(
@@ -256,3 +256,7 @@ def describe_end(status: Status, n_iterations: int, change: float, tol: float | 
 
 
 _CHANGES = {"l1": "L1 change", "l1_per_node": "L1 change", "linf": "largest change", "relative": "relative change"}
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, Real)
