@@ -256,25 +256,19 @@ def _count_messages(client: Client) -> int:
 
 
 def _silence() -> None:
-    for module, name in _list_said():
-        setattr(module, f"_kept_{name}", getattr(module, name))
-        setattr(module, name, _choose_nothing)
+    from mgspmv.cluster import worker_run
+
+    setattr(worker_run, _KEPT, worker_run.publish_iterations)
+    worker_run.publish_iterations = _ignore
 
 
 def _restore() -> None:
-    for module, name in _list_said():
-        setattr(module, name, getattr(module, f"_kept_{name}"))
-
-
-def _list_said() -> list[tuple[Any, str]]:
-    """What says something on workers, as modules and names."""
     from mgspmv.cluster import worker_run
 
-    return [(worker_run, "publish_iterations"), (worker_run, "choose_own_log")]
+    worker_run.publish_iterations = getattr(worker_run, _KEPT)
 
 
-def _choose_nothing(*args: Any, **options: Any) -> Any:
-    return _ignore
+_KEPT = "_kept_publish_iterations"
 
 
 def _ignore(*args: Any, **options: Any) -> None:

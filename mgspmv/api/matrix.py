@@ -213,8 +213,6 @@ class Matrix(EmbeddedMatrix):
         OptionError : an invalid option; `topk` of a `matrix`
         """
         check_threads(threads)
-        from mgspmv.kernels.rates import measure_device, measure_rates
-
         limits: dict[str, Any] = {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
         reserved: dict[str, Any] = {"top": self._read_top(stop), "checkpoint": checkpoint}
         if client is not None:
