@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -213,7 +214,7 @@ def read_vector(
 
 
 def align_ranks(before: Solution, A: MatrixProperties) -> np.ndarray:
-    """Return earlier ranks by vertex id as (n,) float64; 1/n for new vertices.
+    """Return earlier ranks by vertex id as (n,) float64; 1/n for new vertices, with a warning if most are new.
 
     Raises
     ------
@@ -234,6 +235,13 @@ def align_ranks(before: Solution, A: MatrixProperties) -> np.ndarray:
     is_there = places != UNKNOWN
     if not is_there.any():
         raise OptionError("nstart has no vertex of the store; pass ranks of this graph, or of a version of it")
-    ranks = np.full(A.shape[0], 1.0 / A.shape[0])
+    n, n_known = A.shape[0], np.count_nonzero(is_there)
+    if 2 * n_known < n:
+        warnings.warn(
+            f"nstart has ranks of {n_known:,} of {n:,} vertices, and the others start at 1/n; pass ranks of this graph "
+            "unless it has grown so much",
+            stacklevel=5,
+        )
+    ranks = np.full(n, 1.0 / n)
     ranks[places[is_there]] = before.values[is_there]
     return ranks

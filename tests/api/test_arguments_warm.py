@@ -72,6 +72,9 @@ def test_what_is_refused():
         mg.pagerank(b, nstart=mg.pagerank(c))
     with pytest.raises(OptionError, match="has no vertex of the store"):
         mg.pagerank(c, nstart=mg.pagerank(a))
+    larger = mg.ingest(([1, 90, 91, 92, 93], [90, 91, 92, 93, 1]))
+    with pytest.warns(UserWarning, match="nstart has ranks of 1 of 5 vertices, and the others start at 1/n"):
+        mg.pagerank(larger, nstart=mg.pagerank(pd.DataFrame({"src": [1, 500], "dst": [500, 1]})))
     with pytest.raises(OptionError, match="holds ranks scaled by 'minmax'; pass ranks as they were computed"):
         mg.pagerank(a, nstart=mg.pagerank(a).scale("minmax"))
 
