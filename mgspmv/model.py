@@ -317,6 +317,10 @@ FIXED_POINT = 2.0**62
 """Scale of ranks in exact fixed point: 1.0 is 2^62, so that a sum of ranks fits an int64."""
 CHANGE_POINT = 2.0**61
 """Scale of changes in fixed point: two distributions are at most 2.0 apart."""
+FLOAT32_ROUNDING = 2.0**-24 * (1 + 2.0**-23)
+"""Maximum rounding error of a float32 of at least 2^-126, relative to the rounded value."""
+FLOAT32_LEAST_ROUNDING = 2.0**-150
+"""Maximum rounding error of a float32 below 2^-126."""
 RELATIVE_LIMIT = 2.0
 """Upper limit of relative changes |x' - x| / x', so that they fit; they are 0 where x' is 0."""
 

@@ -196,11 +196,13 @@ class EmbeddedMatrix(MatrixProperties):
         CapacityError : the free memory does not suffice
         """
         from mgspmv.kernels.layout import LayoutBuilder
-        from mgspmv.kernels.rank_steps import RankSteps
+        from mgspmv.kernels.rank_steps import RankSteps, begin_compiling
 
         dtype, threads = None if self.is_pattern else dtype, self.place.threads
         key = (dtype, layout, self.place.device_memory, self.place.host_memory)
         if key not in self._loaded.layouts:
+            if layout != "sell-slices":
+                begin_compiling(None if dtype is None else np.dtype(dtype), precision)
             memory = limit_to_free(self.place.limits)
             indptr, plan = self._plan_here(dtype, precision, lays_out=True, streams=True, top=top, **memory)
             warn_of_streaming(plan, stacklevel=5)

@@ -26,7 +26,7 @@ from mgspmv.kernels.device import (
     report_full_device,
 )
 from mgspmv.kernels.layout import LayoutBuilder, MatrixLayout
-from mgspmv.kernels.rank_steps import RankSteps
+from mgspmv.kernels.rank_steps import RankSteps, begin_compiling
 from mgspmv.kernels.select import (
     BoundKernel,
     BoundMany,
@@ -196,6 +196,8 @@ class DeviceRowBlock(RowBlock):
         """
         key = (None if self.stored.info.is_pattern else dtype, layout)
         if key not in self._layouts:
+            if layout != "sell-slices":
+                begin_compiling(None if key[0] is None else np.dtype(key[0]), precision)
             with report_full_device("the layout of the matrix for steps of PageRank"):
                 self._layouts[key] = self._lay_out(*key, check)
         laid, columns = self._layouts[key]

@@ -34,6 +34,7 @@ from mgspmv.kernels.formats import (
     MatrixFormat,
     accumulate,
     array_module,
+    count_true,
     cut_pieces,
     mark_firsts,
     row_lengths,
@@ -147,7 +148,7 @@ def build_column_sorted_tiles(block: CsrBlock, dtype: Any) -> ColumnSortedTiles:
         )
     xp = array_module(block.indptr)
     lengths = row_lengths(block)
-    height = choose_height(int((lengths > 0).sum()), np.dtype(dtype).itemsize)
+    height = choose_height(count_true(lengths > 0), np.dtype(dtype).itemsize)
     places = _Places(lengths, block.nnz, height)
     wide = LOAD_BYTES // np.dtype(dtype).itemsize
     order, ranks = _order_columns(block)
@@ -197,7 +198,7 @@ class _Places:
         copies = -(-lengths // most)
         shares = -(-lengths // xp.maximum(copies, 1))
         order = xp.argsort(xp.where(copies > 1, -1, 1) * (nnz + 1) - shares, kind="stable")
-        n_filled = int((lengths > 0).sum())
+        n_filled = count_true(lengths > 0)
         self.order, self.copies = order[:n_filled], copies[order[:n_filled]]
         self.starts = accumulate(self.copies)
         self.height, self.n = height, int(self.starts[-1])
@@ -237,7 +238,7 @@ def _order_columns(block: CsrBlock) -> tuple[Array | None, Array | None]:
     order = xp.argsort(-counts, kind="stable").astype(np.int32)
     ranks = xp.empty_like(order)
     xp.put(ranks, order, xp.arange(block.n_cols, dtype=np.int32), mode="wrap")
-    return order[: int((counts > 0).sum())].copy(), ranks
+    return order[: count_true(counts > 0)].copy(), ranks
 
 
 def _sort_piece(

@@ -21,10 +21,13 @@ from numba.extending import overload
 from mgspmv.errors import OptionError
 from mgspmv.kernels.catalogue import Kernel
 from mgspmv.kernels.compiled import compile_kernel
+from mgspmv.kernels.operands import multiply_columns
 from mgspmv.kernels.parts import run_parts, take
 from mgspmv.model import (
     CHANGE_POINT,
     FIXED_POINT,
+    FLOAT32_LEAST_ROUNDING,
+    FLOAT32_ROUNDING,
     RELATIVE_LIMIT,
     CsrBlock,
     Precision,
@@ -37,10 +40,6 @@ from mgspmv.partition import split_rows
 PARTS_PER_THREAD = 32
 SERIAL_NNZ = 1 << 16
 """Nonzeros below which only the calling thread computes: waking others takes longer than the product."""
-FLOAT32_ROUNDING = 2.0**-24 * (1 + 2.0**-23)
-"""Maximum rounding error of a float32 of at least 2^-126, relative to the rounded value."""
-FLOAT32_LEAST_ROUNDING = 2.0**-150
-"""Maximum rounding error of a float32 below 2^-126."""
 
 
 class CpuBlock:
@@ -233,17 +232,6 @@ class ReferenceBlock(CpuBlock):
         """
         scalars = x.dtype.type(alpha), x.dtype.type(beta)
         multiply_columns(self._reference, x, y, *scalars)
-
-
-def multiply_columns(multiply: Callable[..., None], x: Any, y: Any, *scalars: Any) -> None:
-    """Call multiply(x, y, *scalars) for a vector or each column; arrays are NumPy's or CuPy's."""
-    if x.ndim == 1:
-        multiply(x, y, *scalars)
-        return
-    for c in range(x.shape[1]):  # copies, as kernels need contiguous vectors
-        column = y[:, c].copy()
-        multiply(x[:, c].copy(), column, *scalars)
-        y[:, c] = column
 
 
 def _add_up(sums: np.ndarray) -> StepSums:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from mgspmv.kernels.compiled import compile_kernel
-from mgspmv.kernels.cpu import FLOAT32_LEAST_ROUNDING, FLOAT32_ROUNDING, CpuBlock
+from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.highest import select_each
 from mgspmv.kernels.lanes import (
     choose,
@@ -32,7 +32,16 @@ from mgspmv.kernels.lanes import (
 )
 from mgspmv.kernels.many import Terms
 from mgspmv.kernels.parts import take
-from mgspmv.model import CHANGE_POINT, FIXED_POINT, RELATIVE_LIMIT, CsrBlock, Precision, StepSums
+from mgspmv.model import (
+    CHANGE_POINT,
+    FIXED_POINT,
+    FLOAT32_LEAST_ROUNDING,
+    FLOAT32_ROUNDING,
+    RELATIVE_LIMIT,
+    CsrBlock,
+    Precision,
+    StepSums,
+)
 
 
 class CpuMany(CpuBlock):

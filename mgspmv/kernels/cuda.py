@@ -8,7 +8,6 @@ import numpy as np
 
 from mgspmv.errors import FormatError, OptionError
 from mgspmv.kernels.catalogue import KERNELS
-from mgspmv.kernels.cpu import FLOAT32_LEAST_ROUNDING, FLOAT32_ROUNDING, multiply_columns
 from mgspmv.kernels.cuda_products import THREADS, Product
 from mgspmv.kernels.dense import sum_vector
 from mgspmv.kernels.device import (
@@ -23,9 +22,10 @@ from mgspmv.kernels.device import (
     zeros,
 )
 from mgspmv.kernels.formats import cut_pieces
+from mgspmv.kernels.operands import multiply_columns
 from mgspmv.kernels.specialize import product_types, step_types
 from mgspmv.kernels.streaming import hold_pieces
-from mgspmv.model import FIXED_POINT, CsrBlock, Precision, RowCheck, StepSums
+from mgspmv.model import FIXED_POINT, FLOAT32_LEAST_ROUNDING, FLOAT32_ROUNDING, CsrBlock, Precision, RowCheck, StepSums
 from mgspmv.plan import Streaming
 from mgspmv.store.read import StoredMatrix
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.kernels.cpu import FLOAT32_LEAST_ROUNDING, FLOAT32_ROUNDING
 from mgspmv.kernels.csr_cuts import Stream, build_stream
 from mgspmv.kernels.cuda import CudaBlock
 from mgspmv.kernels.cuda_products import ManyProduct
@@ -15,7 +14,7 @@ from mgspmv.kernels.device import get, pack, put, report_full_device, shared_mem
 from mgspmv.kernels.highest import select_each
 from mgspmv.kernels.many import Terms
 from mgspmv.kernels.specialize import product_types
-from mgspmv.model import CsrBlock, Precision, StepSums
+from mgspmv.model import FLOAT32_LEAST_ROUNDING, FLOAT32_ROUNDING, CsrBlock, Precision, StepSums
 
 THREADS, GRIDS = 256, 8
 """Threads per thread block of a kernel over rows, and thread blocks per multiprocessor."""

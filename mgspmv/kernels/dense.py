@@ -9,7 +9,7 @@ import numpy as np
 from mgspmv.errors import OptionError, ShapeError
 from mgspmv.kernels.catalogue import KERNELS
 from mgspmv.kernels.device import count_blocks, get, load_kernel, put, zeros
-from mgspmv.kernels.reference import SUM_CHUNK, THREADS, TILE_COLS, TILE_ROWS
+from mgspmv.kernels.formats import SUM_CHUNK, THREADS, TILE_COLS, TILE_ROWS
 
 DENSE_KERNELS = [name for name, kernel in KERNELS.items() if kernel.operation == "dense"]
 SHORT_ROW = 32

@@ -40,6 +40,12 @@ SLICE = 32
 """Rows of a slice of SELL: C."""
 SIGMA = 1024
 """Rows of a window that SELL sorts by length: sigma; a multiple of SLICE."""
+THREADS = 256
+"""Threads of a thread block that adds one sum."""
+SUM_CHUNK = 4096
+"""Elements of x per thread block of a sum."""
+TILE_ROWS, TILE_COLS = 64, 1024
+"""Rows and columns of a tile of dense_tiles: T and Z."""
 WARP = 32
 """Threads that run in lockstep."""
 CHUNK_THREADS, ITEMS_PER_THREAD = 256, 7
@@ -279,7 +285,7 @@ def _take_beyond(block: CsrBlock, width: int) -> Coo:
     begin = 0
     for piece, rows in _each_piece(block):
         is_beyond = xp.arange(piece.start, piece.stop) - block.indptr[rows] >= width
-        end = begin + int(is_beyond.sum())
+        end = begin + count_true(is_beyond)
         taken[0][begin:end] = rows[is_beyond]
         taken[1][begin:end] = block.indices[piece][is_beyond]
         if data is not None and block.data is not None:
@@ -358,6 +364,14 @@ def _fill_bsr(block: CsrBlock, b: int, n_blocks: int, dtype: Any) -> Bsr:
 
 
 # --- common helpers --------------------------------------------------------------------------------------------------
+
+
+def count_true(mask: Any) -> int:
+    """Count the true elements of an array of NumPy or CuPy.
+
+    CuPy's sum of int64 is precompiled, but its sum of bool and `count_nonzero` take five seconds to compile.
+    """
+    return int(mask.astype(np.int64).sum())
 
 
 def array_module(array: Array) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 from mgspmv.kernels.column_sorted_blocks import ColumnSortedBlocks, Survey, build_column_sorted_blocks, survey_rows
 from mgspmv.kernels.device import release_device_memory
 from mgspmv.kernels.features import EVEN_ROWS
-from mgspmv.kernels.formats import cut_pieces
+from mgspmv.kernels.formats import count_true, cut_pieces
 from mgspmv.kernels.sell_slices import SellSlices, build_sell_slices
 from mgspmv.kernels.streaming import ChunkStream, hold_pieces
 from mgspmv.model import INT32_LIMIT, CsrBlock
@@ -187,7 +187,7 @@ class LayoutBuilder:
             key = cupy.where(own, np.int32(0), np.int32(INT32_LIMIT - 1)) - lengths
             by_place[first:last] = cupy.argsort(key, kind="stable")
             by_place[first:last] += first
-            n_own = int(cupy.count_nonzero(own))
+            n_own = count_true(own)
             columns[by_place[first : first + n_own]] = n_sent[-1] + in_order[:n_own]
             n_sent.append(n_sent[-1] + n_own)
         return RowOrder(by_place, columns, cuts, tuple(n_sent))

@@ -13,6 +13,8 @@ import hashlib
 import os
 import tempfile
 import warnings
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -43,18 +45,43 @@ def load_module(specialization: Specialization) -> Any:
         return _load_module(specialization, cupy.cuda.Device().compute_capability)
 
 
+def compile_ahead(specializations: Iterable[Specialization]) -> None:
+    """Begin to compile modules for the current device, side by side in threads, unless they are cached."""
+    import cupy
+
+    arch = cupy.cuda.Device().compute_capability
+    for specialization in specializations:
+        _begin(specialization, arch)
+
+
 @functools.cache
 def _load_module(specialization: Specialization, arch: str) -> Any:
     import cupy
+
+    return cupy.RawModule(path=str(_begin(specialization, arch).result()))
+
+
+@functools.cache
+def _begin(specialization: Specialization, arch: str) -> Future[Path]:
+    return _pool().submit(_find_compiled, specialization, arch)
+
+
+@functools.cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(thread_name_prefix="mgspmv-compile")
+
+
+def _find_compiled(specialization: Specialization, arch: str) -> Path:
+    """Return the path of a compiled module in the cache, after compiling it if it is missing."""
     from cupy.cuda import compiler, nvrtc
 
     source, options = read_source(specialization.source), specialization.options
     key = hashlib.sha256(repr((source, options, arch, nvrtc.getVersion())).encode()).hexdigest()
     path = find_folder() / "kernels" / f"{Path(specialization.source).stem}-{key[:32]}.cubin"
     if not path.exists():
-        code, _ = compiler.compile_using_nvrtc(source, options)
+        code, _ = compiler.compile_using_nvrtc(source, options, arch)
         path = _keep(path, code.encode() if isinstance(code, str) else code)
-    return cupy.RawModule(path=str(path))
+    return path
 
 
 def _keep(path: Path, code: bytes) -> Path:

@@ -206,3 +206,14 @@ def check_lazy_product(info: MatrixInfo, dtype: np.dtype[Any], precision: str | 
 
 def _has_integers(info: MatrixInfo, dtype: np.dtype[Any], precision: str | None, *, weights: bool) -> bool:
     return precision is None and dtype.kind in "biu" and (info.dtype in (None, "int64") or not weights)
+
+
+def multiply_columns(multiply: Callable[..., None], x: Any, y: Any, *scalars: Any) -> None:
+    """Call multiply(x, y, *scalars) for a vector or each column; arrays are NumPy's or CuPy's."""
+    if x.ndim == 1:
+        multiply(x, y, *scalars)
+        return
+    for c in range(x.shape[1]):  # copies, as kernels need contiguous vectors
+        column = y[:, c].copy()
+        multiply(x[:, c].copy(), column, *scalars)
+        y[:, c] = column

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from mgspmv.kernels.column_sorted_blocks import BlockProduct, ColumnSortedBlocks
-from mgspmv.kernels.cpu import FLOAT32_ROUNDING
+from mgspmv.kernels.column_sorted_blocks import JOB_SIZES, BlockProduct, ColumnSortedBlocks
 from mgspmv.kernels.dense import sum_vector
 from mgspmv.kernels.device import (
     describe_device,
@@ -26,9 +25,10 @@ from mgspmv.kernels.device import (
     report_full_device,
 )
 from mgspmv.kernels.layout import MatrixLayout
+from mgspmv.kernels.modules import compile_ahead
 from mgspmv.kernels.sell_slices import SellSlices, SliceProduct
-from mgspmv.kernels.specialize import rank_types
-from mgspmv.model import FIXED_POINT, Precision, RowCheck, StepSums
+from mgspmv.kernels.specialize import rank_types, specialize, value_types
+from mgspmv.model import FIXED_POINT, FLOAT32_ROUNDING, Precision, RowCheck, StepSums
 
 if TYPE_CHECKING:
     from mgspmv.exchange.ipc import IpcMemory
@@ -373,9 +373,7 @@ class RankSteps:
         self._stream.wait_event(self._cupy.cuda.get_current_stream().record())
 
     def _choose_z(self, is_exact: bool) -> np.dtype[Any]:
-        if not is_exact:
-            return np.dtype(np.float32)
-        return np.dtype(np.int64 if self.layout.value is None else np.float64)
+        return _choose_z(self.layout.value, is_exact)
 
     def _pack_runs(self, is_exact: bool) -> list[np.ndarray]:
         """Pack the structure Run of kernels/rank_steps.cuh for each piece."""
@@ -418,8 +416,7 @@ class RankSteps:
         options = {"is_relative": self._rules.is_relative, "is_counted": self._rules.is_counted}
         key = (name, is_exact, *options.values())
         if key not in self._kernels:
-            rank = np.dtype(np.float32 if self.precision == "float32" else np.float64)
-            types = rank_types(self.layout.value, self._choose_z(is_exact), rank, **options)
+            types = rank_types(self.layout.value, self._choose_z(is_exact), _choose_rank(self.precision), **options)
             self._kernels[key] = load_kernel(self._bind.source, name, **types)
         return self._kernels[key]
 
@@ -456,6 +453,29 @@ class RankSteps:
         for _ in range(CAPTURED_STEPS):
             self._step()
         return self._stream.end_capture()
+
+
+def begin_compiling(value: np.dtype[Any] | None, precision: Precision) -> None:
+    """Begin to compile what a usual run on column-sorted blocks needs, while the rows are read."""
+    precisions = {precision == "exact", True}
+    runs = [rank_types(value, _choose_z(value, is_exact), _choose_rank(precision)) for is_exact in precisions]
+    layouts = [value_types(own) | {"ENTRIES_PER_THREAD": JOB_SIZES[0]} for own in {None, value}]
+    compile_ahead(
+        [
+            *(specialize("column_sorted_blocks.cu", **types) for types in layouts),
+            *(specialize(BlockProduct.source, **types) for types in runs),
+        ]
+    )
+
+
+def _choose_z(value: np.dtype[Any] | None, is_exact: bool) -> np.dtype[Any]:
+    if not is_exact:
+        return np.dtype(np.float32)
+    return np.dtype(np.int64 if value is None else np.float64)
+
+
+def _choose_rank(precision: Precision) -> np.dtype[Any]:
+    return np.dtype(np.float32 if precision == "float32" else np.float64)
 
 
 def _find_bits(layout: str, n_terms: int) -> int:

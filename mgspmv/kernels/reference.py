@@ -21,18 +21,12 @@ from numba.extending import overload
 from mgspmv.kernels.column_sorted_tiles import NO_ROW, ROW_BITS
 from mgspmv.kernels.compiled import compile_kernel
 from mgspmv.kernels.csr_cuts import TILE
-from mgspmv.kernels.formats import CACHED_ROWS, ITEMS, SLICE, WARP
+from mgspmv.kernels.formats import CACHED_ROWS, ITEMS, SLICE, SUM_CHUNK, THREADS, TILE_COLS, TILE_ROWS, WARP
 
 SLICE_LANES = 4
 """Threads that add the slices of a place in column-sorted-tiles."""
 WINDOW = 2 * CACHED_ROWS
 """Columns of x that csr-cached loads into shared memory."""
-THREADS = 256
-"""Threads of a thread block that adds one sum."""
-SUM_CHUNK = 4096
-"""Elements of x per thread block of a sum."""
-TILE_ROWS, TILE_COLS = 64, 1024
-"""Rows and columns of a tile of dense_tiles: T and Z."""
 
 # --- common helpers --------------------------------------------------------------------------------------------------
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from mgspmv.errors import CapacityError, FormatError, OptionError
 from mgspmv.kernels.catalogue import BACKENDS, KERNELS, SPARSE_KERNELS, Backend
-from mgspmv.kernels.cpu import CpuBlock, ReferenceBlock
 from mgspmv.kernels.device import check_device, has_device, report_full_device
 from mgspmv.model import INT32_LIMIT, CsrBlock, Precision, check_choice
 
 if TYPE_CHECKING:
+    from mgspmv.kernels.cpu import CpuBlock
     from mgspmv.kernels.cpu_many import CpuMany
     from mgspmv.kernels.cuda import CudaBlock
     from mgspmv.kernels.cuda_many import CudaMany
@@ -71,6 +71,8 @@ def bind_kernel(
         from mgspmv.kernels.cuda import CudaBlock
 
         return CudaBlock(block, precision, "csr-split" if kernel == "auto" else kernel)
+    from mgspmv.kernels.cpu import CpuBlock, ReferenceBlock
+
     if kernel in ("auto", "csr-rows", "csr-serial"):
         return CpuBlock(block, precision, 1 if kernel == "csr-serial" else threads)
     return ReferenceBlock(block, precision, KERNELS[kernel])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,7 +13,9 @@ from mgspmv.model import RowCheck, StepSums
 from mgspmv.solvers.mass_check import Rounding, Tolerance, find_tolerance
 from mgspmv.solvers.options import PageRankOptions, RankTask
 from mgspmv.solvers.steps import Made, Times, bound_mass_rounding
-from mgspmv.solvers.topk_certificate import Gather, TopkCertificate
+
+if TYPE_CHECKING:
+    from mgspmv.solvers.topk_certificate import Gather, TopkCertificate
 
 STEPS_AT_ONCE = 20
 """Most steps of a device before the host reads their results; 1 where one streams rows, so that steps are slow."""
@@ -81,6 +84,8 @@ class DeviceSteps:
         """Make the watch of the ranks; see `LocalSteps.watch`."""
         if options.top is None:
             return None
+        from mgspmv.solvers.topk_certificate import TopkCertificate
+
         vectors, is_dangling = self._vectors, self._vectors.weight == 0
         return TopkCertificate(
             options, is_dangling, vectors.dangling, vectors.personalization, self._rounding, gather, growth

@@ -14,6 +14,12 @@ from mgspmv.kernels.specialize import specialize
 SPIN, OTHER = specialize("spin.cu"), specialize("spin.cu", THREADS=64)
 
 
+def forget():
+    """Forget what was loaded, as another process does."""
+    modules._load_module.cache_clear()
+    modules._begin.cache_clear()
+
+
 class PlayedCuda:
     """CuPy as far as it compiles, and says what it compiled."""
 
@@ -25,8 +31,9 @@ class PlayedCuda:
         self.cuda = SimpleNamespace(compiler=compiler, nvrtc=nvrtc, Device=lambda: device)
         self.device = device
 
-    def _compile(self, source, options):
+    def _compile(self, source, options, arch):
         assert "__global__" in source
+        assert arch == self.device.compute_capability
         self.compiled.append(options)
         return f"code {len(self.compiled)}".encode(), None
 
@@ -43,16 +50,16 @@ def played(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", cuda)
     monkeypatch.setitem(sys.modules, "cupy.cuda", cuda.cuda)
     monkeypatch.setenv("MGSPMV_CACHE", str(tmp_path / "cache"))
-    modules._load_module.cache_clear()
+    forget()
     yield cuda
-    modules._load_module.cache_clear()
+    forget()
 
 
 def test_a_module_is_compiled_once(played, tmp_path):
     for _ in range(2):
         for _ in range(2):
             assert modules.load_module(SPIN) == b"code 1"
-        modules._load_module.cache_clear()  # as in another process
+        forget()  # as in another process
     assert len(played.compiled) == 1
     [path] = (tmp_path / "cache" / "kernels").iterdir()
     assert path.name.startswith("spin-")
@@ -63,13 +70,13 @@ def test_another_device_source_or_compiler_has_a_module_of_its_own(played, monke
     assert modules.load_module(OTHER) == b"code 2"
     played.device.compute_capability = "80"
     assert modules.load_module(SPIN) == b"code 3"
-    modules._load_module.cache_clear()
+    forget()
     played.version = (13, 1)
     assert modules.load_module(SPIN) == b"code 4"
     monkeypatch.setattr(modules, "read_source", lambda name: "extern __global__ void other();")
-    modules._load_module.cache_clear()
+    forget()
     assert modules.load_module(SPIN) == b"code 5"
-    modules._load_module.cache_clear()
+    forget()
     assert modules.load_module(SPIN) == b"code 5"
 
 

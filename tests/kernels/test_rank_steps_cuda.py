@@ -268,7 +268,7 @@ def test_a_layout_is_made_once_and_freed_when_the_matrix_is_closed(skewed, layou
     cupy = pytest.importorskip("cupy")
     made = []
     monkeypatch.setattr(
-        "mgspmv.api.embedded.LayoutBuilder", lambda *a, **k: made.append(k["layout"]) or LayoutBuilder(*a, **k)
+        "mgspmv.kernels.layout.LayoutBuilder", lambda *a, **k: made.append(k["layout"]) or LayoutBuilder(*a, **k)
     )
     A = skewed["pattern"]
     A.close()
