@@ -171,21 +171,24 @@ def plan_rows(
     if plan.fits and (throw or not plan.streams):
         return plan
     if not isinstance(device_memory, int | None) or not isinstance(host_memory, int | None):
-        remedy, enough = "use more workers, or ones with more memory", None
+        remedy, enough, least = "use more workers, or ones with more memory", None, None
     else:
         holding = replace(planner, streams=False)
         enough = holding.count_enough_workers(device_memory, host_memory, n_workers)
         fitting = enough if plan.fits else planner.count_enough_workers(device_memory, host_memory, n_workers)
+        least = None if plan.fits else planner.find_least_device_memory(device_memory, host_memory, plan)
         remedy = (
             f"{count_workers(fitting)} of that size suffice"
             if fitting is not None
             else f"no number of workers of that size suffices, because each holds a vector of all {info.shape[1]} "
             "columns and at least one row"
         )
+        if least is not None:  # rounded up, as it is in three digits
+            remedy += f"; from {format_bytes(1.005 * least)} of device memory each on rows are streamed"
     shortage = None if plan.shortage is None else f"{plan.shortage}; {remedy}"
     if throw and shortage is not None:
         raise CapacityError(shortage)
-    return replace(plan, shortage=shortage, enough_workers=enough)
+    return replace(plan, shortage=shortage, least_device_memory=least, enough_workers=enough)
 
 
 def parse_bytes(size: str | int) -> int:
@@ -263,6 +266,16 @@ class _Planner:
             if suffices(n_workers):  # near the least: slightly more workers may need more memory each
                 return candidates[bisect_left(candidates, True, key=suffices)]
         return None
+
+    def find_least_device_memory(self, device_memory: int | None, host_memory: int | None, plan: Plan) -> int | None:
+        """Return the least bytes of each device with which rows are streamed; None if they cannot be."""
+        if device_memory is None or not self.streams:
+            return None
+        candidates = range(device_memory, max(w.device_bytes for w in plan.workers) + 1)
+        n_workers = len(plan.workers)
+        found = bisect_left(candidates, True, key=lambda size: self.plan(size, host_memory, n_workers).fits)
+        is_streamed = found < len(candidates) and self.plan(candidates[found], host_memory, n_workers).streams
+        return candidates[found] if is_streamed else None
 
     def _plan_worker(self, start: int, stop: int, n_workers: int) -> WorkerPlan:
         """Plan a worker that computes on its host."""

@@ -116,6 +116,9 @@ class Plan:
     """Plans of the workers, in the order of their rows."""
     shortage: str | None = None
     """Worker that lacks memory, with remedies; None if the matrix fits, also if rows are streamed."""
+    least_device_memory: int | None = None
+    """If rows do not fit on the devices: least bytes of each with which they are streamed; None if they fit, cannot be
+    streamed, or the hosts lack memory."""
     enough_workers: int | None = None
     """If rows do not fit, or are streamed: a number of workers with the same memory that hold all rows; None if they
     fit, no number does, or workers differ in memory."""

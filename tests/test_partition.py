@@ -170,28 +170,31 @@ def test_a_plan_says_what_would_fit() -> None:
     vectors = worker.vector_bytes
     plan = plan_even(10_000, 100, **options, device_memory=vectors)
     assert not plan.fits
-    streamed = plan_even(10_000, 100, **options, device_memory=vectors + 100_000)
-    assert streamed.fits
-    assert streamed.streams
-    for own, memory in ((plan, vectors), (streamed, vectors + 100_000)):
+    assert plan.least_device_memory is not None
+    least = plan_even(10_000, 100, **options, device_memory=plan.least_device_memory)
+    assert least.fits
+    assert least.streams
+    assert not plan_even(10_000, 100, **options, device_memory=plan.least_device_memory - 1).fits
+    for own in (plan, least):
         assert own.enough_workers is not None
+        memory = vectors if own is plan else plan.least_device_memory
         held = plan_even(10_000, 100, own.enough_workers, **options, device_memory=memory)
         assert held.fits
         assert not held.streams
         assert held.enough_workers is None
     told = json.loads(json.dumps(plan.to_dict()))
-    assert told["fits"] is False
+    assert (told["fits"], told["least_device_memory"]) == (False, plan.least_device_memory)
     assert repr(plan).endswith("does not fit)")
-    assert "rows are streamed" in repr(streamed)
+    assert "rows are streamed" in repr(least)
     assert "does not fit" in plan._repr_html_()
-    assert str(plan.shortage).endswith("workers of that size suffice")
+    assert "workers of that size suffice; from" in str(plan.shortage)
 
 
 def test_a_plan_without_remedies() -> None:
     """The vectors alone are too large; unequal workers; and rows that cannot be streamed."""
     for options in ({"host_memory": 8000}, {"device_memory": [10, 20], "n_workers": 2}, {"device_memory": 10}):
         plan = plan_even(1000, 5, throw=False, **options)
-        assert (plan.fits, plan.enough_workers) == (False, None)
+        assert (plan.fits, plan.least_device_memory, plan.enough_workers) == (False, None, None)
 
 
 @pytest.mark.parametrize("n_workers", [1, 3])

@@ -57,8 +57,9 @@ def plan(
         "workers without rows": f"{plan.n_idle:,}" if plan.n_idle else None,
     }
     if client or device_memory or host_memory or not plan.fits:
-        enough = plan.enough_workers
+        least, enough = plan.least_device_memory, plan.enough_workers
         totals["fits"] = ("yes, with rows that are streamed" if plan.streams else "yes") if plan.fits else "no"
+        totals["least device memory, with rows streamed"] = None if least is None else format_bytes(1.005 * least)
         totals["workers that hold all rows"] = None if enough is None else f"{enough:,}"
     error = None if plan.shortage is None else CapacityError(plan.shortage)
     return Answer(plan.to_dict(), [tabulate(titles, rows), tabulate_fields(totals)], error)

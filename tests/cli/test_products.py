@@ -77,6 +77,7 @@ def test_a_plan_that_does_not_fit():
     words = ("plan", "g.zarr", "--workers", "2")
     stdout, stderr = invoke(*words, "--device-memory", "100B", code=6)
     assert re.search(r"^fits +no$", stdout, re.MULTILINE)
+    assert re.search(r"^least device memory, with rows streamed +\S+ kB$", stdout, re.MULTILINE)
     assert stderr.startswith("error: pagerank of ")
     answer = invoke_json(*words, "--device-memory", "100B", code=6)
     assert answer["fits"] is False
