@@ -148,7 +148,15 @@ def _make_bars(console: Console | None, *, is_shown: bool) -> Bars:
 
     class CountColumn(ProgressColumn):
         def render(self, task: Task) -> Text:
-            return Text(_describe_count(task))
+            """Show the units done and in all, the rate per second, and the remaining time."""
+            done, total = int(task.completed), task.total
+            count = f"{done:,}/{int(total):,}" if total is not None else f"{done:,}/?" if done else ""
+            if task.speed is None or (task.elapsed or 0.0) < LEAST_RATED_S:
+                return Text(count)
+            left = ""
+            if task.remaining and task.time_remaining:
+                left = f", {timedelta(seconds=task.time_remaining)} left"
+            return Text(f"{count}  {format_scaled(task.speed)}/s{left}")
 
     class NotebookBars(Progress):
         """Display of lines in a notebook, redrawn at each change; Rich's own one needs `ipywidgets`."""
@@ -181,16 +189,6 @@ def _make_bars(console: Console | None, *, is_shown: bool) -> Bars:
     return Progress(
         SpinnerColumn(), *columns, console=console or Console(stderr=True), transient=True, disable=not is_shown
     )
-
-
-def _describe_count(task: Task) -> str:
-    """Format the units done and in all, the rate per second, and the remaining time."""
-    done, total = int(task.completed), task.total
-    count = f"{done:,}/{int(total):,}" if total is not None else f"{done:,}/?" if done else ""
-    if task.speed is None or (task.elapsed or 0.0) < LEAST_RATED_S:
-        return count
-    left = f", {timedelta(seconds=task.time_remaining)} left" if task.remaining and task.time_remaining else ""
-    return f"{count}  {format_scaled(task.speed)}/s{left}"
 
 
 def is_notebook() -> bool:

@@ -259,20 +259,11 @@ def draw_times(run: RunRecord) -> list[Chart]:
     kept = {step.name for step in run.steps if step.state == "kept"}
     ranked = [record for record in timed if is_ranks(record)]
     others = [record for record in timed if not is_ranks(record)]
-    charts = []
-    if others:
-        labels = [_mark_kept(record.name, record, kept) for record in others]
-        charts.append(_draw_phases("Other steps than runs: time by phase", others, labels, _choose_phases(others)))
+    charts = [_draw_phases("Other steps than runs", others, _choose_phases(others), kept)] if others else []
     phases = _choose_phases(ranked)
-    for group, records in group_records(ranked):
-        labels = [_mark_kept(name_in_group(record), record, kept) for record in records]
-        charts.append(_draw_phases(f"{group}: time by phase", records, labels, phases))
+    charts += [_draw_phases(group, records, phases, kept) for group, records in group_records(ranked)]
     charts += [_draw_workers(record) for record in timed if _count_workers(record) > 1]
     return charts
-
-
-def _mark_kept(name: str, record: StepRecord, kept: set[str]) -> str:
-    return f"{name} (kept)" if record.name in kept else name
 
 
 def _choose_phases(records: Iterable[StepRecord]) -> list[str]:
@@ -285,13 +276,15 @@ def _choose_phases(records: Iterable[StepRecord]) -> list[str]:
     return sorted(longest, key=lambda phase: _PHASES.index(phase) if phase in _PHASES else len(_PHASES))
 
 
-def _draw_phases(title: str, records: Sequence[StepRecord], labels: Sequence[str], phases: Sequence[str]) -> Chart:
-    """Draw stacks of these phases, and of the sum of the others if there are any."""
+def _draw_phases(title: str, records: Sequence[StepRecord], phases: Sequence[str], kept: set[str]) -> Chart:
+    """Draw stacks of these phases, and of the sum of the others if there are any; steps in `kept` are marked."""
+    names = [name_in_group(own) if is_ranks(own) else own.name for own in records]
+    labels = [f"{name} (kept)" if own.name in kept else name for name, own in zip(names, records, strict=True)]
     others = [sum(s for phase, s in record.seconds.items() if phase not in phases) for record in records]
     stacks = [[*map(own.seconds.get, phases), other] for own, other in zip(records, others, strict=True)]
     n_series = len(phases) + any(stack[-1] for stack in stacks)
     bars = [(label, stack[:n_series]) for label, stack in zip(labels, stacks, strict=True)]
-    return draw_bars(title, bars, [*phases, "other"][:n_series])
+    return draw_bars(f"{title}: time by phase", bars, [*phases, "other"][:n_series])
 
 
 def _count_workers(record: StepRecord) -> int:
