@@ -22,13 +22,7 @@ from mgspmv.ingest.tables import BATCH_ROWS, Table, TableSource, find_saved_inde
 from mgspmv.ingest.values import choose_value_dtype
 from mgspmv.ingest.vertex_vectors import is_class, is_table
 
-_CLASSES = {
-    "pandas": ("DataFrame",),
-    "polars": ("DataFrame", "LazyFrame"),
-    "dask": ("DataFrame",),
-    "pyarrow": ("Table",),
-    "cudf": ("DataFrame",),
-}
+_CLASSES = {"pandas": "DataFrame", "polars": "DataFrame", "dask": "DataFrame", "pyarrow": "Table", "cudf": "DataFrame"}
 _LABELED = ("pandas", "cudf", "dask")
 """Libraries whose columns have labels of any type."""
 
@@ -99,7 +93,7 @@ class FrameSource(TableSource):
             part.name = f"partitions {own[0]} to {own[-1]} of {self.name}"
             part._vertices = None if self._vertices is None else make_absolute(os.fspath(self._vertices))
             part._frame, part._counts = None, Counter(rows=0)
-            part.kept = KeptPartitions(self._frame._meta, part.name, own)
+            part.kept = KeptPartitions(part.name, [str(label) for label in self._frame.columns], own)
             parts.append(part)
         return parts
 
@@ -201,13 +195,13 @@ class KeptPartitions:
 
     Parameters
     ----------
-    meta : DataFrame without rows
+    columns : names of all columns of the DataFrame
     numbers : numbers of the partitions
     """
 
-    def __init__(self, meta: Any, name: str, numbers: Sequence[int]) -> None:
+    def __init__(self, name: str, columns: list[str], numbers: Sequence[int]) -> None:
         self.name, self.numbers = name, numbers
-        self._meta = meta
+        self._columns = columns
         self._file: ScratchFile | None = None
         self._places: dict[int, tuple[int, int]] = {}
 
@@ -234,7 +228,7 @@ class KeptPartitions:
 
     def open(self) -> Table:
         """Return the kept partitions as one table."""
-        return Table(self.name, [str(label) for label in self._meta.columns], self._read)
+        return Table(self.name, self._columns, self._read)
 
     def _read(self, names: list[str]) -> Iterator[Any]:
         assert self._file is not None  # a part has at least one partition
@@ -251,10 +245,10 @@ def find_library(obj: Any) -> str | None:
 
     That of other tables with `__arrow_c_stream__` is `arrow`.
     """
-    for library, names in _CLASSES.items():
-        if any(is_class(obj, library, name) for name in names):
+    for library, name in _CLASSES.items():
+        if is_class(obj, library, name):
             return library
-    return "arrow" if is_table(obj) else None
+    return "polars" if is_class(obj, "polars", "LazyFrame") else "arrow" if is_table(obj) else None
 
 
 def _name_frame(frame: Any) -> str:
