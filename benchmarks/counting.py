@@ -5,7 +5,7 @@
     seconds     what the workers' processors were busy for; anything else that runs on the machine shows in it
 
 Under valgrind what happens by the clock would happen a hundred times as often in a run. So all such periods of Dask's
-and the length of our supersteps are stretched by `SLOWER` there: heartbeats, pings, samples of the profiler, ticks of
+and the length of our supersteps are stretched by `SLOWER` there: heartbeats, samples of the profiler, ticks of
 event loops and Python's turns of threads come about as often per iteration as without valgrind.
 """
 
@@ -49,8 +49,8 @@ STRETCHED = {
 }
 """What Dask does on workers by the clock, and its defaults, which an emulated worker has `SLOWER` times as long."""
 
-PERIODS = ((executors, "SUPERSTEP_S"), (executors, "FIRST_S"), (dask_cluster, "PING_S"))
-"""Likewise of ours: lengths of supersteps, and what is between two pings of a worker."""
+PERIODS = ((executors, "SUPERSTEP_S"), (executors, "FIRST_S"))
+"""Likewise of ours: lengths of supersteps."""
 
 
 class CannotCountError(Exception):

@@ -23,12 +23,14 @@ class Heartbeat:
     n : marks so far
     phase : current operation, for messages
     waits : whether it waits for other workers
+    awaited : rank of one of them; None if not known
     n_terms : most products computed between two marks
     slowest_s : seconds of the slowest iteration of the run so far; None before the first one, and outside of iterations
     """
 
     def __init__(self) -> None:
         self.n, self.phase, self.waits = 0, "", False
+        self.awaited: int | None = None
         self.n_terms = 0
         self.slowest_s: float | None = None
         self._began_s = time.monotonic()

@@ -23,7 +23,7 @@ from tornado.ioloop import PeriodicCallback
 from mgspmv.cluster.allowed_hosts import HOSTS, guard
 from mgspmv.cluster.device_row_block import DeviceRowBlock, TeamSpec
 from mgspmv.cluster.row_block import ProductOptions, RowBlock, RowBlockSpec
-from mgspmv.cluster.watchdog import LOOK_S, Watchdog
+from mgspmv.cluster.watchdog import LOOK_S, Hang, Watchdog
 from mgspmv.cluster.worker_metrics import METRICS
 from mgspmv.cluster.worker_run import ConnectedRun, WorkerRun
 from mgspmv.errors import ClosedError, StoreError, add_to_message
@@ -45,9 +45,11 @@ NAME = "mgspmv"
 """Name of the plugin on each worker."""
 END_S = 2.0
 """Seconds to wait for the device memory of earlier runs to be freed before free memory is measured."""
-PING_OP, DESCRIBE_OP = "mgspmv_ping", "mgspmv_describe"
+DESCRIBE_OP = "mgspmv_describe"
 FREE_OP, ABORT_OP, ABORT_RUN_OP = "mgspmv_free", "mgspmv_abort", "mgspmv_abort_run"
 """Operations that a client requests from an agent, through the scheduler."""
+HANGS = "mgspmv_hangs"
+"""Metric in the heartbeats of a worker to the scheduler: its hanging tasks, see `WatchedTask.describe`."""
 ASK_OP = "mgspmv_ask"
 """Operation that another worker requests from an agent."""
 
@@ -73,10 +75,10 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         watching = PeriodicCallback(self.watchdog.look, 1000 * LOOK_S)
         worker.periodic_callbacks[NAME] = watching  # Dask stops it when the worker closes
         watching.start()
+        worker.metrics[HANGS] = lambda _: self._list_hangs()
         METRICS.holders.add(self)
         worker.handlers.update(
             {
-                PING_OP: self.ping,
                 DESCRIBE_OP: self.describe,
                 FREE_OP: self.free,
                 ABORT_OP: self.abort,
@@ -126,10 +128,6 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
 
     # --- for clients and other workers
 
-    async def ping(self) -> list[tuple[str, str, str]]:
-        """Answer with the hanging tasks, see `WatchedTask.describe`; any answer shows that the event loop runs."""
-        return self._list_hangs()
-
     async def describe(self, devices: bool) -> dict[str, Any]:
         """Describe free memory, device and held keys; only the hanging tasks if there are any. The first query of the
         device allocates some of its memory."""
@@ -177,11 +175,11 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         comm.abort()
         return ServerStatus.dont_reply
 
-    def _list_hangs(self, *, waits: bool = True) -> list[tuple[str, str, str]]:
+    def _list_hangs(self, *, waits: bool = True) -> list[Hang]:
         """Describe the hanging tasks of this worker; `waits` includes tasks that just wait for other workers."""
         hangs = [hang.describe() for hang in self.watchdog.list_hangs() if waits or not hang.heartbeat.waits]
         if (stuck := find_stuck()) is not None:
-            hangs.append(("end", *stuck))
+            hangs.append(("end", *stuck, None))
         return hangs
 
     def _let_go(self, key: Any) -> None:

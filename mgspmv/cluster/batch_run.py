@@ -189,7 +189,7 @@ def run_batch(
         on_progress("start", 0, None)
         began = time.perf_counter()
         pieces = _cut(matrix, queries, start, task.top)
-        with AttemptWorkers(matrix, spec, BatchWorkerRun, pieces, "pagerank_batch") as workers:
+        with AttemptWorkers(matrix, spec, BatchWorkerRun, pieces) as workers:
             names, found = map(str, matrix.members), workers.do("connect", "open_links")
             rooms = [(name, *own) for name, own in zip(names, found, strict=True)]
             width = choose_width(task.width, len(queries), rooms)

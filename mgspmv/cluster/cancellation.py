@@ -7,7 +7,7 @@ workers raises KeyboardInterrupt in the thread of the run, as Ctrl-C does.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -46,18 +46,14 @@ def _hear(event: tuple[float, str]) -> None:
         _cancelled[run].set()
 
 
-def find_check() -> Callable[[], None]:
-    """Return a function for any thread that raises once when the run of this thread is cancelled.
+def check_cancelled() -> None:
+    """Raise once after the run of this thread was cancelled.
 
     Raises
     ------
-    KeyboardInterrupt : from the function
+    KeyboardInterrupt : it was cancelled
     """
     cancelled = _CURRENT.get()
-
-    def check() -> None:
-        if cancelled is not None and cancelled.is_set():
-            cancelled.clear()  # cleanup after the run may wait too
-            raise KeyboardInterrupt
-
-    return check
+    if cancelled is not None and cancelled.is_set():
+        cancelled.clear()  # cleanup after the run may wait too
+        raise KeyboardInterrupt

@@ -16,11 +16,12 @@ from distributed.comm import CommClosedError
 from distributed.versions import get_versions
 
 from mgspmv.cluster.agent import ABORT_OP, DESCRIBE_OP, FREE_OP, do_watched, install
-from mgspmv.cluster.cancellation import find_check
+from mgspmv.cluster.cancellation import check_cancelled
 from mgspmv.cluster.lease import hold_lease
 from mgspmv.cluster.scale_up import call_worker
 from mgspmv.cluster.scheduler_client import GRACE_S, SchedulerClient, cancel_all
-from mgspmv.cluster.spans import enter_default
+from mgspmv.cluster.spans import enter_span
+from mgspmv.cluster.watchdog import Hang
 from mgspmv.errors import (
     ClusterError,
     MgspmvError,
@@ -247,7 +248,7 @@ class Cluster(SchedulerClient):
         The worker is given by address: one restarted under the same name has lost the data that tasks need, and integer
         names, as in `LocalCluster`, are rejected by the scheduler while there is no such worker.
         """
-        with enter_default():
+        with enter_span():
             return self.client.submit(
                 do_watched,
                 self.patience,
@@ -286,11 +287,11 @@ class Cluster(SchedulerClient):
         self.check_client()
         tasks = list(zip(range(len(members)) if ranks is None else ranks, futures, strict=True))
         work = self._watch(self._gather(tasks, members, phase), members, phase)
-        check, n_done = find_check(), 0
+        n_done = 0
         settling = asyncio.run_coroutine_threadsafe(work, self.client.loop.asyncio_loop)
         try:
             while not settling.done():
-                check()
+                check_cancelled()
                 wait([settling], TICK_S)
                 while n_done < sum(future.status == "finished" for future in futures):
                     n_done += 1
@@ -444,9 +445,9 @@ def list_differences(found: dict[Member, dict[str, Any]]) -> list[str]:
     ]
 
 
-def _describe_hang(hangs: Sequence[tuple[str, str, str]]) -> str:
+def _describe_hang(hangs: Sequence[Hang]) -> str:
     """Format the first hang that an agent reported, to follow the name of its worker."""
-    [(phase, what, _), *_] = hangs
+    [(phase, what, *_), *_] = hangs
     return f"{what} (during {phase or 'a task'}) and is left out until it resumes or is restarted"
 
 

@@ -27,7 +27,6 @@ from mgspmv.cluster.dask_cluster import Cluster
 from mgspmv.cluster.integrity import RankCheck, Report, RoundReport, check_ranks, check_reports
 from mgspmv.cluster.matrix import DistributedMatrix
 from mgspmv.cluster.row_block import RowBlock
-from mgspmv.cluster.spans import enter_span, name_span
 from mgspmv.cluster.worker_run import RankRunSpec, WorkerRun
 from mgspmv.errors import ClusterError, OptionError
 from mgspmv.exchange.peer_comm import Member, RunSpec
@@ -79,12 +78,11 @@ class HeldObjects:
 
     Parameters
     ----------
-    call : name of the API call, for Dask's spans
     keys : keys of the tasks that make the objects, under which agents hold them, by rank
     """
 
-    def __init__(self, cluster: Cluster, members: Sequence[Member], call: str, keys: Sequence[str]) -> None:
-        self.cluster, self.members, self.keys, self._call = cluster, members, tuple(keys), call
+    def __init__(self, cluster: Cluster, members: Sequence[Member], keys: Sequence[str]) -> None:
+        self.cluster, self.members, self.keys = cluster, members, tuple(keys)
         self._made: list[Any] = []  # futures of the tasks that made the objects
         self.running: list[Any] = []
         """Futures of tasks that are not known to be done."""
@@ -107,8 +105,8 @@ class HeldObjects:
         on_done: Callable[[int], None] = ignore,
     ) -> list[Any]:
         """Call a method as `do` does, with arguments by rank; `on_done` as in `Cluster.settle`."""
-        token, name = uuid.uuid4().hex, name_task(method, phase)
-        keys = [f"{name}-{token}-{rank}" for rank in range(len(self.members))]
+        token = uuid.uuid4().hex
+        keys = [f"{name_task(method)}-{token}-{rank}" for rank in range(len(self.members))]
         results = self._run(phase, keys, call_held, [(method, *own) for own in arguments], on_done)
         self.cluster.release(self.running)
         self.running = []
@@ -117,11 +115,10 @@ class HeldObjects:
     def _run(
         self, phase: str, keys: Sequence[str], function: Any, arguments: Any, on_done: Callable[[int], None] = ignore
     ) -> list[Any]:
-        with enter_span(self._call, phase):
-            self.running = [
-                self.cluster.submit(member, key, function, held, *own)
-                for member, key, held, own in zip(self.members, keys, self.keys, arguments, strict=True)
-            ]
+        self.running = [
+            self.cluster.submit(member, key, function, held, *own)
+            for member, key, held, own in zip(self.members, keys, self.keys, arguments, strict=True)
+        ]
         return self.cluster.settle(self.running, self.members, phase, on_done)
 
     def release(self) -> None:
@@ -130,9 +127,9 @@ class HeldObjects:
         self._made, self.running = [], []
 
 
-def name_task(method: str, phase: str) -> str:
-    """Return the key prefix of tasks that call a method; Dask puts all tasks of a prefix into the span of the first."""
-    return f"mgspmv-{method} {name_span(phase)}".replace("_", "-").replace(" ", "-")
+def name_task(method: str) -> str:
+    """Return the key prefix of tasks that call a method."""
+    return f"mgspmv-{method}".replace("_", "-")
 
 
 class AttemptWorkers(HeldObjects):
@@ -142,7 +139,6 @@ class AttemptWorkers(HeldObjects):
     ----------
     make : makes the `WorkerRun` on a worker, from the worker, its row block, `spec` and a piece
     pieces : input vectors of each worker, cut to its rows
-    call : name of the API call, for Dask's spans
     """
 
     def __init__(
@@ -151,10 +147,9 @@ class AttemptWorkers(HeldObjects):
         spec: RunSpec,
         make: Callable[[Any, RowBlock, Any, Any], WorkerRun],
         pieces: Sequence[Any],
-        call: str,
     ) -> None:
         keys = [f"mgspmv-begin-{uuid.uuid4().hex}" for _ in matrix.members]
-        super().__init__(matrix.cluster, matrix.members, call, keys)
+        super().__init__(matrix.cluster, matrix.members, keys)
         self.matrix, self._spec, self._make_run, self._pieces = matrix, spec, make, pieces
         self.hardware = ""
         """Threads or devices of the workers, as text."""
@@ -248,7 +243,7 @@ class TaskRounds(_ClusterExecution):
     def _send_z(self, phase: str, method: str, mass: float) -> list[Any]:
         """Send z to all workers, call a method of each with it, and return the results by rank."""
         workers = self._workers
-        with workers.cluster.scatter_each([self._z], workers.members, phase, name_task(method, phase)) as [z]:
+        with workers.cluster.scatter_each([self._z], workers.members, phase, name_task(method)) as [z]:
             self._z = np.empty(0)  # frees the client's copy while the workers compute
             return workers.do(phase, method, z, mass)
 

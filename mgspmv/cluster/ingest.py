@@ -256,7 +256,7 @@ class _IngestSteps:
         self._members: tuple[Member, ...] = tuple(w.member for w in workers)
         token = uuid.uuid4().hex
         keys = [f"mgspmv-ingest-{token}-{rank}" for rank in range(len(workers))]
-        self._shards = HeldObjects(cluster, self._members, "ingest", keys)
+        self._shards = HeldObjects(cluster, self._members, keys)
         self._kind = options.kind or source.default_kind
         self._report = report
         self._parts: list[Any] = []
@@ -335,7 +335,7 @@ class _IngestSteps:
         self._report(phase, 0, source.n_partitions)
         with client.as_current():  # Dask plans for this cluster
             partitions = source.list_partitions()
-        with enter_span("ingest", phase):
+        with enter_span():
             computed = client.compute(partitions)
             owners = [(rank, number) for rank, part in enumerate(self._parts) for number in part.kept.numbers]
             with dask.annotate(priority=1):  # before other partitions are computed, so that few are in memory

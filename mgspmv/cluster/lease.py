@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 
 from distributed import Client, Semaphore
 
-from mgspmv.cluster.cancellation import find_check
+from mgspmv.cluster.cancellation import check_cancelled
 from mgspmv.errors import SchedulerNotFoundError
 
 NAME = "mgspmv-lease"
@@ -35,14 +35,13 @@ def hold_lease(client: Client, timeout: float, on_wait: Callable[[], None]) -> I
     SchedulerNotFoundError : the scheduler did not answer
     KeyboardInterrupt : the waiting run was cancelled
     """
-    check = find_check()
     semaphore = Semaphore(max_leases=1, name=NAME, scheduler_rpc=client.scheduler, loop=client.loop)
     try:
         if not _request(semaphore, 0.0, timeout):
             logger.info("waiting for the end of another run on %s", client)
             on_wait()
             while not _request(semaphore, POLL_S, timeout):
-                check()
+                check_cancelled()
         try:
             yield
         finally:

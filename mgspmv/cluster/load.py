@@ -17,7 +17,6 @@ from mgspmv.cluster.agent import call_held, load_row_block
 from mgspmv.cluster.dask_cluster import Cluster, WorkerInfo
 from mgspmv.cluster.device_row_block import TeamSpec
 from mgspmv.cluster.row_block import RowBlockSpec
-from mgspmv.cluster.spans import enter_span
 from mgspmv.errors import ClusterError, OptionError, StoreError, StoreNotFoundError
 from mgspmv.exchange.peer_comm import Member
 from mgspmv.kernels.select import find_step_layout
@@ -334,11 +333,10 @@ def _read(
     """Let workers read and hold rows."""
     token, team, members = uuid.uuid4().hex, arranged.team, arranged.members
     ranks = [spec.rank for _, spec in jobs]
-    with enter_span("distribute", "load"):
-        futures = []
-        for member, spec in jobs:
-            key = f"mgspmv-load-{token}-{spec.rank}"
-            futures.append(cluster.submit(member, key, load_row_block, key, spec, team))
+    futures = []
+    for member, spec in jobs:
+        key = f"mgspmv-load-{token}-{spec.rank}"
+        futures.append(cluster.submit(member, key, load_row_block, key, spec, team))
     joining: list[Future] = []
     report("load", 0, len(jobs))
     try:
@@ -346,11 +344,10 @@ def _read(
         notify = ignore if team else lambda done: report("load", done, len(jobs))
         sizes = cluster.settle(futures, members, "load", notify, ranks=ranks)
         if team is not None:
-            with enter_span("distribute", "load"):
-                joining = [
-                    cluster.submit(member, f"mgspmv-join-{token}-{spec.rank}", call_held, future.key, "join_team", team)
-                    for (member, spec), future in zip(jobs, futures, strict=True)
-                ]
+            joining = [
+                cluster.submit(member, f"mgspmv-join-{token}-{spec.rank}", call_held, future.key, "join_team", team)
+                for (member, spec), future in zip(jobs, futures, strict=True)
+            ]
             sizes = cluster.settle(joining, members, "load", lambda done: report("load", done, len(jobs)), ranks=ranks)
             cluster.release(joining)
     except BaseException as error:

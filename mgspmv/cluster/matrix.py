@@ -17,7 +17,6 @@ from mgspmv.cluster.dask_cluster import Cluster
 from mgspmv.cluster.load import LoadedRows, LoadRequest, load_matrix
 from mgspmv.cluster.row_block import ProductOptions
 from mgspmv.cluster.scheduler_client import End, record_failure
-from mgspmv.cluster.spans import enter_span
 from mgspmv.errors import (
     ClosedError,
     ClusterError,
@@ -340,11 +339,10 @@ class DistributedMatrix(MatrixProperties):
     def _submit(self, keys: list[str], xs: list[Any], ys: list[Any], options: ProductOptions) -> list[Future]:
         token = uuid.uuid4().hex
         given = list(zip(self.members, keys, xs, ys, strict=True))
-        with enter_span("spmv", "product"):
-            return [
-                self.cluster.submit(member, f"mgspmv-multiply-{token}-{rank}", multiply_row_block, key, x, y, options)
-                for rank, (member, key, x, y) in enumerate(given)
-            ]
+        return [
+            self.cluster.submit(member, f"mgspmv-multiply-{token}-{rank}", multiply_row_block, key, x, y, options)
+            for rank, (member, key, x, y) in enumerate(given)
+        ]
 
     def _multiply_lazy(self, x: Any, y: Any, options: ProductOptions) -> Any:
         import dask.array as da

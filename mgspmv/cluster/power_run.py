@@ -164,7 +164,7 @@ def run_power(
             (keys[1:], step.place(itemgetter(slice(*own))), x[slice(*own)])
             for keys, own in zip(row_block_keys, pairwise(matrix.bounds), strict=True)
         ]
-        with AttemptWorkers(matrix, spec, PowerWorkerRun, pieces, "power_iteration") as workers:
+        with AttemptWorkers(matrix, spec, PowerWorkerRun, pieces) as workers:
             entered = time.perf_counter()
             outcome = run(Supersteps(workers, task.options.max_iter), emit)
     outcome.seconds["queue"] = began - queued

@@ -132,7 +132,7 @@ class Recovering:
         began = time.perf_counter()
         pieces = [start.cut(a, b) for a, b in pairwise(matrix.bounds)]
         make = CsrWorkerRun if layout is None else LayoutWorkerRun
-        with AttemptWorkers(matrix, spec, make, pieces, "pagerank") as workers:
+        with AttemptWorkers(matrix, spec, make, pieces) as workers:
             entered = time.perf_counter()
             driven = (
                 TaskRounds(workers, spec, start)

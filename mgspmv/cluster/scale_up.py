@@ -11,7 +11,7 @@ import uuid
 
 from distributed import Client, Future, get_worker, secede
 
-from mgspmv.cluster.spans import enter_default
+from mgspmv.cluster.spans import enter_span
 
 LOOK_S = 0.2
 """Seconds between two checks whether the worker is still needed."""
@@ -20,7 +20,7 @@ LOOK_S = 0.2
 def call_worker(client: Client) -> Future:
     """Submit a task that waits for a worker, and occupies it until the future is released."""
     key = f"mgspmv-call-{uuid.uuid4().hex}"
-    with enter_default():
+    with enter_span():
         return client.submit(stay, key, key=key, pure=False)
 
 

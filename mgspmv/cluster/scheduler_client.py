@@ -1,7 +1,8 @@
 """Messages of a client to the scheduler and the workers of a Dask cluster, and bounded waits for them.
 
-Every wait ends with an error, with worker, rank and phase, if a worker leaves the cluster, if its event loop does not
-answer for `timeout` seconds, or if one of its tasks hangs (see `mgspmv.cluster.watchdog`).
+Every wait ends with an error, with worker, rank and phase, if a worker leaves the cluster, if its event loop is silent
+for `timeout` seconds, or if one of its tasks hangs (see `mgspmv.cluster.watchdog`). The scheduler knows all of it from
+Dask's heartbeats of the workers, to which agents add the tasks that hang.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, TypeVar
 from distributed import Client
 from distributed.comm import CommClosedError
 
-from mgspmv.cluster.agent import PING_OP
+from mgspmv.cluster.agent import HANGS
 from mgspmv.cluster.connect import connect_client
 from mgspmv.errors import MgspmvError, OptionError, SchedulerNotFoundError, WorkerLostError, WorkerTimeoutError
 from mgspmv.exchange.peer_comm import Member, worker_error
@@ -26,10 +27,6 @@ End = Callable[[int, int], Recovery]
 
 LOOK_S = 1.0
 """Seconds between two checks of the workers in the cluster."""
-PING_S = 2.0
-"""Seconds between two pings of a worker."""
-LATE_S = 1.0
-"""Seconds of delay that show that this process was stopped itself: the silence is then not the worker's."""
 CANCEL_S = 0.1
 """Seconds after which a task that still runs is cancelled again."""
 PATIENCE = 0.75
@@ -133,8 +130,8 @@ class SchedulerClient:
         """
         return self._sync(self._describe_workers())
 
-    async def _describe_workers(self) -> dict[Member, dict[str, Any]]:
-        workers = (await self._ask(self.check_client().identity(n_workers=-1), "join"))["workers"]
+    async def _describe_workers(self, phase: str = "join") -> dict[Member, dict[str, Any]]:
+        workers = (await self._ask(self.check_client().identity(n_workers=-1), phase))["workers"]
         return {Member(worker["name"], address): worker for address, worker in workers.items()}
 
     def find_gone(self, members: Iterable[Member]) -> list[Member]:
@@ -191,38 +188,47 @@ class SchedulerClient:
 
     async def _watch(self, work: Coroutine[Any, Any, T], members: Sequence[Member], phase: str) -> T:
         """Await the work, and raise if a member is lost or silent meanwhile."""
-        working = asyncio.ensure_future(work)
-        watching = [asyncio.ensure_future(self._watch_members(members, phase))]
-        for rank in range(len(members)):
-            watching.append(asyncio.ensure_future(self._watch_answers(members, rank, phase)))
+        working, watching = asyncio.ensure_future(work), asyncio.ensure_future(self._watch_members(members, phase))
         try:
-            await asyncio.wait([working, *watching], return_when=asyncio.FIRST_COMPLETED)
-            for watch in watching:
-                if watch.done() and not working.done():
-                    watch.result()
+            await asyncio.wait([working, watching], return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                watching.result()
             return await working
         except (KeyError, CommClosedError):  # raised by Dask for a worker unknown or just lost
             await asyncio.sleep(GRACE_S)
             await self._check_members(members, phase)
             raise
         finally:
-            await cancel_all([working, *watching])
+            await cancel_all([working, watching])
 
     async def _watch_members(self, members: Sequence[Member], phase: str) -> None:
-        """Raise when a member has left the cluster, or was paused for longer than `patience`."""
+        """Raise when a member has left the cluster, has a task that hangs, or was silent or paused for longer than
+        `patience`, by what the scheduler knows of its heartbeats."""
         loop = asyncio.get_running_loop()
-        ran = {member: loop.time() for member in members}
+        looked_s, pause_s = loop.time(), min(LOOK_S, self.timeout / 8)
+        idle_s, seen = [0.0] * len(members), list[float | None]([None] * len(members))
         while True:
-            await asyncio.sleep(LOOK_S)
-            await self._check_members(members, phase)
-            running = await self._ask(self.check_client().ncores_running(workers=[m.address for m in members]), phase)
-            ran |= {member: loop.time() for member in members if member.address in running}
-            for rank, member in enumerate(members):
-                if loop.time() > ran[member] + self.patience:
-                    why = "Dask pauses a worker that runs out of memory; give it more, or use more workers"
-                    raise worker_error(
-                        WorkerTimeoutError, members, rank, phase, f"was paused for {self.patience:g} s", why
-                    )
+            await asyncio.sleep(pause_s)
+            workers = await self._check_members(members, phase)
+            # A longer pause means that this process was stopped: the silence is then not the worker's.
+            elapsed_s, looked_s = min(loop.time() - looked_s, 2 * pause_s), loop.time()
+            for rank, worker in enumerate(workers):
+                is_heard, seen[rank] = seen[rank] not in (None, worker["last_seen"]), worker["last_seen"]
+                if is_heard and (hangs := worker["metrics"].get(HANGS)):
+                    hung_in, what, why, awaited = hangs[0]
+                    about = rank if awaited is None else awaited
+                    raise worker_error(WorkerTimeoutError, members, about, hung_in or phase, what, why)
+                is_running = worker["status"] == "running"
+                idle_s[rank] = 0.0 if is_heard and is_running else idle_s[rank] + elapsed_s
+                if idle_s[rank] > self.patience:
+                    what, why = "did not answer", "it hangs, or cannot be reached"
+                    if not is_running:
+                        what = "was paused"
+                        why = "Dask pauses a worker that runs out of memory; give it more, or use more workers"
+                    else:
+                        self._silent.add(members[rank])
+                    said = f"{what} for {self.patience:g} s"
+                    raise worker_error(WorkerTimeoutError, members, rank, phase, said, why)
 
     def check_members(self, members: Sequence[Member], phase: str) -> None:
         """Check that all members are in the cluster.
@@ -233,36 +239,14 @@ class SchedulerClient:
         """
         self._sync(self._check_members(members, phase))
 
-    async def _check_members(self, members: Sequence[Member], phase: str) -> None:
-        present = await self._ask(self.check_client().ncores(workers=[m.address for m in members]), phase)
+    async def _check_members(self, members: Sequence[Member], phase: str) -> list[dict[str, Any]]:
+        """Check that all members are in the cluster, and return the scheduler's descriptions of them."""
+        workers = await self._describe_workers(phase)
         for rank, member in enumerate(members):
-            if member.address not in present:
+            if member not in workers:
                 why = "it died, or was removed"
                 raise worker_error(WorkerLostError, members, rank, phase, "left the cluster", why)
-
-    async def _watch_answers(self, members: Sequence[Member], rank: int, phase: str) -> None:
-        """Raise when a member's event loop does not answer for `patience` seconds, or reports a task that hangs."""
-        loop, member = asyncio.get_running_loop(), members[rank]
-        pause_s = min(PING_S, self.timeout / 8)
-        answered = loop.time()
-        while True:
-            began = loop.time()
-            await asyncio.sleep(pause_s)
-            left_s = max(0.0, answered + self.patience - began - pause_s)
-            answer = (await self._ask_each({member: {"op": PING_OP}}, left_s))[member]
-            is_late = loop.time() - began - pause_s - left_s > LATE_S
-            if is_late or not isinstance(answer, Exception):
-                answered = loop.time()
-            if not isinstance(answer, Exception):
-                for hung_in, what, why in answer[:1]:
-                    raise worker_error(WorkerTimeoutError, members, rank, hung_in or phase, what, why)
-            if loop.time() >= answered + self.patience:
-                await self._check_members(members, phase)  # pings go through the scheduler, which may hang
-                self._silent.add(member)
-                why = "it hangs, or cannot be reached"
-                raise worker_error(
-                    WorkerTimeoutError, members, rank, phase, f"did not answer for {self.patience:g} s", why
-                )
+        return [workers[member] for member in members]
 
 
 def record_failure(error: MgspmvError, iteration: int, n_workers: int) -> End:

@@ -1,7 +1,7 @@
 """Watchdog of the tasks of a worker, called by its event loop: it finds those that hang while the loop still answers.
 
 A task shows progress by heartbeats; see `mgspmv.heartbeat`. A task without one for longer than its limit counts as
-hanging: clients and workers that wait for it get an error, and the stacks of all threads of the process are logged. The
+hanging: clients that wait for it get an error, and the stacks of all threads of the process are logged. The
 thread of the task cannot be ended: while it hangs, runs leave the worker out. If it resumes, the worker is used again.
 
 Limit of a task in seconds without a heartbeat, never less than a worker may be silent:
@@ -9,6 +9,7 @@ Limit of a task in seconds without a heartbeat, never less than a worker may be 
     in iterations     `SLOWEST` times the slowest iteration of the run so far
     otherwise         `BEGIN_S` plus the time of its products at `SLOW_PER_S`; each piece read or written is a heartbeat
 
+A task that waits for other workers may do so `WAITS` times as long: by then those that work, and hang, were found.
 Time in which the process was stopped, or was not scheduled, does not count.
 """
 
@@ -38,6 +39,11 @@ BEGIN_S = 300.0
 kernel, and a piece of 16 MiB takes this long at 60 kB/s."""
 SLOW_PER_S = 1e7
 """Multiplications per second of the slowest worker: a hundredth of the rate of one thread."""
+WAITS = 2.0
+"""Ratio of the limits of a task that waits for other workers and of one that works."""
+Hang = tuple[str, str, str, int | None]
+"""Phase of a hanging task; `what` and `why` for `mgspmv.exchange.peer_comm.worker_error`; and the rank of the worker
+that they are about, if it is another one, which keeps this one waiting."""
 
 _DASK_LOG = logging.getLogger("distributed.worker.mgspmv")
 """Logger whose records appear in Dask's log of a worker."""
@@ -58,9 +64,9 @@ class WatchedTask:
     def limit_s(self) -> float:
         """Maximum seconds between two heartbeats."""
         heartbeat = self.heartbeat
-        if heartbeat.slowest_s is None:
-            return max(self.patience, BEGIN_S + heartbeat.n_terms / SLOW_PER_S)
-        return max(self.patience, SLOWEST * heartbeat.slowest_s)
+        slowest_s = heartbeat.slowest_s
+        own_s = BEGIN_S + heartbeat.n_terms / SLOW_PER_S if slowest_s is None else SLOWEST * slowest_s
+        return max(self.patience, own_s) * (WAITS if heartbeat.waits else 1.0)
 
     def look(self, elapsed_s: float) -> bool:
         """Return True if the task newly counts as hanging, `elapsed_s` seconds after the last check."""
@@ -72,13 +78,17 @@ class WatchedTask:
             return self.hangs
         return False
 
-    def describe(self) -> tuple[str, str, str]:
-        """Return the phase of a hanging task, and `what` and `why` for `mgspmv.exchange.peer_comm.worker_error`."""
-        if self.heartbeat.waits:
-            what = f"waited {self.idle_s:.3g} s for other workers, and none is working"
-            return self.heartbeat.phase, what, "the log of each has the stacks of its threads"
-        what = f"made no progress for {self.idle_s:.3g} s"
-        return self.heartbeat.phase, what, "its log has the stacks of its threads"
+    def describe(self) -> Hang:
+        """Describe the hang of this task."""
+        heartbeat = self.heartbeat
+        if not heartbeat.waits:
+            what = f"made no progress for {self.idle_s:.3g} s"
+            return heartbeat.phase, what, "its log has the stacks of its threads", None
+        if heartbeat.awaited is None:
+            what = f"waited {self.idle_s:.3g} s for other workers, and none made progress"
+            return heartbeat.phase, what, "the log of each has the stacks of its threads", None
+        what = f"was silent for {self.idle_s:.3g} s"
+        return heartbeat.phase, what, "it hangs, or other tasks occupy its threads", heartbeat.awaited
 
 
 class Watchdog:
@@ -115,9 +125,10 @@ class Watchdog:
         elapsed_s, self._looked_s = min(now_s - self._looked_s, 2 * LOOK_S), now_s
         for task in [*self._tasks]:
             if task.look(elapsed_s):
-                (phase, what, _), name, stacks = task.describe(), self._worker.name, describe_threads()
-                WORKERS.error("worker %s %s", name, what, extra={"worker": name, "phase": phase, "stacks": stacks})
-                _DASK_LOG.error("worker %s %s (during %s)\n%s", name, what, phase or "a task", stacks)
+                (phase, what, _, awaited), name, stacks = task.describe(), self._worker.name, describe_threads()
+                about = f"worker {name}" if awaited is None else f"worker {name} waits for rank {awaited}, which"
+                WORKERS.error("%s %s", about, what, extra={"worker": name, "phase": phase, "stacks": stacks})
+                _DASK_LOG.error("%s %s (during %s)\n%s", about, what, phase or "a task", stacks)
 
 
 def describe_threads() -> str:

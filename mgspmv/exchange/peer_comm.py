@@ -1,9 +1,8 @@
 """Connections between the workers of a run over Dask's comms, with the protocol of the cluster: TCP, TLS or UCX.
 
 Of each pair of workers the one of lower rank connects, and the connection stays open for the run. Messages are not
-answered, which halves their number, and a broken connection shows at once that a worker is lost. While its task runs, a
-worker also sends heartbeats, several within its patience, that show whether the task works or waits: others wait for a
-working task without limit.
+answered, which halves their number, and a broken connection shows at once that a worker is lost. Workers wait for each
+other without limit: the client watches those that are silent, and a watchdog on each its tasks.
 
 Coroutines run on the worker's event loop; `send` and `receive` are called by the thread of its task.
 """
@@ -12,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import queue
-import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ import numpy as np
 from distributed.comm import connect
 from distributed.protocol import to_serialize
 
-from mgspmv.errors import ClusterError, RunAbortedError, WorkerLostError, WorkerTimeoutError
+from mgspmv.errors import ClusterError, RunAbortedError, WorkerLostError
 from mgspmv.heartbeat import Heartbeat, find_heartbeat
 
 LINK_OP = "mgspmv_link"
@@ -67,8 +65,7 @@ class RunSpec:
     members: tuple[Member, ...]
     """Workers of the run, by rank."""
     patience: float
-    """Seconds that another worker may be silent while one waits. A worker with a running task, however slow, sends
-    several heartbeats in that time."""
+    """Seconds for a worker to accept a connection."""
 
 
 class PeerComm:
@@ -90,12 +87,9 @@ class PeerComm:
         self._make_hello = make_hello
         self._inbox: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
         self._comms: dict[int, Any] = {}
-        self._heard: dict[int, float] = {}
-        self._waits_since = 0.0
         self._gone: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._end: str | None = None
-        self._is_active = False
         self.heartbeat = Heartbeat()
         self.heartbeat.phase = "connect"
 
@@ -109,10 +103,9 @@ class PeerComm:
 
         Raises
         ------
-        WorkerLostError, WorkerTimeoutError : a worker is lost or does not connect
+        WorkerLostError : a worker is lost or does not connect
         RunAbortedError : the run was ended from outside
         """
-        self._waits_since = time.monotonic()
         self._loop.call_soon_threadsafe(self._start_links)
         hellos: dict[int, dict[str, Any]] = {}
         early = []
@@ -128,7 +121,6 @@ class PeerComm:
 
     def send(self, messages: Mapping[int, dict[str, Any]]) -> None:
         """Send messages by rank, without waiting. An array in a message must not change before it was received."""
-        self._waits_since = time.monotonic()
         self._loop.call_soon_threadsafe(self._start_writes, messages)
 
     def receive(self, missing: Sequence[int]) -> tuple[int, dict[str, Any]]:
@@ -137,55 +129,38 @@ class PeerComm:
         Raises
         ------
         WorkerLostError : the connection to a missing worker is broken
-        WorkerTimeoutError : a missing worker was silent for too long
         RunAbortedError : the run was ended from outside
         """
-        self.heartbeat.waits = True
+        self.heartbeat.waits, self.heartbeat.awaited = True, min(missing)
         try:
             while True:
-                now = time.monotonic()
-                heard = self._check(missing, now)
-                try:
-                    rank, message = self._inbox.get(timeout=min(heard.values()) + self._patience - now + 0.01)
-                except queue.Empty:
-                    continue
+                self._check(missing)
+                rank, message = self._inbox.get()
                 if message is not None:
                     return rank, message
         finally:
             self.heartbeat.beat()
-            self.heartbeat.waits = False
-
-    def begin_wait(self) -> None:
-        """Restart the time for which others may be silent."""
-        self._waits_since = time.monotonic()
+            self.heartbeat.waits, self.heartbeat.awaited = False, None
 
     def check(self) -> None:
         """Check all other workers.
 
         Raises
         ------
-        WorkerLostError, WorkerTimeoutError, RunAbortedError : as in `receive` with all other workers missing
+        WorkerLostError, RunAbortedError : as in `receive` with all other workers missing
         """
-        self._check([r for r in range(len(self._members)) if r != self._rank], time.monotonic())
+        self._check([r for r in range(len(self._members)) if r != self._rank])
 
-    def _check(self, missing: Sequence[int], now: float) -> dict[int, float]:
-        """Check the missing workers as `receive` does, and return the time of the last message of each."""
+    def _check(self, missing: Sequence[int]) -> None:
         if self._end is not None:
             raise RunAbortedError(self._end, phase=self.heartbeat.phase)
         for rank in self._gone.intersection(missing):
             about = (rank, self.heartbeat.phase, "closed its connection", "it died, or aborted the run")
             raise worker_error(WorkerLostError, self._members, *about)
-        heard = {rank: max(self._waits_since, self._heard.get(rank, 0.0)) for rank in missing}
-        for rank in missing:
-            if now - heard[rank] > self._patience:
-                why = "it hangs, or other tasks occupy its threads"
-                what = f"was silent for {self._patience:g} s"
-                raise worker_error(WorkerTimeoutError, self._members, rank, self.heartbeat.phase, what, why)
-        return heard
 
     @contextmanager
     def active(self, phase: str) -> Iterator[Heartbeat]:
-        """Send heartbeats to the others while a task of the run is running. Its errors get the worker and phase.
+        """Name worker and phase in the errors of a task of the run.
 
         Parameters
         ----------
@@ -197,8 +172,6 @@ class PeerComm:
         """
         self.heartbeat = find_heartbeat()
         self.heartbeat.phase = phase
-        self.begin_wait()
-        self._is_active = True
         try:
             yield self.heartbeat
         except ClusterError as error:
@@ -207,8 +180,6 @@ class PeerComm:
                     type(error), self._members, self._rank, self.heartbeat.phase, "failed", str(error)
                 ) from error
             raise
-        finally:
-            self._is_active = False
 
     def close(self, reason: str) -> None:
         """Close the connections; a waiting task raises with the reason."""
@@ -220,7 +191,6 @@ class PeerComm:
     def _start_links(self) -> None:
         for rank in range(self._rank + 1, len(self._members)):
             self._start_task(self._open, rank)
-        self._start_task(self._keep_alive)
 
     def _start_writes(self, messages: Mapping[int, dict[str, Any]]) -> None:
         for rank, message in messages.items():
@@ -254,9 +224,7 @@ class PeerComm:
         try:
             await self._write(rank, self._make_hello(rank))
             while self._end is None:
-                message = await comm.read()
-                self._heard[rank] = time.monotonic()
-                self._take(rank, message)
+                self._inbox.put((rank, await comm.read()))
         except OSError:
             pass  # closed by the other side, or by the end of the run
         finally:
@@ -269,21 +237,6 @@ class PeerComm:
             await self._comms[rank].write(wrapped)
         except OSError:
             self._lose(rank)
-
-    async def _keep_alive(self) -> None:
-        while self._end is None:
-            await asyncio.sleep(self._patience / 5)
-            if self._is_active:
-                for rank in self._comms.keys() - self._gone:
-                    await self._write(rank, {"works": not self.heartbeat.waits})
-
-    def _take(self, rank: int, message: dict[str, Any]) -> None:
-        """Take a message or heartbeat of another worker."""
-        if "works" in message:  # a task that waits for a working one makes progress too
-            if message["works"] and self.heartbeat.waits:
-                self.heartbeat.beat()
-        else:
-            self._inbox.put((rank, message))
 
     def _lose(self, rank: int) -> None:
         self._gone.add(rank)

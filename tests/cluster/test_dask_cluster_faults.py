@@ -162,7 +162,7 @@ def test_a_worker_that_is_busy_with_something_else_is_named(graph, wanted, three
     client, _ = three
     address = next(a for a, w in client.scheduler_info()["workers"].items() if w["name"] == 2)
     occupy = []
-    strike = Strike(lambda: occupy.append(client.submit(time.sleep, 2 * TIMEOUT_S, workers=[address], pure=False)))
+    strike = Strike(lambda: occupy.append(client.submit(time.sleep, 5 * TIMEOUT_S, workers=[address], pure=False)))
     with pytest.raises(WorkerTimeoutError, match=r"worker 2 .*; it hangs, or other tasks occupy its threads") as caught:
         mg.pagerank(graph.on(client, timeout=TIMEOUT_S, recover=0), **ENDLESS, progress=on_events(strike))
     assert strike.seconds_since < TIMEOUT_S + HANG_S

@@ -13,7 +13,8 @@ from types import SimpleNamespace
 import pytest
 
 from mgspmv.cluster import dask_cluster as cluster_module
-from mgspmv.cluster import ingest, scheduler_client
+from mgspmv.cluster import ingest
+from mgspmv.cluster.agent import HANGS
 from mgspmv.cluster.dask_cluster import Cluster
 from mgspmv.cluster.ingest import HeldShard, ShardOffer
 from mgspmv.errors import WorkerTimeoutError
@@ -22,44 +23,51 @@ from mgspmv.ingest.shard import ShardSpec
 from mgspmv.model import IngestOptions
 
 MEMBERS = (Member(0, "tcp://10.0.0.1:1"), Member("gpu-7", "tcp://10.0.0.2:2"))
-HANG = ("iteration 7", "made no progress for 30 s", "its log has the stacks of its threads")
+HANG = ("iteration 7", "made no progress for 30 s", "its log has the stacks of its threads", None)
 
 
-def make_cluster(**scheduler):
-    """A view of a cluster whose scheduler answers this."""
+def make_cluster(second=None, **scheduler):
+    """A view of a cluster whose scheduler answers this.
+
+    `second` makes the description of the second of two workers, from the number of times that it was asked for.
+    """
     cluster = object.__new__(Cluster)
     cluster.timeout, cluster.patience = 0.2, 0.1
     cluster._silent, cluster._starved = set(), set()
     cluster.client = SimpleNamespace(scheduler=None)
+    asked = []
 
-    async def list_all(workers):
-        return dict.fromkeys(workers, 1)
+    async def identity(n_workers):
+        asked.append(n_workers)
+        running = {"status": "running", "metrics": {}, "last_seen": len(asked)}
+        described = (running, running | (second(len(asked)) if second else {}))
+        return {"workers": {m.address: {"name": m.name} | d for m, d in zip(MEMBERS, described, strict=True)}}
 
-    cluster.check_client = lambda: SimpleNamespace(**{"ncores": list_all, "ncores_running": list_all} | scheduler)
+    cluster.check_client = lambda: SimpleNamespace(**{"identity": identity} | scheduler)
     return cluster
 
 
-def be_paused(monkeypatch):
-    monkeypatch.setattr(scheduler_client, "LOOK_S", 0.05)
-
-    async def list_running(workers):
-        return {workers[0]: 1}
-
-    asyncio.run(make_cluster(ncores_running=list_running)._watch_members(MEMBERS, "iteration 7"))
+def watch(second, phase="iteration 7"):
+    asyncio.run(make_cluster(second)._watch_members(MEMBERS, phase))
 
 
-def answer_nothing():
-    async def broadcast(**message):
-        await asyncio.Event().wait()
-
-    asyncio.run(make_cluster(broadcast=broadcast)._watch_answers(MEMBERS, 1, "iteration 7"))
+def be_paused():
+    watch(lambda n: {"status": "paused"})
 
 
-def answer_that_it_hangs():
-    async def broadcast(msg, workers, on_error):
-        return {workers[0]: [HANG]}
+def be_silent():
+    watch(lambda n: {"last_seen": 1})
 
-    asyncio.run(make_cluster(broadcast=broadcast)._watch_answers(MEMBERS, 1, "iterations 1 to 9"))
+
+def hang():
+    watch(lambda n: {"metrics": {HANGS: [HANG]}}, "iterations 1 to 9")
+
+
+def keep_another_waiting():
+    def describe(n):
+        return {"metrics": {HANGS: [("iteration 7", "was silent for 9 s", "other tasks occupy its threads", 1)]}}
+
+    watch(describe, "iterations 1 to 9")
 
 
 def not_answer_a_share(monkeypatch):
@@ -100,8 +108,9 @@ def bring_about(action, monkeypatch):
     ("action", "rank", "phase"),
     [
         (be_paused, 1, "iteration 7"),
-        (answer_nothing, 1, "iteration 7"),
-        (answer_that_it_hangs, 1, "iteration 7"),
+        (be_silent, 1, "iteration 7"),
+        (hang, 1, "iteration 7"),
+        (keep_another_waiting, 1, "iteration 7"),
         (not_answer_a_share, 1, "ingest"),
         (not_take_the_agent, None, "join"),
         (let_nobody_join, None, "join"),
@@ -118,18 +127,22 @@ def test_a_time_out_names_worker_rank_and_phase(action, rank, phase, monkeypatch
     assert "\n" not in str(error)
 
 
-def test_a_client_that_was_stopped_itself_blames_nobody(monkeypatch):
-    monkeypatch.setattr(scheduler_client, "LATE_S", 0.1)
-    asked = []
-
-    async def broadcast(msg, workers, on_error):
-        asked.append(msg)
-        if len(asked) == 1:
-            time.sleep(0.5)  # five times as long as it may be silent
-            await asyncio.Event().wait()
-        if len(asked) == 3:
+def test_a_client_that_was_stopped_itself_blames_nobody():
+    def describe(n):
+        if n == 9:
             raise KeyboardInterrupt
-        return {workers[0]: []}
+        time.sleep(0.05)  # looks take place at a third of the pace
+        return {"last_seen": n // 3}
 
     with pytest.raises(KeyboardInterrupt):
-        asyncio.run(make_cluster(broadcast=broadcast)._watch_answers(MEMBERS, 1, "iteration 7"))
+        watch(describe)
+
+
+def test_a_hang_that_was_over_before_the_watch_is_not_taken_for_one_of_now():
+    def describe(n):
+        if n == 4:
+            raise KeyboardInterrupt
+        return {"metrics": {HANGS: [HANG] if n < 3 else []}, "last_seen": 1 if n < 3 else n}
+
+    with pytest.raises(KeyboardInterrupt):
+        watch(describe)

@@ -10,7 +10,7 @@ import pytest
 
 from mgspmv.cluster import agent
 from mgspmv.cluster import watchdog as module
-from mgspmv.cluster.watchdog import BEGIN_S, LOOK_S, SLOW_PER_S, SLOWEST, Watchdog, describe_threads
+from mgspmv.cluster.watchdog import BEGIN_S, LOOK_S, SLOW_PER_S, SLOWEST, WAITS, Watchdog, describe_threads
 from mgspmv.errors import StoreError
 from mgspmv.heartbeat import find_heartbeat
 from tests.support.waiting import HANG_S, wait_for
@@ -46,7 +46,7 @@ def check_how_long_a_task_may_be_without_a_mark(clock, slowest_s, n_terms, patie
         look(watchdog, clock, 1.0)
         [hang] = watchdog.list_hangs()
     said = (f"made no progress for {limit_s + 0.5:.3g} s", "its log has the stacks of its threads")
-    assert hang.describe() == ("iteration 7", *said)
+    assert hang.describe() == ("iteration 7", *said, None)
 
 
 def test_how_long_a_task_may_be_without_a_mark(clock):
@@ -58,6 +58,26 @@ def test_how_long_a_task_may_be_without_a_mark(clock):
         (7.0, 0, PATIENCE_S, SLOWEST * 7.0),
     ]:
         check_how_long_a_task_may_be_without_a_mark(clock, slowest_s, n_terms, patience_s, limit_s)
+
+
+def test_a_task_that_waits_names_the_worker_that_keeps_it_waiting(clock):
+    watchdog = Watchdog(WORKER)
+    with watchdog.watch(PATIENCE_S):
+        heartbeat = find_heartbeat()
+        heartbeat.slowest_s, heartbeat.phase, heartbeat.waits, heartbeat.awaited = 7.0, "iteration 7", True, 2
+        look(watchdog, clock, WAITS * SLOWEST * 7.0)
+        assert watchdog.list_hangs() == []
+        look(watchdog, clock, 1.0)
+        [hang] = watchdog.list_hangs()
+        assert hang.describe() == (
+            "iteration 7", "was silent for 280 s", "it hangs, or other tasks occupy its threads", 2
+        )  # fmt: skip
+        heartbeat.awaited = None  # as while a device waits
+        assert hang.describe()[1:] == (
+            "waited 280 s for other workers, and none made progress",
+            "the log of each has the stacks of its threads",
+            None,
+        )
 
 
 def test_the_stacks_of_all_threads_are_logged(clock, caplog):

@@ -20,7 +20,7 @@ from tests.support.waiting import HANG_S
 pytestmark = pytest.mark.slow
 
 ENDLESS = {"norm": "fixed", "max_iter": 10**6}
-TIMEOUT_S = 2.0
+TIMEOUT_S = 4.0
 
 
 @pytest.fixture(scope="module")
