@@ -46,7 +46,7 @@ NAME = "mgspmv"
 END_S = 2.0
 """Seconds to wait for the device memory of earlier runs to be freed before free memory is measured."""
 DESCRIBE_OP = "mgspmv_describe"
-FREE_OP, ABORT_OP, ABORT_RUN_OP = "mgspmv_free", "mgspmv_abort", "mgspmv_abort_run"
+FREE_OP, ABORT_OP = "mgspmv_free", "mgspmv_abort"
 """Operations that a client requests from an agent, through the scheduler."""
 HANGS = "mgspmv_hangs"
 """Metric in the heartbeats of a worker to the scheduler: its hanging tasks, see `WatchedTask.describe`."""
@@ -82,7 +82,6 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
                 DESCRIBE_OP: self.describe,
                 FREE_OP: self.free,
                 ABORT_OP: self.abort,
-                ABORT_RUN_OP: self.abort_run,
                 LINK_OP: self.accept_link,
                 ASK_OP: self.answer,
             }
@@ -141,23 +140,21 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         for key in keys:
             self._let_go(key)
 
-    async def abort(self, key: str, reason: str, wait_s: float) -> bool:
-        """End a run: its task raises with the reason. Wait up to `wait_s` for the task, unless it hangs and is not just
-        waiting for others; return whether it ended."""
-        run = self.held.get(key) or self._ending.get(key)
-        if run is None:
-            return True
-        run.close(reason)
+    async def abort(self, run: str, reason: str, wait_s: float) -> bool:
+        """End a run: its tasks raise with the reason. Wait up to `wait_s` for them, unless they hang and are not just
+        waiting for others; return whether all ended."""
+        held = [*self.held.items(), *self._ending.items()]
+        own = {key: each for key, each in held if isinstance(each, ConnectedRun) and each.run == run}
+        for each in own.values():
+            each.close(reason)
         deadline = time.monotonic() + wait_s
-        while run.is_busy and time.monotonic() < deadline and not self._list_hangs(waits=False):
+        while any(each.is_busy for each in own.values()):
+            if time.monotonic() > deadline or self._list_hangs(waits=False):
+                break
             await asyncio.sleep(0.01)
-        self._let_go(key)
-        return not run.is_busy
-
-    async def abort_run(self, run: str, reason: str, wait_s: float) -> bool:
-        """End a run here, by its id, for a client that does not know its keys; see `abort`."""
-        keys = [key for key, held in [*self.held.items()] if isinstance(held, ConnectedRun) and held.run == run]
-        return all(await asyncio.gather(*(self.abort(key, reason, wait_s) for key in keys)))
+        for key in own:
+            self._let_go(key)
+        return not any(each.is_busy for each in own.values())
 
     async def answer(self, key: str, question: str, arguments: Sequence[Any]) -> dict[str, Any]:
         """Answer a request of another worker's shard to the shard here; see `mgspmv.ingest.shard`."""

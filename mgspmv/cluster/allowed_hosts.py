@@ -10,9 +10,8 @@ import ipaddress
 import re
 import socket
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from itertools import chain
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -34,7 +33,9 @@ _HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[\w.*-]+)(?::(?P<port>[0-9]{1,5}))
 
 
 class UnknownHosts(Matcher):
-    """Matcher of requests by an unknown host name, or from a page of such a host.
+    """Matcher of requests by an unknown host name, or from a page of an unknown host.
+
+    Addresses in `Host` are known: no site can have a browser send another one than that which it connects to.
 
     Parameters
     ----------
@@ -43,18 +44,17 @@ class UnknownHosts(Matcher):
 
     def __init__(self, hosts: Iterable[str]) -> None:
         self._known = [parse_host(host) for host in hosts]
-        self._is_anywhere = any(_is_unspecified(name) for name, _ in self._known)
 
     def match(self, request: HTTPServerRequest) -> dict[str, Any] | None:
         """Return a dict for requests to reject and None for others, as Tornado expects."""
         try:
             host = parse_host(request.host)
             given = request.headers.get("Origin")
-            origin = None if given is None else parse_host(urlsplit(given).netloc)
+            origin = host if given is None else parse_host(urlsplit(given).netloc)
         except ValueError:
             return {}
-        is_own = self._is_known(*host) or (self._is_anywhere and _find_address(host[0]) is not None)
-        return None if is_own and (origin is None or origin == host or self._is_known(*origin)) else {}
+        is_own = _find_address(host[0]) is not None or self._is_known(*host)
+        return None if is_own and (origin == host or self._is_known(*origin)) else {}
 
     def _is_known(self, name: str, port: int | None) -> bool:
         if is_local(name):
@@ -101,18 +101,17 @@ def dask_setup(scheduler: Any) -> None:
 
 
 def list_hosts(bound: Sequence[str], origins: Sequence[str]) -> list[str]:
-    """List the hosts that pages answer to, in addition to loopback names.
+    """List the hosts that pages answer to, in addition to addresses and loopback names.
 
     Parameters
     ----------
     bound : hosts at which scheduler, workers and dashboard listen
     origins : hosts allowed by the user, in addition to those of Dask's configuration
     """
-    names = dict.fromkeys([*bound, *chain.from_iterable(map(_resolve, bound))])
-    hosts = [f"[{name}]" if ":" in name else name for name in names]
-    if any(map(_is_unspecified, bound)):
-        hosts += [socket.gethostname(), socket.getfqdn()]
-    return [*hosts, *origins, *_read_configured()]
+    names = [f"[{name}]" if ":" in name else name for name in dict.fromkeys(bound)]
+    is_anywhere = any(address is not None and address.is_unspecified for address in map(_find_address, bound))
+    own = [socket.gethostname(), socket.getfqdn()] if is_anywhere else []
+    return [*names, *own, *origins, *_read_configured()]
 
 
 def parse_host(host: str) -> tuple[str, int | None]:
@@ -139,18 +138,6 @@ def _find_address(name: str) -> Any:
         return ipaddress.ip_address(name)
     except ValueError:
         return None
-
-
-def _resolve(name: str) -> set[str]:
-    """Resolve a name to its addresses, at which Dask listens and which its links use."""
-    with suppress(OSError):  # the server that listens there reports it
-        return {str(found[4][0]) for found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)}
-    return set()
-
-
-def _is_unspecified(name: str) -> bool:
-    address = _find_address(name)
-    return address is not None and bool(address.is_unspecified)
 
 
 def _read_configured() -> list[str]:

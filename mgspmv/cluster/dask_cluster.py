@@ -203,7 +203,7 @@ class Cluster(SchedulerClient):
     async def _find_silent(self, members: Sequence[Member]) -> set[Member]:
         """Find the members that did not answer before, and still do not."""
         known = [member for member in members if member in self._silent]
-        self._silent -= (await self._find_answers(known, {"op": "identity"}, BACK_S)).keys()
+        self._silent -= (await self._ask_each(known, {"op": "identity"}, BACK_S)).keys()
         return self._silent.intersection(known)
 
     async def _list_workers(self) -> dict[Member, dict[str, Any]]:
@@ -397,16 +397,14 @@ class Cluster(SchedulerClient):
         return sent[key]
 
     def free(self, keys: Sequence[str], members: Iterable[Member]) -> None:
-        """Free the objects of the keys, one per member, at once on members that answer, without waiting for others."""
-        if self._is_silent:
-            return
-        messages = [{"op": FREE_OP, "keys": [key]} for key in keys]
-        self._sync(self._ask_each_worker(members, messages, min(FREE_S, self.timeout)))
+        """Free the objects of the keys at once on members that answer, without waiting for others."""
+        if not self._is_silent:
+            self.ask_reachable(members, {"op": FREE_OP, "keys": keys}, min(FREE_S, self.timeout))
 
-    def abort(self, keys: Sequence[str], members: Iterable[Member], reason: str) -> None:
+    def abort(self, run: str, members: Iterable[Member], reason: str) -> None:
         """Abort a run, and wait for its tasks on members that answer."""
-        messages = [{"op": ABORT_OP, "key": key, "reason": reason, "wait_s": self.timeout / 2} for key in keys]
-        self._sync(self._ask_each_worker(members, messages, self.timeout))
+        message = {"op": ABORT_OP, "run": run, "reason": reason, "wait_s": self.timeout / 2}
+        self.ask_reachable(members, message, self.timeout)
 
     def lease(self, on_wait: Callable[[], None]) -> AbstractContextManager[None]:
         """Hold the exclusive lease to load or iterate on this cluster; `on_wait` is called while another run has it."""

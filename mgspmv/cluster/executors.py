@@ -178,7 +178,7 @@ class AttemptWorkers(HeldObjects):
         self.release()
         with suppress(Exception):  # the original error is raised instead
             reason = f"run {self._spec.run} was aborted: {error or type(error).__name__}"
-            self.cluster.abort(self.keys, self.members, reason)
+            self.cluster.abort(self._spec.run, self.members, reason)
 
 
 class _ClusterExecution(Execution):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from distributed import Client
@@ -139,34 +139,25 @@ class SchedulerClient:
         running = {member.address for member, w in self.describe_workers().items() if w["status"] == "running"}
         return [member for member in members if member.address not in running]
 
-    def ask_each(self, members: Iterable[Member], message: dict[str, Any], wait_s: float) -> dict[Member, Any]:
-        """Return the answers of workers to a message, with an exception for each without an answer in `wait_s`."""
-        return self._sync(self._ask_each(dict.fromkeys(members, message), wait_s))
+    async def _ask_each(self, members: Iterable[Member], message: dict[str, Any], wait_s: float) -> dict[Member, Any]:
+        """Send a message to workers, through the scheduler; return the answers of those that answer in time."""
 
-    async def _ask_each(self, messages: Mapping[Member, dict[str, Any]], wait_s: float) -> dict[Member, Any]:
-        """Send messages to workers through the scheduler; return the answers, or exceptions of missing ones."""
+        async def ask(member: Member) -> Any:
+            request = self.check_client().broadcast(msg=message, workers=[member.address], on_error="return")
+            return (await asyncio.wait_for(request, wait_s))[member.address]
 
-        async def ask(address: str, message: dict[str, Any]) -> Any:
-            request = self.check_client().broadcast(msg=message, workers=[address], on_error="return")
-            return (await asyncio.wait_for(request, wait_s))[address]
+        asked = [*members]
+        answers = await asyncio.gather(*map(ask, asked), return_exceptions=True)
+        return {m: own for m, own in zip(asked, answers, strict=True) if not isinstance(own, Exception)}
 
-        asking = (ask(member.address, message) for member, message in messages.items())
-        return dict(zip(messages, await asyncio.gather(*asking, return_exceptions=True), strict=True))
+    def ask_reachable(self, members: Iterable[Member], message: dict[str, Any], wait_s: float) -> None:
+        """Send a message to those members that are in the cluster and answered before, and wait for their answers."""
 
-    async def _ask_each_worker(
-        self, members: Iterable[Member], messages: Iterable[dict[str, Any]], wait_s: float
-    ) -> dict[Member, Any]:
-        """Send messages as `_ask_each` does, except to members that left the cluster or did not answer before."""
-        sent = {m: message for m, message in zip(members, messages, strict=True) if m not in self._silent}
-        present = await self._ask(self.check_client().ncores(workers=[member.address for member in sent]), "end")
-        return await self._ask_each({m: message for m, message in sent.items() if m.address in present}, wait_s)
+        async def ask() -> None:
+            present = await self._describe_workers("end")
+            await self._ask_each([m for m in members if m in present and m not in self._silent], message, wait_s)
 
-    async def _find_answers(
-        self, members: Iterable[Member], message: dict[str, Any], wait_s: float
-    ) -> dict[Member, Any]:
-        """Return the answers of the members that answer in time."""
-        answers = await self._ask_each(dict.fromkeys(members, message), wait_s)
-        return {member: answer for member, answer in answers.items() if not isinstance(answer, Exception)}
+        self._sync(ask())
 
     async def _ask_present(
         self, members: Iterable[Member], message: dict[str, Any], wait_s: float, until_s: float
@@ -174,7 +165,7 @@ class SchedulerClient:
         """Return the answers received within `wait_s`; if there are none, ask again until `until_s` have passed."""
         loop, asked = asyncio.get_running_loop(), list(members)
         deadline = loop.time() + until_s
-        while not (present := await self._find_answers(asked, message, wait_s)):
+        while not (present := await self._ask_each(asked, message, wait_s)):
             if loop.time() >= deadline:
                 names = ", ".join(str(member.name) for member in asked)
                 raise WorkerTimeoutError(

@@ -1,7 +1,7 @@
 """One Dask span for all tasks of mgspmv, in which its dashboard and its performance reports show them.
 
-A scheduler keeps spans for as long as it lives, and makes a new one for each task outside of any. The id here is derived
-from the names, so that a scheduler has one span for any number of runs and clients.
+A scheduler keeps spans for as long as it lives, and makes a new one for each task outside of any. The id is derived
+from names, so that a scheduler has one span for any number of runs and clients.
 """
 
 from __future__ import annotations

@@ -23,7 +23,6 @@ from typing import Any, Literal
 from distributed import Client
 
 from mgspmv.cluster import cancellation
-from mgspmv.cluster.agent import ABORT_RUN_OP
 from mgspmv.cluster.dask_cluster import Cluster
 from mgspmv.cluster.matrix import DistributedMatrix
 from mgspmv.cluster.worker_metrics import TOPIC, pack_events
@@ -232,7 +231,6 @@ def cancel_run(client: Client, run: str, timeout_s: float) -> bool:
 def _abort(client: Client, run: str, timeout_s: float) -> None:
     reason = f"it was cancelled, and its client did not answer within {timeout_s:g} s"
     cluster = Cluster(client, timeout_s)
-    message = {"op": ABORT_RUN_OP, "run": run, "reason": reason, "wait_s": timeout_s / 2}
-    cluster.ask_each(cluster.describe_workers(), message, timeout_s)
+    cluster.abort(run, cluster.describe_workers(), reason)
     # Published from here, as the client of the run does not answer.
     client.log_event(TOPIC, {"kind": "end", "run": run, "status": "abandoned", "error": reason})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import socket
 
 import dask
 import pytest
@@ -29,7 +30,8 @@ OWN = ["127.0.0.1", "dash.example.org", "proxy.example.org:8443", "*.lab.example
         (OWN, "127.0.0.1:8787", "https://evil.example", True),
         (OWN, "127.0.0.1:8787", "http://127.0.0.1.evil.example:8787", True),
         (OWN, "evil.example:8787", None, True),  # a name that a site turned to this machine
-        (OWN, "10.0.0.7:8787", None, True),
+        (OWN, "10.0.0.7:8787", None, False),
+        (OWN, "10.0.0.7:8787", "http://10.0.0.8:8787", True),
         (OWN, "dash.example.org", "https://dash.example.org", False),
         (OWN, "dash.example.org.evil.example", None, True),
         (OWN, "proxy.example.org:8444", None, True),
@@ -38,6 +40,7 @@ OWN = ["127.0.0.1", "dash.example.org", "proxy.example.org:8443", "*.lab.example
         (OWN, "lab.example.org", None, True),
         (["0.0.0.0"], "10.0.0.7:8787", "http://10.0.0.7:8787", False),
         (["0.0.0.0"], "evil.example:8787", None, True),
+        (["0.0.0.0"], "10.0.0.7:8787", "http://evil.example:8787", True),
         (["[2001:db8::1]"], "[2001:db8::1]:8787", None, False),
     ],
 )
@@ -49,7 +52,7 @@ def test_who_is_refused(hosts, host, origin, is_refused):
 
 def test_what_users_configured_is_let_in_too():
     assert list_hosts(["127.0.0.1", "::1"], ["a.example"]) == ["127.0.0.1", "[::1]", "a.example"]
-    assert {"127.0.0.1", "localhost"} <= {*list_hosts(["localhost"], [])}
+    assert {"0.0.0.0", socket.gethostname()} <= {*list_hosts(["0.0.0.0"], [])}
     with dask.config.set({ORIGINS: ["b.example:8787"]}):
         assert list_hosts(["127.0.0.1"], []) == ["127.0.0.1", "b.example:8787"]
 
