@@ -26,6 +26,7 @@ from mgspmv.cluster.worker_run import TaskSpec, WorkerRun
 from mgspmv.errors import CapacityError
 from mgspmv.exchange.halo import Halo
 from mgspmv.exchange.ipc import name_host
+from mgspmv.exchange.peer import AllToAll
 from mgspmv.exchange.transport import Exchange, make_host_staged, make_local, make_nccl, make_peer
 from mgspmv.kernels.cpu_many import CpuMany
 from mgspmv.kernels.device import describe_device, device_id, free_device_memory
@@ -95,7 +96,7 @@ class BatchWorkerRun(WorkerRun):
     def open_links(self) -> tuple[int, list[PassMemory]]:
         """Connect to the other workers, and return the fastest width here and the free memory."""
         with self._working("connect"):
-            self._panels = self._make_panels(self.links.connect())
+            self._panels = self._make_panels(*self._greet())
             return self._rows.kernel.best_width, self._measure_free(self._panels)
 
     def _connect(self, width: int) -> Batch:
@@ -119,16 +120,16 @@ class BatchWorkerRun(WorkerRun):
         batch = self._loop
         return batch.endings, batch.seconds, self.measure_memory() | {"held_bytes": batch.first_bytes}
 
-    def _make_panels(self, hellos: dict[int, dict[str, Any]]) -> Exchange:
-        part, peer_comm, kernel = self._part, self.links, self._rows.kernel
+    def _make_panels(self, turns: AllToAll, hellos: dict[int, dict[str, Any]]) -> Exchange:
+        part, kernel = self._part, self._rows.kernel
         if self._spec.transport == "nccl":
             assert isinstance(part, DeviceRowBlock)
-            part.join_devices(peer_comm, hellos)
+            part.join_devices(turns, hellos)
             if part.group is None:
                 return make_local(part.bounds[-1])
             return make_nccl(part.group, part.bounds)
         halo = self._halos[0]
-        peer = make_peer(self._open_turns(), halo, self._find_wanted(hellos))
+        peer = make_peer(turns, halo, self._find_wanted(hellos))
         return make_host_staged(peer, halo, kernel.put, kernel.get) if part.backend == "cuda" else peer
 
     def _measure_free(self, panels: Exchange) -> list[PassMemory]:

@@ -13,6 +13,7 @@ from mgspmv.cluster.row_block import ProductOptions, RowBlock, RowBlockSpec
 from mgspmv.errors import CapacityError
 from mgspmv.exchange.nccl import NcclGroup, greet, join_group
 from mgspmv.exchange.nccl_slices import NcclExchange, SharedColumns, share_columns
+from mgspmv.exchange.peer import AllToAll
 from mgspmv.exchange.peer_comm import PeerComm, RunSpec
 from mgspmv.heartbeat import find_heartbeat
 from mgspmv.kernels.cuda import StreamedCsr
@@ -150,10 +151,10 @@ class DeviceRowBlock(RowBlock):
     def join_team(self, spec: TeamSpec) -> int:
         """Build the layout together with the other workers, over connections prepared by `meet`; return `nbytes`."""
         assert self.links is not None
-        peer_comm = self.links
-        with peer_comm.active("load"):
-            self.join_devices(peer_comm, peer_comm.connect())
-            self.bind_steps(spec.dtype, spec.layout, spec.precision, peer_comm.check)
+        with self.links.active("load"):
+            turns = AllToAll(self.links, self.rank, len(spec.members))
+            self.join_devices(turns, turns.greet(dict.fromkeys(turns.others, greet(self.group))))
+            self.bind_steps(spec.dtype, spec.layout, spec.precision, self.links.check)
         return self.nbytes
 
     def meet(self, worker: Any, spec: TeamSpec) -> None:
@@ -163,10 +164,9 @@ class DeviceRowBlock(RowBlock):
         ----------
         worker : the `distributed.Worker` of this process
         """
-        hello = greet(self.group)
-        self.links = PeerComm(worker, self.rank, spec, lambda rank: hello)
+        self.links = PeerComm(worker, self.rank, spec)
 
-    def join_devices(self, peer_comm: PeerComm, hellos: dict[int, dict[str, Any]]) -> None:
+    def join_devices(self, turns: AllToAll, hellos: dict[int, dict[str, Any]]) -> None:
         """Connect the device with those of the other workers, unless already connected.
 
         Parameters
@@ -174,7 +174,7 @@ class DeviceRowBlock(RowBlock):
         hellos : their `greet` messages
         """
         if hellos:
-            self.group = join_group(peer_comm, hellos, self.rank, self.group, may_share=self._may_share)
+            self.group = join_group(turns, hellos, self.group, may_share=self._may_share)
 
     def bind_steps(
         self,

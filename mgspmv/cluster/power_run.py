@@ -65,8 +65,9 @@ class PowerWorkerRun(WorkerRun):
         return self._loop.x, "peer", self.measure_memory()
 
     def _connect(self, width: int) -> PowerLoop:
-        task, hellos = self._spec.task, self.links.connect()
-        self._all_to_all = turns = self._open_turns()
+        task = self._spec.task
+        turns, hellos = self._greet()
+        self._all_to_all = turns
         zeros = partial(np.zeros, dtype=task.precision)
         self._columns = [
             HaloColumns(turns, halo, self._find_wanted(hellos, k), zeros) for k, halo in enumerate(self._halos)

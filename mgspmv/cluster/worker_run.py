@@ -13,7 +13,7 @@ Each public method is the body of a task, called by `mgspmv.cluster.executors` o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -81,12 +81,11 @@ class ConnectedRun:
     Parameters
     ----------
     worker : the `distributed.Worker` of this process
-    hello : `make_hello` of `PeerComm`
     """
 
-    def __init__(self, worker: Any, rank: int, spec: RunSpec, hello: Any) -> None:
+    def __init__(self, worker: Any, rank: int, spec: RunSpec) -> None:
         self.run, self.name, self.rank = spec.run, worker.name, rank
-        self.links = PeerComm(worker, rank, spec, hello)
+        self.links = PeerComm(worker, rank, spec)
         """Connections to the other workers."""
         self._end: str | None = None
         self.is_busy = False
@@ -132,7 +131,7 @@ class WorkerRun(ConnectedRun, ABC):
 
     def __init__(self, worker: Any, parts: Sequence[RowBlock], spec: TaskSpec[Any], halos: Sequence[Halo]) -> None:
         self.parts, self._part, self._halos = parts, parts[0], halos
-        super().__init__(worker, self._part.rank, spec, _make_hello(self._part, halos))
+        super().__init__(worker, self._part.rank, spec)
         self._n_workers = len(spec.members)
         self.held_bytes = 0
         """Bytes held for rows and vectors after the last reported iteration, exported as a metric."""
@@ -149,9 +148,15 @@ class WorkerRun(ConnectedRun, ABC):
     def _connect(self, width: int) -> Loop | PowerLoop | Batch:
         """Connect to the other workers and return the loop."""
 
-    def _open_turns(self) -> AllToAll:
-        """Open turns of messages with the other workers."""
-        return AllToAll(self.links, self.rank, self._n_workers)
+    def _greet(self) -> tuple[AllToAll, dict[int, dict[str, Any]]]:
+        """Connect to the other workers; return turns of messages with them, and the first messages by rank."""
+        turns = AllToAll(self.links, self.rank, self._n_workers)
+        if self._halos:
+            hellos = {other: {f"asked {k}": h.ask(other) for k, h in enumerate(self._halos)} for other in turns.others}
+        else:
+            assert isinstance(self._part, DeviceRowBlock)
+            hellos = dict.fromkeys(turns.others, greet(self._part.group))
+        return turns, turns.greet(hellos)
 
     def _find_wanted(self, hellos: dict[int, dict[str, Any]], k: int = 0) -> list[np.ndarray | None]:
         """Return by rank the rows of this worker that the others asked for in their first messages; None for all rows.
@@ -250,8 +255,8 @@ class RankWorkerRun(WorkerRun):
 
     def _connect(self, width: int) -> Loop:
         spec, task = self._spec, self._spec.task
-        turns = self._open_turns()
-        self._steps = self._open(self.links.connect(), turns)
+        turns, hellos = self._greet()
+        self._steps = self._open(hellos, turns)
         self.links.heartbeat.phase = "iteration 1"
         watch = self._steps.watch(task.options, turns.gather, self._growth)
         loop = Loop(self._steps, task, watch, spec.before, spec.balance)
@@ -370,7 +375,7 @@ class LayoutWorkerRun(RankWorkerRun):
 
     def _open(self, hellos: dict[int, dict[str, Any]], turns: AllToAll) -> DeviceSteps:
         spec, task, peer_comm = self._spec, self._spec.task, self.links
-        self._device_part.join_devices(peer_comm, hellos)
+        self._device_part.join_devices(turns, hellos)
         assert spec.layout is not None
         device = self._device_part.bind_steps(task.dtype, spec.layout, task.options.precision, peer_comm.check)
         self._device = device
@@ -388,12 +393,3 @@ def _open_relay(relays: list[ClientTransport], halo: Halo, zeros: Zeros) -> Clie
     """Replace the transport of rounds of tasks. Not a method, as steps must not reference their run."""
     relays[:] = [ClientTransport(halo, zeros)]
     return relays[0]
-
-
-def _make_hello(part: RowBlock, halos: Sequence[Halo]) -> Callable[[int], dict[str, Any]]:
-    """Return the function that makes the first message to each worker; it must not reference the run."""
-    if halos:
-        return lambda rank: {f"asked {k}": halo.ask(rank) for k, halo in enumerate(halos)}
-    assert isinstance(part, DeviceRowBlock)
-    hello = greet(part.group)
-    return lambda rank: hello

@@ -196,8 +196,7 @@ class LinkTrial(ConnectedRun):
     """Trial exchange on one worker."""
 
     def __init__(self, worker: Any, rank: int, spec: RunSpec) -> None:
-        hello = greet(None)
-        super().__init__(worker, rank, spec, lambda other: hello)
+        super().__init__(worker, rank, spec)
         self._members = spec.members
 
     def exchange(self, transport: Literal["peer", "nccl"]) -> None:
@@ -211,14 +210,15 @@ class LinkTrial(ConnectedRun):
         n = len(self._members)
         wanted = np.arange(n * SLICE, dtype=np.float64).reshape(n, SLICE)
         with self._working("doctor"):
-            hellos = self.links.connect()
+            turns = AllToAll(self.links, self.rank, n)
+            hellos = turns.greet(dict.fromkeys(turns.others, greet(None)))
             if transport == "peer" or n == 1:
-                told = AllToAll(self.links, self.rank, n).gather({"own": wanted[self.rank]})
+                told = turns.gather({"own": wanted[self.rank]})
                 gathered = np.concatenate([slices["own"] for slices in told])
             else:
                 import cupy
 
-                group = join_group(self.links, hellos, self.rank, None, may_share=True)
+                group = join_group(turns, hellos, None, may_share=True)
                 try:
                     gathered = cupy.asnumpy(group.gather(cupy.asarray(wanted[self.rank]), [SLICE] * n))
                     group.gather(cupy.zeros(1, np.uint8), [1] * n)  # barrier: none closes while others receive

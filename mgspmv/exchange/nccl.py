@@ -24,7 +24,7 @@ import numpy as np
 
 from mgspmv.errors import ClusterError, WorkerTimeoutError
 from mgspmv.exchange.ipc import MOST_DEVICES, IpcMemory, name_host, open_memory
-from mgspmv.exchange.peer_comm import PeerComm
+from mgspmv.exchange.peer import AllToAll
 from mgspmv.heartbeat import Heartbeat, find_heartbeat
 
 CONNECT_S = 60.0
@@ -252,12 +252,7 @@ class NcclGroup:
 
 
 def join_group(
-    peer_comm: PeerComm,
-    hellos: dict[int, dict[str, Any]],
-    rank: int,
-    held: NcclGroup | None,
-    *,
-    may_share: bool,
+    turns: AllToAll, hellos: dict[int, dict[str, Any]], held: NcclGroup | None, *, may_share: bool
 ) -> NcclGroup:
     """Return the group held by all workers if they still have the same one; else connect a new group.
 
@@ -267,6 +262,7 @@ def join_group(
     held : group held here
     may_share : whether devices of one host may write into each other's memory
     """
+    rank, peer_comm = turns.rank, turns.peer_comm
     own, groups = greet(held), {hello["group"] for hello in hellos.values()}
     if held is not None and held.is_alive and groups == {own["group"]}:
         held.check = peer_comm.check
@@ -276,11 +272,7 @@ def join_group(
     networks = {hello["network"] for hello in hellos.values()}
     if peer_comm.is_encrypted and networks == {own["network"]}:
         os.environ.setdefault(*LOOPBACK)
-    if rank == 0:
-        unique_id = _import_nccl().get_unique_id()
-        peer_comm.send({other: {"unique_id": unique_id} for other in hellos})
-    else:
-        unique_id = peer_comm.receive([0])[1]["unique_id"]
+    unique_id = turns.gather({"unique_id": _import_nccl().get_unique_id() if rank == 0 else None})[0]["unique_id"]
     n_devices, is_one_host = len(hellos) + 1, all(hello["host"] == own["host"] for hello in hellos.values())
     may_share = may_share and is_one_host and n_devices <= MOST_DEVICES
     return NcclGroup(rank, n_devices, bytes(unique_id), peer_comm.check, may_share=may_share)

@@ -23,12 +23,12 @@ if TYPE_CHECKING:  # the module imports Dask
 class AllToAll:
     """All-to-all exchange in numbered turns, by which a message that arrives early is told from one of this turn.
 
-    A worker begins a turn when it has received all messages of the previous one. Another worker is at most one turn
-    ahead, and so at most one early message of each is kept.
+    In the first turn, `greet`, workers connect. A worker begins a turn when it has received all messages of the
+    previous one. Another worker is at most one turn ahead, and so at most one early message of each is kept.
 
     Parameters
     ----------
-    peer_comm : connections to the other workers
+    peer_comm : connections to the other workers, opened by `greet`
     rank : rank of this worker
     n_workers : number of workers, with this one
 
@@ -42,13 +42,20 @@ class AllToAll:
     """
 
     def __init__(self, peer_comm: PeerComm, rank: int, n_workers: int) -> None:
-        self._peer_comm, self.rank = peer_comm, rank
+        self.peer_comm, self.rank = peer_comm, rank
         self._early: dict[int, dict[str, Any]] = {}
         self.number = 0
         self._since = time.perf_counter()
         self.exchanged_s = self.waited_s = 0.0
         self.received_bytes = 0
         self.others = (*range(rank + 1, n_workers), *range(rank))
+
+    def greet(self, hellos: Mapping[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+        """Connect to the other workers and trade the first messages, in a turn whose time is not counted."""
+        self.peer_comm.connect()
+        received = self.trade(hellos)
+        self.exchanged_s = self.waited_s = 0.0
+        return received
 
     def begin(self) -> None:
         """Restart the time of this worker's work, which its next trade ends."""
@@ -69,7 +76,7 @@ class AllToAll:
         before the turn after the next."""
         began = time.perf_counter()
         own_s = began - self._since
-        self._peer_comm.send({r: {"number": self.number, "own_s": own_s, **message} for r, message in messages.items()})
+        self.peer_comm.send({r: {"number": self.number, "own_s": own_s, **message} for r, message in messages.items()})
         received: dict[int, dict[str, Any]] = {}
         while missing := set(self.others) - received.keys():
             rank, received[rank] = self._take(missing)
@@ -87,7 +94,7 @@ class AllToAll:
         for rank in missing & self._early.keys():
             return rank, self._early.pop(rank)
         while True:
-            rank, message = self._peer_comm.receive(sorted(missing))
+            rank, message = self.peer_comm.receive(sorted(missing))
             if message["number"] == self.number:
                 return rank, message
             self._early[rank] = message

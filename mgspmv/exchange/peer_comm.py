@@ -74,19 +74,18 @@ class PeerComm:
     Parameters
     ----------
     worker : the `distributed.Worker` of this process
-    make_hello : makes the first message to the worker of a rank
 
     Attributes
     ----------
     heartbeat : heartbeat of the last task of the run, with its phase for messages
     """
 
-    def __init__(self, worker: Any, rank: int, spec: RunSpec, make_hello: Callable[[int], dict[str, Any]]) -> None:
+    def __init__(self, worker: Any, rank: int, spec: RunSpec) -> None:
         self._worker, self._loop = worker, worker.loop.asyncio_loop
         self.run, self._rank, self._members, self._patience = spec.run, rank, spec.members, spec.patience
-        self._make_hello = make_hello
         self._inbox: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
         self._comms: dict[int, Any] = {}
+        self._opened = [asyncio.Event() for _ in spec.members]
         self._gone: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._end: str | None = None
@@ -98,29 +97,13 @@ class PeerComm:
         """True if all connections are encrypted and use certificates."""
         return all(member.address.startswith("tls://") for member in self._members)
 
-    def connect(self) -> dict[int, dict[str, Any]]:
-        """Connect to all others, and return their first messages by rank.
-
-        Raises
-        ------
-        WorkerLostError : a worker is lost or does not connect
-        RunAbortedError : the run was ended from outside
-        """
+    def connect(self) -> None:
+        """Begin to connect to all others."""
         self._loop.call_soon_threadsafe(self._start_links)
-        hellos: dict[int, dict[str, Any]] = {}
-        early = []
-        while missing := [r for r in range(len(self._members)) if r != self._rank and r not in hellos]:
-            rank, message = self.receive(missing)
-            if rank in hellos:  # a worker with all first messages may send its next one before others send their first
-                early.append((rank, message))
-            else:
-                hellos[rank] = message
-        for item in early:
-            self._inbox.put(item)
-        return hellos
 
     def send(self, messages: Mapping[int, dict[str, Any]]) -> None:
-        """Send messages by rank, without waiting. An array in a message must not change before it was received."""
+        """Send messages by rank, without waiting, even for connections. An array in a message must not change before it
+        was received."""
         self._loop.call_soon_threadsafe(self._start_writes, messages)
 
     def receive(self, missing: Sequence[int]) -> tuple[int, dict[str, Any]]:
@@ -219,10 +202,10 @@ class PeerComm:
             await self.accept(comm, rank)
 
     async def accept(self, comm: Any, rank: int) -> None:
-        """Serve a connection: send the first message, and read until the connection breaks or the run ends."""
+        """Serve a connection: read until it breaks or the run ends."""
         self._comms[rank] = comm
+        self._opened[rank].set()
         try:
-            await self._write(rank, self._make_hello(rank))
             while self._end is None:
                 self._inbox.put((rank, await comm.read()))
         except OSError:
@@ -233,6 +216,7 @@ class PeerComm:
 
     async def _write(self, rank: int, message: dict[str, Any]) -> None:
         wrapped = {k: to_serialize(v) if isinstance(v, np.ndarray) else v for k, v in message.items()}
+        await self._opened[rank].wait()
         try:
             await self._comms[rank].write(wrapped)
         except OSError:

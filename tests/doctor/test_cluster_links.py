@@ -62,9 +62,9 @@ def test_who_fails_is_named_and_nothing_is_left(trio, monkeypatch, in_process):
 class PlayedGroup:
     """As `NcclGroup`, whose messages go over the links."""
 
-    def __init__(self, link_trial, rank, n, damages):
-        self._damages, self._turns, self.n_closed = damages, AllToAll(link_trial, rank, n), 0
-        self.check = link_trial.check
+    def __init__(self, turns, damages):
+        self._damages, self._turns, self.n_closed = damages, turns, 0
+        self.check = turns.peer_comm.check
 
     def gather(self, own, sizes):
         self.check()
@@ -80,10 +80,11 @@ class PlayedGroup:
 def test_devices(damages, trio, monkeypatch):
     groups = []
 
-    def join(link_trial, hellos, rank, held, *, may_share):
+    def join(turns, hellos, held, *, may_share):
         assert may_share
         assert held is None
-        groups.append(PlayedGroup(link_trial, rank, len(hellos) + 1, damages if rank == 0 else 0))
+        assert len(hellos) == 2
+        groups.append(PlayedGroup(turns, damages if turns.rank == 0 else 0))
         return groups[-1]
 
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(asarray=np.asarray, asnumpy=np.asarray, zeros=np.zeros))

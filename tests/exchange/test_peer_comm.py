@@ -13,6 +13,7 @@ import pytest
 from distributed.core import Status as ServerStatus
 
 from mgspmv.errors import RunAbortedError, WorkerLostError
+from mgspmv.exchange.peer import AllToAll
 from mgspmv.exchange.peer_comm import LINK_OP, Member, PeerComm, RunSpec
 from mgspmv.heartbeat import make_heartbeat
 from tests.support.clusters import start_cluster
@@ -58,15 +59,19 @@ class Run:
         self.opened = []
         self.gates = {}
         spec = RunSpec(self.name, tuple(self.members), patience)
-        self.links = [
-            PeerComm(w, rank, spec, lambda other, own=rank: self.greet(own, other)) for rank, w in enumerate(workers)
-        ]
+        self.links = [PeerComm(w, rank, spec) for rank, w in enumerate(workers)]
+        self.turns = [AllToAll(links, rank, len(self.members)) for rank, links in enumerate(self.links)]
         for rank, worker in enumerate(workers):
             worker.handlers[LINK_OP] = self._make_handler(rank)
 
-    def greet(self, rank, other):
+    def make_hello(self, rank, other):
         asked = None if rank == other - 1 else np.arange(10 * rank, 10 * rank + other, dtype=np.uint8)
         return {"hello": (rank, other), "asked": asked}
+
+    def greet(self, rank):
+        """A call that greets all others."""
+        turns = self.turns[rank]
+        return Call(turns.greet, {other: self.make_hello(rank, other) for other in turns.others})
 
     def _make_handler(self, own):
         async def accept(comm, run, rank):
@@ -117,7 +122,7 @@ class Call(threading.Thread):
 
 
 def connect_all(run):
-    return [call.result() for call in [Call(links.connect) for links in run.links]]
+    return [call.result() for call in [run.greet(rank) for rank in range(len(run.links))]]
 
 
 class WatchedInbox:
@@ -151,7 +156,9 @@ def test_everybody_has_the_hello_of_everybody(make_run):
     run = make_run(3)
     for rank, hellos in enumerate(connect_all(run)):
         assert hellos.keys() == {0, 1, 2} - {rank}
-        assert all(equal(hello, run.greet(other, rank)) for other, hello in hellos.items())
+        for other, hello in hellos.items():
+            wanted = run.make_hello(other, rank)
+            assert equal({key: hello[key] for key in wanted}, wanted)
     assert sorted(run.opened) == [(0, 1), (0, 2), (1, 2)]
 
 
@@ -161,27 +168,25 @@ def test_data_that_come_before_the_hello_of_another_are_kept(make_run):
     run = make_run(3)
     gate = run.gates[0, 2] = asyncio.Event()
     inbox = WatchedInbox(run.links[0])
-    slow = Call(run.links[0].connect)
-    fast, other = Call(run.links[1].connect), Call(run.links[2].connect)
+    slow, fast, other = map(run.greet, range(3))
     fast.result()
-    run.links[1].send({0: {"number": 0, "z": np.arange(3)}})
-    run.links[1].send({0: {"number": 1, "z": np.arange(4)}})
+    run.links[1].send({0: {"number": 1, "own_s": 0.0, "z": np.arange(3)}})
     while (inbox.messages.get(timeout=HANG_S)[1] or {}).get("number") != 1:
         pass
     assert slow.is_alive()
     run.workers[2].loop.asyncio_loop.call_soon_threadsafe(gate.set)
     assert slow.result().keys() == {1, 2}
     assert other.result().keys() == {0, 1}
-    for number in (0, 1):
-        rank, message = run.links[0].receive([1, 2])
-        assert (rank, message["number"], len(message["z"])) == (1, number, 3 + number)
+    run.links[2].send({0: {"number": 1, "own_s": 0.0}})
+    received = run.turns[0].trade({1: {}, 2: {}})
+    assert (received.keys(), len(received[1]["z"])) == ({1, 2}, 3)
 
 
 def test_a_run_that_the_other_worker_does_not_know(make_run):
     run = make_run(2)
     run.name = "another run"
     with pytest.raises(WorkerLostError) as caught:
-        run.links[0].connect()
+        run.greet(0).result()
     assert (caught.value.worker, caught.value.phase) == ("1", "connect")
 
 
@@ -190,7 +195,7 @@ def test_a_worker_that_is_not_there_is_named(make_run, workers):
     members = [Member(0, workers[0].address), Member("gone", address)]
     run = make_run(1, patience=0.5, members=members)
     with pytest.raises(WorkerLostError, match=rf"^worker gone \({address}\) ") as caught:
-        run.links[0].connect()
+        run.greet(0).result()
     assert (caught.value.worker, caught.value.phase) == ("gone", "connect")
 
 
@@ -278,7 +283,7 @@ def test_who_waits_is_told_why_it_ended(make_run, is_connected):
         connect_all(run)
     run.links[0].heartbeat.phase = "iteration 3"
     inbox = WatchedInbox(run.links[0])
-    waiting = Call(run.links[0].receive, [1]) if is_connected else Call(run.links[0].connect)
+    waiting = Call(run.links[0].receive, [1]) if is_connected else run.greet(0)
     assert inbox.is_awaited.wait(HANG_S)
     run.links[0].close("run 5 was given up: interrupted")
     run.links[0].close("for another reason")
@@ -311,5 +316,5 @@ def test_nothing_is_left_on_the_event_loop(make_run, workers):
 @pytest.mark.parametrize(("protocols", "is_encrypted"), [(("tls", "tls"), True), (("tls", "tcp"), False)])
 def test_links_are_encrypted_where_all_workers_are(workers, protocols, is_encrypted):
     members = [Member(rank, f"{protocol}://10.0.0.{rank}:40331") for rank, protocol in enumerate(protocols)]
-    links = PeerComm(workers[0], 0, RunSpec(next(RUNS), tuple(members), HANG_S), lambda rank: {})
+    links = PeerComm(workers[0], 0, RunSpec(next(RUNS), tuple(members), HANG_S))
     assert links.is_encrypted is is_encrypted
