@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import time
 import uuid
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
-from distributed import get_worker, wait
+from distributed import get_worker
 
 from mgspmv.cluster.agent import call_held, get_agent
 from mgspmv.cluster.dask_cluster import CHECKED, Cluster, WorkerInfo, list_differences
@@ -27,6 +28,8 @@ from mgspmv.exchange.peer import AllToAll
 from mgspmv.exchange.peer_comm import Member, RunSpec
 from mgspmv.files import is_url
 
+LOOK_S = 0.05
+"""Seconds between two checks whether tasks have ended."""
 SLICE = 1 << 17
 """Number of float64 elements that each worker sends in a check of the links."""
 RESTART = "Read the logs of the named workers, and restart them."
@@ -173,10 +176,12 @@ def _do(
     """
     futures = [reached.cluster.submit(*own) for own in zip(members, keys, tasks, strict=True)]
     try:
-        with suppress(TimeoutError), reached.cluster.client.as_current():
-            wait(futures, reached.limit_s)
-        late = [str(member) for member, future in zip(members, futures, strict=True) if future.status == "pending"]
-        if late:
+        deadline, states = time.monotonic() + reached.limit_s, ["pending"]
+        while "pending" in states and "error" not in states and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+            states = [future.status for future in futures]
+        late = [str(member) for member, state in zip(members, states, strict=True) if state == "pending"]
+        if late and "error" not in states:  # else they may wait for one that failed
             raise WorkerTimeoutError(
                 f"{', '.join(late)} did not respond within {reached.limit_s:g} s; other tasks use all threads of a "
                 "worker, or it cannot connect to the others",
