@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from distributed import Client
@@ -109,30 +109,25 @@ class SchedulerClient:
 
     # --- messages
 
-    async def _ask(self, request: Awaitable[T], phase: str) -> T:
-        """Wait up to `patience` for the scheduler's answer to a request."""
+    def describe_workers(self) -> dict[Member, dict[str, Any]]:
+        """Return the scheduler's description of each worker in any state, without waiting for workers.
+
+        Raises
+        ------
+        SchedulerNotFoundError : it does not answer within `patience`
+        """
+        return self._sync(self._describe_workers())
+
+    async def _describe_workers(self, phase: str = "join") -> dict[Member, dict[str, Any]]:
         try:
-            answer = await asyncio.wait_for(request, self.patience)
+            answer = await asyncio.wait_for(self.check_client().identity(n_workers=-1), self.patience)
         except (OSError, TimeoutError) as error:
             self._is_silent = True
             raise SchedulerNotFoundError(
                 f"{self} did not answer within {self.patience:g} s (during {phase})", phase=phase
             ) from error
         self._is_silent = False
-        return answer
-
-    def describe_workers(self) -> dict[Member, dict[str, Any]]:
-        """Return the scheduler's description of each worker in any state, without waiting for workers.
-
-        Raises
-        ------
-        SchedulerNotFoundError : it does not answer
-        """
-        return self._sync(self._describe_workers())
-
-    async def _describe_workers(self, phase: str = "join") -> dict[Member, dict[str, Any]]:
-        workers = (await self._ask(self.check_client().identity(n_workers=-1), phase))["workers"]
-        return {Member(worker["name"], address): worker for address, worker in workers.items()}
+        return {Member(worker["name"], address): worker for address, worker in answer["workers"].items()}
 
     def find_gone(self, members: Iterable[Member]) -> list[Member]:
         """Return the members that have left the cluster, or do not run."""
