@@ -6,11 +6,12 @@ import asyncio
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import wait
+from concurrent.futures import CancelledError, wait
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+import distributed
 from distributed import Future
 from distributed.comm import CommClosedError
 from distributed.versions import get_versions
@@ -341,14 +342,8 @@ class Cluster(SchedulerClient):
 
     def await_done(self, futures: Sequence[Future]) -> None:
         """Wait until these finished, failed or were cancelled, for `timeout` seconds at most."""
-
-        async def wait() -> None:
-            done = _watch_done(futures)
-            for _ in futures:
-                await done.get()
-
-        with suppress(TimeoutError):
-            self._sync(asyncio.wait_for(wait(), self.timeout))
+        with suppress(TimeoutError, CancelledError), self.client.as_current():
+            distributed.wait([*futures], self.timeout)
 
     @contextmanager
     def scatter_each(
