@@ -29,7 +29,7 @@ from unittest import mock
 import dask
 from distributed import Client, LocalCluster
 
-from mgspmv.cluster import dask_cluster, executors
+from mgspmv.cluster import executors
 from mgspmv.cluster.connect import start_local
 
 SETTLE_S = 0.2
