@@ -27,7 +27,7 @@ from mgspmv.cluster.integrity import RankCheck, Report, RoundReport
 from mgspmv.cluster.row_block import RowBlock
 from mgspmv.cluster.worker_metrics import publish_iterations
 from mgspmv.errors import ClusterError, RunAbortedError
-from mgspmv.exchange.halo import Halo, find_asked
+from mgspmv.exchange.halo import Halo
 from mgspmv.exchange.nccl import greet
 from mgspmv.exchange.peer import AllToAll, PeerTransport
 from mgspmv.exchange.peer_comm import PeerComm, RunSpec
@@ -152,7 +152,8 @@ class WorkerRun(ConnectedRun, ABC):
         """Connect to the other workers; return turns of messages with them, and the first messages by rank."""
         turns = AllToAll(self.links, self.rank, self._n_workers)
         if self._halos:
-            hellos = {other: {f"asked {k}": h.ask(other) for k, h in enumerate(self._halos)} for other in turns.others}
+            halos = [*enumerate(self._halos)]
+            hellos = {other: {f"asked {k}": halo.needed[other] for k, halo in halos} for other in turns.others}
         else:
             assert isinstance(self._part, DeviceRowBlock)
             hellos = dict.fromkeys(turns.others, greet(self._part.group))
@@ -165,10 +166,8 @@ class WorkerRun(ConnectedRun, ABC):
         ----------
         k : number of the halo
         """
-        halo = self._halos[k]
-        n_own = halo.bounds[halo.rank + 1] - halo.bounds[halo.rank]
-        asked = (hellos.get(other, {}).get(f"asked {k}") for other in range(len(halo.needed)))
-        return [find_asked(bits, n_own) for bits in asked]
+        asked = (hellos.get(other, {}).get(f"asked {k}") for other in range(self._n_workers))
+        return [None if rows is None else np.array(rows) for rows in asked]  # received arrays are read-only
 
     def superstep(self, n: int) -> Report:
         """Make n iterations or fewer, up to the end, together with all other workers; publish their events, check the

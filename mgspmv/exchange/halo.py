@@ -63,20 +63,6 @@ class Halo:
                 pack(part, rows, place)
         return held
 
-    def ask(self, owner: int) -> np.ndarray | None:
-        """Return the request for rows of an owner: one bit per row, packed; None for all."""
-        rows = self.needed[owner]
-        if rows is None:
-            return None
-        mask = np.zeros(self.bounds[owner + 1] - self.bounds[owner], np.bool_)
-        mask[rows] = True
-        return np.packbits(mask)
-
-
-def find_asked(asked: np.ndarray | None, n_rows: int) -> np.ndarray | None:
-    """Find the rows of a worker that another one asked for with `Halo.ask`, ascending; None for all."""
-    return None if asked is None else _find_set(np.unpackbits(asked, count=n_rows).view(np.bool_))
-
 
 def make_halo(block: CsrBlock, rank: int, bounds: tuple[int, ...], threads: int | None = None) -> tuple[CsrBlock, Halo]:
     """Renumber the columns of a block to those that it reads. Its indices are overwritten.
@@ -111,10 +97,6 @@ def _choose(mask: np.ndarray) -> np.ndarray | None:
     if np.count_nonzero(mask) > DENSE * len(mask) or not len(mask):
         mask[:] = True
         return None
-    return _find_set(mask)
-
-
-def _find_set(mask: np.ndarray) -> np.ndarray:
     return np.flatnonzero(mask).astype(index_dtype(len(mask)))
 
 

@@ -110,7 +110,7 @@ class HaloColumns:
     Parameters
     ----------
     halo : the columns, by the workers that have their elements, which may be cut differently from the block's rows
-    requested : for each worker, the elements of this one that it asked for by `Halo.ask`; None for all
+    requested : for each worker, the elements of this one that it asked for, its `Halo.needed`; None for all
     zeros : makes the columns, from their number
 
     Attributes

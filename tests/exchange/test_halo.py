@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.exchange import halo as halo_module
-from mgspmv.exchange.halo import Halo, find_asked, make_halo, pack
+from mgspmv.exchange.halo import make_halo, pack
 from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.model import CsrBlock
 from tests.support.matrices import GRAPHS
@@ -138,18 +138,6 @@ def test_workers_without_rows_need_nothing_and_nothing_is_needed_of_them():
             assert halo.select(np.ones(40)).shape == (0,)
 
 
-@given(st.lists(st.booleans(), max_size=40))
-def test_what_is_asked_for_is_found(mask):
-    rows = np.flatnonzero(mask).astype(np.int32)
-    halo = Halo(0, (0, 5, 5 + len(mask)), (None, rows))
-    asked = halo.ask(1)
-    assert asked.dtype == np.uint8
-    assert asked.nbytes == -(-len(mask) // 8)
-    found = find_asked(asked, len(mask))
-    assert found.dtype == np.int32
-    assert found.tolist() == rows.tolist()
-
-
 @given(shares())
 def test_workers_are_asked_for_what_is_held_of_them(share):
     """What each sends of what it was asked for, put side by side, is what is selected."""
@@ -158,7 +146,7 @@ def test_workers_are_asked_for_what_is_held_of_them(share):
     x = np.arange(100.0, 100.0 + block.n_cols)
     sent = []
     for owner, (start, stop) in enumerate(pairwise(bounds)):
-        rows = find_asked(halo.ask(owner), stop - start)
+        rows = halo.needed[owner]
         sent.append(x[start:stop] if rows is None else x[start:stop][rows])
     assert np.concatenate(sent).tolist() == halo.select(x).tolist()
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mgspmv.exchange import peer
-from mgspmv.exchange.halo import Halo, find_asked
+from mgspmv.exchange.halo import Halo
 from mgspmv.exchange.peer import AllToAll, PeerTransport
 from mgspmv.model import StepSums
 from tests.support.peers import Network, StuckError, run_workers
@@ -40,8 +40,8 @@ def random_halos(bounds, seed=0):
 
 def make_opener(links, halos, rank):
     """Opens transports of one worker; the others ask it for what they need."""
-    n_rows = halos[rank].bounds[rank + 1] - halos[rank].bounds[rank]
-    wanted = [find_asked(h.ask(rank), n_rows) for h in halos]
+    halos[rank].bounds[rank + 1] - halos[rank].bounds[rank]
+    wanted = [h.needed[rank] for h in halos]
     return partial(PeerTransport, AllToAll(links, rank, len(halos)), halos[rank], wanted)
 
 

@@ -13,7 +13,7 @@ import zarr
 
 import mgspmv as mg
 from mgspmv.exchange import peer
-from mgspmv.exchange.halo import Halo, find_asked, make_halo
+from mgspmv.exchange.halo import Halo, make_halo
 from mgspmv.exchange.peer import AllToAll, PeerTransport
 from mgspmv.exchange.transport import HostStagedTransport, make_host_staged, make_local, make_nccl, make_peer
 from mgspmv.kernels.cpu_many import CpuMany
@@ -47,8 +47,8 @@ def make_played(group, bounds):
 
 
 def find_wanted(halos, rank):
-    n_rows = halos[rank].bounds[rank + 1] - halos[rank].bounds[rank]
-    return [find_asked(halo.ask(rank), n_rows) for halo in halos]
+    halos[rank].bounds[rank + 1] - halos[rank].bounds[rank]
+    return [halo.needed[rank] for halo in halos]
 
 
 def run_panels(played, kind, halos, work):
