@@ -185,7 +185,7 @@ if __name__ == "__main__":
 """
 
 
-def start_client(tmp_path, store, address, executor="supersteps", timeout_s=TIMEOUT_S):
+def start_client(tmp_path, store, address, executor="supersteps", timeout_s=5 * TIMEOUT_S):
     """A client in a process of its own, whose run has begun."""
     script = tmp_path / "client.py"
     script.write_text(textwrap.dedent(SCRIPT))
