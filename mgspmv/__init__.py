@@ -15,7 +15,33 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mgspmv.api import *
+    from mgspmv.api import (
+        Checkpoint,
+        Matrix,
+        drop_versions,
+        eigenvector_centrality,
+        export,
+        gemv,
+        generate,
+        hits,
+        ingest,
+        katz,
+        list_versions,
+        load_batch,
+        load_solution,
+        open,
+        open_matrix,
+        pagerank,
+        pagerank_batch,
+        power_iteration,
+        reorder,
+        spmv,
+        stationary,
+        subgraph,
+        transpose,
+        update,
+        verify,
+    )
     from mgspmv.batch_results import BatchSolution
     from mgspmv.cluster.matrix import DistributedMatrix
     from mgspmv.ingest_report import IngestReport
