@@ -155,25 +155,27 @@ def _parse_quickly(data: bytes, form: TableFormat) -> list[Any] | None:
     if b'"' in data or not _is_utf8(data):
         return None
     text = np.frombuffer(data, np.uint8)
-    n_columns, n_most = len(form.columns), int(np.count_nonzero(text == _LINE_FEED))
+    n_most = int(np.count_nonzero(text == _LINE_FEED))
     are_integers = np.array([column.dtype in ("int32", "int64") for column in form.columns])
+    are_texts = np.array([column.dtype in ("float64", "string") for column in form.columns])
+    rows = np.where(are_integers, np.cumsum(are_integers), np.cumsum(are_texts) * are_texts) - 1
     limits = np.array([(column.low, column.high) for column in form.columns], np.int64)
     are_plain = np.array([bool(column.plain) for column in form.columns])
     width = np.int64 if any(column.dtype == "int64" for column in form.columns) else np.int32
-    integers = np.empty((n_columns if are_integers.any() else 0, n_most), width)
-    fields = np.empty((0 if are_integers.all() else n_columns, len(text)), np.uint8)
+    integers = np.empty((are_integers.sum(), n_most), width)
+    fields = np.empty((are_texts.sum() + 1, len(text)), np.uint8)  # the last row is that of columns that are not read
     offsets = np.zeros((len(fields), n_most + 1), np.int32)
     kinds, delimiter = _list_kinds(form), ord(form.delimiter)
     n_lines = _read_lines(
-        text, kinds, delimiter, SURE_DIGITS, are_integers, limits, are_plain, integers, fields, offsets
+        text, kinds, delimiter, SURE_DIGITS, are_integers, rows, limits, are_plain, integers, fields, offsets
     )
     if n_lines < 0:
         return None
     columns = [
-        integers[k, :n_lines].astype(column.dtype, copy=False)
-        if are_integers[k]
-        else _to_array(fields[k], offsets[k, : n_lines + 1], column)
-        for k, column in enumerate(form.columns)
+        integers[row, :n_lines].astype(column.dtype, copy=False)
+        if is_whole
+        else _to_array(fields[row], offsets[row, : n_lines + 1], column)
+        for column, row, is_whole in zip(form.columns, rows, are_integers, strict=True)
         if column.dtype is not None
     ]
     return None if any(values is None for values in columns) else columns
@@ -207,6 +209,7 @@ def _read_lines(
     delimiter: int,
     most_digits: int,
     are_integers: Any,
+    rows: Any,
     limits: Any,
     are_plain: Any,
     integers: Any,
@@ -214,6 +217,10 @@ def _read_lines(
     offsets: Any,
 ) -> int:
     """Parse the integers of lines that end in line feeds, and copy the bytes of the other columns' fields.
+
+    Parameters
+    ----------
+    rows : row of each column, in `integers` or in `fields` and `offsets`
 
     Returns
     -------
@@ -231,6 +238,7 @@ def _read_lines(
                 at += 1
                 continue
         for k in range(n_columns):
+            row = rows[k]
             if are_integers[k]:
                 is_negative = text[at] == _MINUS
                 if text[at] < _ZERO and (is_negative or (text[at] == _PLUS and not are_plain[k])):
@@ -248,17 +256,17 @@ def _read_lines(
                 value = -value if is_negative else value
                 if value < limits[k, 0] or value > limits[k, 1]:
                     return -1
-                integers[k, n_lines] = value
+                integers[row, n_lines] = value
             else:
-                to = end = offsets[k, n_lines]
+                to = end = offsets[row, n_lines]
                 kind = kinds[text[at]]
                 while kind >= least:
-                    fields[k, to] = text[at]
+                    fields[row, to] = text[at]
                     to += 1
                     end = end if kind == _BLANK else to
                     at += 1
                     kind = kinds[text[at]]
-                offsets[k, n_lines + 1] = end
+                offsets[row, n_lines + 1] = end
             end = at
             while kinds[text[at]] == _BLANK:
                 at += 1

@@ -17,37 +17,34 @@ _SUFFIXES: dict[str, Format] = {".npz": "npz", ".parquet": "parquet", ".pq": "pa
 _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zstd", ".lzma", ".bgz")
 
 _VIA_NETWORKX = "read it with NetworkX ({}) and pass the graph"
+_VIA_SCIPY = "read it with scipy.io.{} and pass the matrix"
+_UNPACK = "unpack it and name the files in it"
 _FOREIGN = (
     (".graph .metis", "a METIS graph", "convert it to an edge list, or read it by its library and pass arrays"),
     (".chaco", "a Chaco graph", "convert it to an edge list"),
     (".graphml", "GraphML", _VIA_NETWORKX.format("networkx.read_graphml")),
     (".gexf", "GEXF", _VIA_NETWORKX.format("networkx.read_gexf")),
     (".gml", "GML", _VIA_NETWORKX.format("networkx.read_gml")),
-    (".net", "a Pajek network", _VIA_NETWORKX.format("networkx.read_pajek")),
-    (".paj", "a Pajek project", _VIA_NETWORKX.format("networkx.read_pajek")),
+    (".net .paj", "a Pajek network", _VIA_NETWORKX.format("networkx.read_pajek")),
     (".adjlist", "an adjacency list", _VIA_NETWORKX.format("networkx.read_adjlist")),
     (".dot .gv", "DOT of Graphviz", "convert it to an edge list"),
-    (".gr", "a DIMACS graph", "keep its lines `a SOURCE TARGET WEIGHT` without the first column"),
-    (".col", "a DIMACS graph", "keep its lines `e SOURCE TARGET` without the first column"),
-    (".dimacs", "a DIMACS graph", "keep its lines of edges without the first column"),
-    (".rb", "Rutherford-Boeing", "read it with scipy.io.hb_read and pass the matrix"),
-    (".rsa .rua .hb", "Harwell-Boeing", "read it with scipy.io.hb_read and pass the matrix"),
+    (".gr .col .dimacs", "a DIMACS graph", "keep its lines of edges (`a` or `e`) without the first column"),
+    (".rb", "Rutherford-Boeing", _VIA_SCIPY.format("hb_read")),
+    (".rsa .rua .hb", "Harwell-Boeing", _VIA_SCIPY.format("hb_read")),
     (".h5ad", "AnnData in HDF5", "write it with anndata's write_zarr, or pass its .X"),
     (".h5 .hdf5", "HDF5", "read it with its library and pass the matrix"),
-    (".mat", "MATLAB", "read it with scipy.io.loadmat and pass the matrix"),
+    (".mat", "MATLAB", _VIA_SCIPY.format("loadmat")),
     (".npy", "a NumPy array", "load it with numpy.load and pass the matrix, or a tuple of columns (src, dst)"),
     (".pkl .pickle", "a pickle", "load it if you trust it, and pass the object"),
     (".feather", "Feather", "read it with pyarrow.feather.read_table and pass the table"),
     (".arrow", "an Arrow file", "read it with pyarrow.ipc and pass the table"),
     (".orc", "ORC", "read it with pyarrow.orc and pass the table"),
     (".avro", "Avro", "convert it to Parquet"),
-    (".json", "JSON", "convert it to CSV, or read it and pass a graph or a table"),
-    (".jsonl .ndjson", "JSON", "convert it to CSV, or read it with pandas.read_json(lines=True) and pass the table"),
+    (".json .jsonl .ndjson", "JSON", "convert it to CSV, or read it with pandas.read_json and pass the table"),
     (".xlsx .xls", "an Excel workbook", "save it as CSV"),
-    (".zip", "a zip archive", "unpack it and name the files in it"),
-    (".tar .tgz .tbz2", "a tar archive", "unpack it and name the files in it"),
-    (".7z", "a 7-Zip archive", "unpack it and name the files in it"),
-    (".rar", "a RAR archive", "unpack it and name the files in it"),
+    (".zip", "a zip archive", _UNPACK),
+    (".tar .tgz .tbz2", "a tar archive", _UNPACK),
+    (".7z .rar", "an archive", _UNPACK),
 )
 """Unsupported formats: suffix, description and advice."""
 

@@ -41,12 +41,14 @@ def translating(url: str) -> Iterator[None]:
         raise translate_error(url, error) from error
 
 
-def open_url(url: str, cache_type: str = "readahead", **cache_options: Any) -> IO[bytes]:
+def open_url(url: str, cache_type: str = "readahead", *, is_streamed: bool = False, **cache_options: Any) -> IO[bytes]:
     """Open a file at a URL for reading from any position.
 
     Parameters
     ----------
     cache_type, cache_options : options of fsspec; type `none` disables reading ahead
+    is_streamed : whether it is read from beginning to end, so that it must not change meanwhile, and may come from a
+        web server that ignores ranges
 
     Raises
     ------
@@ -57,37 +59,17 @@ def open_url(url: str, cache_type: str = "readahead", **cache_options: Any) -> I
     options = {"block_size": PIECE_BYTES, "cache_type": cache_type, "cache_options": cache_options}
     ask = partial(system.open, path, "rb", **(options if system.async_impl else {}))
     with translating(url):
-        file = ask() if url.startswith("http") else reach(ask)
-    if (cache := getattr(file, "cache", None)) is not None and file.size:
-        cache.fetcher = partial(_fetch, url, cache.fetcher, file.size)
-    return cast(IO[bytes], file)
-
-
-def open_streamed(url: str) -> IO[bytes]:
-    """Open a file at a URL for reading from beginning to end.
-
-    Raises
-    ------
-    SourceError : the file changes while it is read
-    others : see `open_url`
-    """
-    file: Any = open_url(url)
-    if getattr(file, "cache", None) is None or (file.size or 0) <= PIECE_BYTES:
-        return cast(IO[bytes], file)
-    with translating(url):
-        try:
-            found, fetch = _describe(file), file.cache.fetcher
-            file._fetch_range(1, 2)
-        except ValueError:  # the web server ignores ranges and sends the whole file
-            return cast(IO[bytes], file.fs.open(file.path, "rb", block_size=0))
-
-    def fetch_unchanged(start: int, stop: int) -> bytes:
-        piece: bytes = fetch(start, stop)
-        if stop == file.size and _describe(file) != found:
-            raise translate_error(url, OSError("it was changed while it was read"))
-        return piece
-
-    file.cache.fetcher = fetch_unchanged
+        file: Any = ask() if url.startswith("http") else reach(ask)
+        if (cache := getattr(file, "cache", None)) is None or not file.size:
+            return cast(IO[bytes], file)
+        found = None
+        if is_streamed and file.size > PIECE_BYTES:
+            found = _describe(file)
+            try:
+                file._fetch_range(1, 2)
+            except ValueError:  # the web server ignores ranges and sends the whole file
+                return cast(IO[bytes], file.fs.open(file.path, "rb", block_size=0))
+    cache.fetcher = partial(_fetch, file, url, cache.fetcher, found)
     return cast(IO[bytes], file)
 
 
@@ -105,14 +87,20 @@ def open_sought(url: str) -> IO[bytes]:
     return file
 
 
-def _fetch(url: str, fetch: Callable[[int, int], bytes], size: int, start: int, stop: int) -> bytes:
+def _fetch(
+    file: Any, url: str, fetch: Callable[[int, int], bytes], found: dict[str, str] | None, start: int, stop: int
+) -> bytes:
     """Fetch bytes start .. stop - 1 of a file, up to its end, and retry if the connection breaks.
+
+    Parameters
+    ----------
+    found : metadata that must be the same after the last byte; None if they are not compared
 
     Raises
     ------
     SourceError, SourceNotFoundError : see `translate_error`
     """
-    stop = min(stop, size)
+    stop = min(stop, file.size)
     with translating(url):
         for wait_s in (*WAITS_S, None):
             try:
@@ -126,6 +114,8 @@ def _fetch(url: str, fetch: Callable[[int, int], bytes], size: int, start: int, 
                 time.sleep(wait_s)
         if len(piece) != stop - start:
             raise OSError(f"received {len(piece)} of {stop - start} bytes from byte {start} on")
+        if found is not None and stop == file.size and _describe(file) != found:
+            raise OSError("it was changed while it was read")
     return piece
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from mgspmv.errors import SourceError
 from mgspmv.ingest.files import HEAD_BYTES, LentFile, Pipe, check_state, find_size, find_state, open_anywhere
 from mgspmv.ingest.prefetch import AHEAD, Prefetcher
-from mgspmv.ingest.remote import open_streamed, translating
+from mgspmv.ingest.remote import translating
 from mgspmv.os_errors import source_error
 
 CHUNK_BYTES = 4 * 2**20
@@ -118,8 +118,7 @@ class TextStream:
     def __init__(self, path: str | os.PathLike[str] | Segment, chunk_bytes: int = CHUNK_BYTES) -> None:
         segment = path if isinstance(path, Segment) else Segment(os.fspath(path))
         self.segment, self.name = segment, segment.name
-        is_streamed = segment.is_whole and "://" in self.name
-        file = open_streamed(self.name) if is_streamed else open_anywhere(self.name)
+        file = open_anywhere(self.name, is_streamed=segment.is_whole)
         if segment.state is not None:
             check_state(self.name, segment.state, find_state(file))
         self._file_bytes = find_size(file)

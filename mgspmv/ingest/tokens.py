@@ -142,13 +142,20 @@ def choose_delimiter(lines: Sequence[str]) -> str:
     ----------
     lines : without comments and blank lines
     """
-    counts = {delimiter: [count_fields(line, delimiter) for line in lines] for delimiter in DELIMITERS}
-    for delimiter, own in counts.items():
-        if len(set(own)) == 1 and own[0] > 1:
-            return " " if delimiter == "\t" and _have_tabs_for_blanks(lines) else delimiter
-    n_split = {delimiter: sum(count > 1 for count in own) for delimiter, own in counts.items()}
+    if (shared := _find_shared(lines, DELIMITERS)) is not None:
+        return " " if shared == "\t" and _have_tabs_for_blanks(lines) else shared
+    n_split = {delimiter: sum(count_fields(line, delimiter) > 1 for line in lines) for delimiter in DELIMITERS}
     best = max(DELIMITERS, key=n_split.__getitem__)
     return best if n_split[best] else " "
+
+
+def _find_shared(lines: Sequence[str], delimiters: Sequence[str]) -> str | None:
+    """Return the first delimiter that cuts all lines into the same number of fields, at least two."""
+    for delimiter in delimiters:
+        counts = {count_fields(line, delimiter) for line in lines}
+        if len(counts) == 1 and counts.pop() > 1:
+            return delimiter
+    return None
 
 
 _STATED_DELIMITER = re.compile(r'"?sep=(.)"?\r?', re.IGNORECASE | re.DOTALL)
@@ -168,13 +175,8 @@ def choose_list_delimiter(lines: Sequence[str], *, are_integers: bool) -> str | 
     lines : without comments and blank lines
     are_integers : whether ids are integers, so that blanks may separate them from other columns
     """
-    for delimiter in DELIMITERS[:-1]:
-        counts = {count_fields(line, delimiter) for line in lines}
-        if len(counts) == 1 and counts.pop() > 1:
-            return delimiter
-    if are_integers and lines and all(count_fields(line, " ") > 1 for line in lines):
-        return " "
-    return None
+    are_cut = are_integers and bool(lines) and all(count_fields(line, " ") > 1 for line in lines)
+    return _find_shared(lines, DELIMITERS[:-1]) or (" " if are_cut else None)
 
 
 def count_fields(line: str, delimiter: str) -> int:

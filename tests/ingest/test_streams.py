@@ -69,7 +69,7 @@ def test_some_chunks_are_read_ahead_and_no_more(monkeypatch):
             read.append(super().readinto(buffer))
             return read[-1]
 
-    monkeypatch.setattr(streams, "open_anywhere", lambda name: Counted(b"12345 6\n" * 2**19))
+    monkeypatch.setattr(streams, "open_anywhere", lambda name, **options: Counted(b"12345 6\n" * 2**19))
     with TextStream("x", 2**18) as text:
         assert sum(read) == 2**18  # to tell the compression
         assert text.read_line().data == b"12345 6"
