@@ -83,7 +83,7 @@ def test_centralities_are_runs_of_both_their_matrices(executor, A, in_process):
     run = find_run(client, found.hubs)
     check_run(run, found.hubs, client)
     assert (run.operation, run.edges, run.threshold) == ("HITS", 2 * A.nnz, 1e-3)
-    planned = found.hubs.memory["planned_bytes" if executor == "supersteps" else "held_bytes"]
+    planned = found.hubs.memory["planned_bytes"]
     assert run.planned_bytes("host").tolist() == planned
 
 
