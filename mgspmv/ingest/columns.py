@@ -249,7 +249,7 @@ def _read_lines(
                     value = 10 * value + digit
                     at += 1
                     digit = np.int64(text[at]) - _ZERO
-                if at == begin or at - begin > most_digits:
+                if at == begin or at - begin > most_digits + 1 or value < 0:  # one digit more fits, or wraps around
                     return -1
                 if are_plain[k] and text[begin] == _ZERO and at - begin > 1:
                     return -1
