@@ -182,7 +182,6 @@ class EdgeListSource(FileSource):
             next(chunks)
         assert facts.form is not None
         whole._form = whole._find_form(facts.form)
-        whole._reading = replace(self._reading, header=bool(whole._form.n_header))
         whole.is_undirected = whole._form.preamble.is_undirected
         parts = []
         for segments in cut_texts(whole._files, n_parts):

@@ -97,7 +97,7 @@ def test_hits_start():
 
 
 def test_hits_need_the_transpose(in_process, graph, tmp_path):
-    with pytest.raises(KindError, match=r"add it with `mgspmv transpose`"):
+    with pytest.raises(KindError, match=r"pass transpose=True to ingest"):
         mg.hits(store_graph(make_graph(), transpose=False))
     _, A = graph
     with pytest.raises(OptionError, match="transpose= is for a distributed matrix"):

@@ -641,5 +641,5 @@ def test_product_from_the_left_is_that_of_the_transpose():
     A, x = mg.ingest(matrix, transpose=True), np.arange(10.0).reshape(2, 5)
     np.testing.assert_allclose(x @ A, x @ matrix.toarray())
     np.testing.assert_allclose(x[0] @ A, x[0] @ matrix.toarray())
-    with pytest.raises(KindError, match=r"add it with `mgspmv transpose`"):
+    with pytest.raises(KindError, match=r"pass transpose=True to ingest"):
         x @ mg.ingest(matrix)
