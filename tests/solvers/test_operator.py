@@ -81,7 +81,7 @@ def test_without_the_transpose():
         lambda: operator.T @ np.ones(30),
         lambda: A.rmatvec(np.ones(30)),
     ):
-        with pytest.raises(KindError, match=r"add it with `mgspmv transpose`"):
+        with pytest.raises(KindError, match=r"pass transpose=True to ingest"):
             use()
 
 
