@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import IO, Any, cast
 
+from mgspmv import files
 from mgspmv.errors import (
     MgspmvError,
     MissingDependencyError,
@@ -16,7 +17,7 @@ from mgspmv.errors import (
     SourceNotFoundError,
     hide_secrets,
 )
-from mgspmv.files import REACH_S, describe_error, find_inside, find_system, name_extra, reach
+from mgspmv.files import describe_error, find_inside, find_system, name_extra, reach
 
 PIECE_BYTES = 4 * 2**20
 """Bytes of a file per request."""
@@ -136,7 +137,8 @@ def translate_error(name: str, error: Exception) -> MgspmvError:
         return SourceError(f"cannot be read: {said}", source=name)
     if name.startswith("http") and isinstance(error, TimeoutError):
         return SourceError(
-            f"the server sent nothing for {REACH_S:g} seconds; read it again, or fetch the file first", source=name
+            f"the server sent nothing for {files.REACH_S:g} seconds; read it again, or fetch the file first",
+            source=name,
         )
     if status in _DENIED or isinstance(error, PermissionError):
         return SourceError(f"permission denied: {said}; check the credentials and their permissions", source=name)
