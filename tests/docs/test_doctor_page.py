@@ -17,4 +17,4 @@ pytestmark = pytest.mark.docs
 def test_every_check_has_a_row(in_process) -> None:
     section = find_section(read_page("docs/doctor.md"), "The checks")
     rows = re.findall(r"^\| `([\w-]+)` \| .+ \| .+ \|$", section, re.MULTILINE)
-    assert rows == [*machine.CHECKS, "gpus", "store", *make_checks(Cluster(in_process(1), 60), ["x"], 60)]
+    assert rows == [*machine.CHECKS, "store", *make_checks(Cluster(in_process(1), 60), ["x"], 60)]
