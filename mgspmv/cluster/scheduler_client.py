@@ -123,9 +123,9 @@ class SchedulerClient:
             answer = await asyncio.wait_for(self.check_client().identity(n_workers=-1), self.patience)
         except (OSError, TimeoutError) as error:
             self._is_silent = True
-            raise SchedulerNotFoundError(
-                f"{self} did not answer within {self.patience:g} s (during {phase})", phase=phase
-            ) from error
+            said = f"{self} did not answer within {self.patience:g} s (during {phase})"
+            said = said if isinstance(error, TimeoutError) else f"the connection to {self} was lost: {error}"
+            raise SchedulerNotFoundError(said, phase=phase) from error
         self._is_silent = False
         return {Member(worker["name"], address): worker for address, worker in answer["workers"].items()}
 

@@ -76,8 +76,7 @@ def test_from_start_to_stop():
     assert list_clusters() == []
     _, stderr = ranking.communicate(timeout=HANG_S)
     assert ranking.returncode == 7
-    # The connection breaks, or the scheduler is gone before the run asks it for its workers.
-    assert b"error: the connection to " in stderr or b" did not answer within " in stderr
+    assert b"error: the connection to " in stderr
 
 
 @pytest.mark.slow
