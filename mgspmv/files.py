@@ -5,12 +5,15 @@ Also translates errors of URLs: their libraries raise errors of many types, and 
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import fcntl
 import os
 import re
 import secrets
 import shutil
 import stat
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -47,11 +50,10 @@ def write_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path next to `path` to write to; its content then replaces `path`.
 
     The folder is created if it is missing. After an error nothing is left, and `path` is unchanged. If a process is
-    killed, `path` is in its old or its new state, and the next write removes the leftovers; of a folder that was being
-    replaced, it may be missing until then:
+    killed, `path` is in its old or its new state, and the next write removes the leftovers:
 
         FOLDER/.NAME.0123abcd.part/   new    while it is written
-                                      old    previous version of a folder while the new one takes its place
+                                      old    previous version, where the file system cannot exchange two folders
 
     Raises
     ------
@@ -65,9 +67,7 @@ def write_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
             yield part / _NEW
             if not (part.exists() and os.path.samestat(made, part.stat())):
                 raise StoreError(f"cannot write {path}: {part} was removed while it was written; write it again")
-            if target.is_dir():  # cannot be replaced by renaming unless it is empty
-                os.rename(target, part / _OLD)
-            os.replace(part / _NEW, target)
+            move_into_place(part / _NEW, target, part / _OLD)
     except MgspmvError:
         raise
     except OSError as error:
@@ -252,6 +252,35 @@ def find_system(url: str, *, is_shared: bool = True, is_fresh: bool = True) -> t
     if is_fresh:
         system.invalidate_cache()
     return system, name
+
+
+# --- replacing -------------------------------------------------------------------------------------------------------
+
+
+def exchange(one: Path, other: Path) -> bool:
+    """Exchange two files or folders atomically; return whether the file system supports it."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    sys.audit("os.rename", str(one), str(other), -1, -1)
+    if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+        return False
+    raise OSError(number, os.strerror(number), str(one), None, str(other))
+
+
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+
+
+def move_into_place(new: Path, target: Path, old: Path) -> None:
+    """Rename a file or folder; a folder that it replaces ends at `new`, or at `old` if the two cannot be exchanged."""
+    if not target.is_dir():
+        os.replace(new, target)
+    elif not exchange(new, target):  # a folder that is not empty cannot be replaced by renaming
+        os.rename(target, old)
+        os.rename(new, target)
 
 
 # --- the user's folders ----------------------------------------------------------------------------------------------

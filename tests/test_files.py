@@ -49,8 +49,11 @@ def kill(call, limit):
 
 @pytest.mark.parametrize("is_folder", [False, True])
 @pytest.mark.parametrize("old", [None, "old"])
-def test_killed_at_any_change(tmp_path, is_folder, old):
-    """The old one or the new one is there, of a folder once somebody looks."""
+@pytest.mark.parametrize("exchanges", [True, False])
+def test_killed_at_any_change(tmp_path, monkeypatch, is_folder, old, exchanges):
+    """A file system that cannot exchange folders has the old one or the new one again once somebody looks."""
+    if not exchanges:
+        monkeypatch.setattr(files, "exchange", lambda *_: False)
     seen, limit = [], 1
     while True:
         (folder := tmp_path / str(limit)).mkdir()
@@ -58,7 +61,7 @@ def test_killed_at_any_change(tmp_path, is_folder, old):
         if old is not None:
             put(path, old, is_folder)
         was_killed = kill(lambda path=path: put(path, "new", is_folder), limit)
-        if is_folder:
+        if not exchanges:
             settle(path)
         seen.append(get(path))
         put(path, "newer", is_folder)

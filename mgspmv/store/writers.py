@@ -121,7 +121,9 @@ class Writer:
         drop(self.place, name)
         if not is_new:
             return
-        with self._naming():
+        with contextlib.ExitStack() as stack:
+            with contextlib.suppress(OSError):  # a full disk has no room for a mark
+                stack.enter_context(self._naming())
             # Others may have begun a version meanwhile.
             if not number_versions(self.place) and self.list_names() == [None]:
                 wait_for(self.place.delete_dir("versions"))

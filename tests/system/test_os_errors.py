@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import re
-import shutil
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -135,11 +134,6 @@ def test_no_room_from_some_file_on(made, name):
                 invoke("verify", "out/g.zarr")
                 return
         assert "no space left on device; " in said, n_allowed
-        mg.load_solution("out/r.zarr")  # puts back ranks that could not be renamed to their name again
-        if Path("out/n.zarr").exists():  # nothing could be written any more that takes its mark away
-            with pytest.raises(StoreError):
-                mg.open("out/n.zarr")
-            shutil.rmtree("out/n.zarr")
         check_kept(made)
     pytest.fail("it never had enough room")
 
