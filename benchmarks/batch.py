@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+import mgspmv as mg
 from benchmarks.machines import choose_machine
 from benchmarks.measure import say
 from benchmarks.program import (
@@ -34,7 +35,6 @@ from benchmarks.program import (
 )
 from benchmarks.stores import open_graph
 from benchmarks.tables import Setting, format_row, format_setting
-from mgspmv import api
 from mgspmv.errors import OptionError
 from mgspmv.kernels.catalogue import Backend
 from mgspmv.model import Event, Phase
@@ -108,7 +108,7 @@ class Record:
 class _Singles:
     """Single runs of a sample, one after the other, over and over."""
 
-    def __init__(self, A: api.Matrix, seeds: Seeds, sample: Sequence[int], **options: Any) -> None:
+    def __init__(self, A: mg.Matrix, seeds: Seeds, sample: Sequence[int], **options: Any) -> None:
         self._matrix, self._seeds, self._sample, self._options = A, seeds, sample, options
         self.solutions: dict[int, Any] = {}
         self.seconds: list[float] = []
@@ -119,7 +119,7 @@ class _Singles:
         """Seconds that it took."""
         k = self._sample[len(self.seconds) % len(self._sample)]
         began = time.perf_counter()
-        solution = api.pagerank(self._matrix, personalization=self._seeds[k], **self._options)
+        solution = mg.pagerank(self._matrix, personalization=self._seeds[k], **self._options)
         self.seconds.append(time.perf_counter() - began)
         self.iterations.append(solution.iterations)
         self.product_s += solution.seconds["product"]
@@ -177,7 +177,7 @@ def run_batch(
     if n_vectors < 2:
         raise OptionError(f"there must be at least 2 vectors, not {n_vectors}")
     records = []
-    with api.open_matrix(store) as A:
+    with mg.open_matrix(store) as A:
         if A.vertex_ids is not None:
             raise OptionError(f"{store} has ids of its own, and seeds are drawn from 0..n-1; pass another graph")
         seeds = make_seeds(A.shape[0], n_vectors)
@@ -188,10 +188,10 @@ def run_batch(
     return records
 
 
-def _run_one(A: api.Matrix, seeds: Seeds, precision: Any, backend: Backend, width: int | None) -> Record:
+def _run_one(A: mg.Matrix, seeds: Seeds, precision: Any, backend: Backend, width: int | None) -> Record:
     A, options = A.on(backend), {"precision": precision}
     sample = np.random.default_rng(1).permutation(len(seeds))[:LEAST_SAMPLED].tolist()
-    checked = api.pagerank_batch(A, [seeds[k] for k in sample], width=width, **options)
+    checked = mg.pagerank_batch(A, [seeds[k] for k in sample], width=width, **options)
     singles = _Singles(A, seeds, sample, **options)
     for _ in sample:  # not timed: what is compiled and loaded once is
         singles.run_next()
@@ -215,7 +215,7 @@ def _run_one(A: api.Matrix, seeds: Seeds, precision: Any, backend: Backend, widt
             waited_s += singles.run_next()
 
     began = time.perf_counter()
-    batch = api.pagerank_batch(A, seeds, width=width, keep_top=TOP, **options, progress=take_turn)
+    batch = mg.pagerank_batch(A, seeds, width=width, keep_top=TOP, **options, progress=take_turn)
     batch_s = time.perf_counter() - began - waited_s - batch.seconds["compile"]
     while len(singles.seconds) < len(sample):
         singles.run_next()
@@ -245,7 +245,7 @@ def _describe(solution: Any) -> tuple[Any, ...]:
     return solution.digest(), solution.status, solution.changes
 
 
-def _compare_scipy(A: api.Matrix, seeds: dict[int, float], ranks: np.ndarray) -> tuple[float, float]:
+def _compare_scipy(A: mg.Matrix, seeds: dict[int, float], ranks: np.ndarray) -> tuple[float, float]:
     """L1 distance of ranks to those by SciPy, and the error that these may have."""
     matrix, n, alpha = A.to_scipy(), A.shape[0], 0.85
     p = np.zeros(n)

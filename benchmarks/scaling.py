@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+import mgspmv as mg
 from benchmarks.cugraph import load_cugraph
 from benchmarks.cugraph_workers import find_refusal, run_cugraph
 from benchmarks.machines import choose_machine
@@ -41,7 +42,6 @@ from benchmarks.program import (
 )
 from benchmarks.stores import open_multigraph, start_workers
 from benchmarks.tables import Setting, format_row, format_setting
-from mgspmv import api
 from mgspmv.errors import BackendError, MissingDependencyError, OptionError
 from mgspmv.kernels.catalogue import Backend
 from mgspmv.model import Event
@@ -176,7 +176,7 @@ def run_scaling(
     for n in counts:
         say(f"{n} workers")
         before = look_at_devices(backend)
-        with start_workers(n, backend) as cluster, Client(cluster) as client, api.open_matrix(store) as A:
+        with start_workers(n, backend) as cluster, Client(cluster) as client, mg.open_matrix(store) as A:
             for precision in sorted(precisions, key=PRECISIONS.index, reverse=True):  # the exact ranks come first
                 options: Any = {"precision": precision, "backend": backend}
                 run = _run(A, client, iterations, before, **options, transport=transport)
@@ -208,7 +208,7 @@ class _Run:
     """Those after all."""
 
 
-def _run(A: api.Matrix, client: Any, iterations: int, before: Sequence[int], **options: Any) -> _Run:
+def _run(A: mg.Matrix, client: Any, iterations: int, before: Sequence[int], **options: Any) -> _Run:
     """Load, run a few iterations, write their ranks, and run all.
 
     Parameters
@@ -221,7 +221,7 @@ def _run(A: api.Matrix, client: Any, iterations: int, before: Sequence[int], **o
         load_s, peak = time.perf_counter() - began, watch.stop()
         steps: Any = {"norm": "fixed", "precision": options["precision"]}
         few, few_s, write_s = _time_few(D, steps)
-        solution = api.pagerank(D, **steps, max_iter=iterations)
+        solution = mg.pagerank(D, **steps, max_iter=iterations)
         vectors = [w.vector_bytes for w in D.plan.workers]
     last = solution.events[-1]
     permitted = None
@@ -255,7 +255,7 @@ def find_peer(backend: Backend, store: str) -> tuple[bool, str]:
         found = f"pylibcugraph {load_cugraph().__version__}"
     except MissingDependencyError as error:
         return False, f"left out, {error}"
-    with api.open_matrix(store) as A:
+    with mg.open_matrix(store) as A:
         refusal = find_refusal(A.stored)
     return (True, found) if refusal is None else (False, f"left out, {refusal}")
 
@@ -264,7 +264,7 @@ def _add_peer(record: Record, store: str, ranks: np.ndarray, say: Callable[[str]
     """Time cuGraph on workers of its own, and compare its ranks with those after `FEW` iterations."""
     from distributed import Client
 
-    with start_workers(record.n_workers, "cuda") as cluster, Client(cluster) as client, api.open_matrix(store) as A:
+    with start_workers(record.n_workers, "cuda") as cluster, Client(cluster) as client, mg.open_matrix(store) as A:
         try:
             run = run_cugraph(client, record.n_workers, A.stored, FEW)
         except BackendError as error:
@@ -331,7 +331,7 @@ def watch_memory(backend: Backend, before: Sequence[int] | None = None) -> Itera
 def _time_few(matrix: Any, steps: dict[str, Any]) -> tuple[np.ndarray, float, float]:
     """Ranks of a run of a few iterations, its seconds, and those of writing the ranks."""
     began = time.perf_counter()
-    solution = api.pagerank(matrix, **steps, max_iter=FEW)
+    solution = mg.pagerank(matrix, **steps, max_iter=FEW)
     made = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         written = time.perf_counter()

@@ -47,7 +47,7 @@ from benchmarks.program import (
 )
 from benchmarks.spmv_tables import format_report
 from benchmarks.tables import Setting
-from mgspmv.api import open_matrix
+from mgspmv.api.matrix import open_matrix
 from mgspmv.errors import BackendError, FormatError, OptionError
 from mgspmv.kernels.catalogue import SPARSE_KERNELS
 from mgspmv.kernels.select import list_kernels, rank_products

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
+import mgspmv as mg
 from benchmarks.ceilings import measure_upload_rate
 from benchmarks.machines import choose_machine
 from benchmarks.measure import say
@@ -33,7 +34,6 @@ from benchmarks.program import (
 from benchmarks.scaling import SKIPPED, watch_memory
 from benchmarks.stores import open_multigraph
 from benchmarks.tables import Setting, format_row, format_setting
-from mgspmv import api
 from mgspmv.errors import OptionError
 from mgspmv.plan import Plan
 
@@ -120,7 +120,7 @@ def run_streaming(
 
 def list_cases(store: str, precision: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each case, and the memory that it may take."""
-    with api.open_matrix(store) as A:
+    with mg.open_matrix(store) as A:
         worker = A.plan(precision=precision, device_memory=1 << 60, backend="cpu").workers[0]
     for case, share in SHARES.items():
         limits = {} if share is None else {"device_memory": worker.vector_bytes + int(share * worker.block_bytes)}
@@ -132,7 +132,7 @@ def list_cases(store: str, precision: Any) -> Iterator[tuple[str, dict[str, Any]
 def _run_case(
     store: str, precision: Any, case: str, limits: dict[str, Any], iterations: int, first: str | None
 ) -> Record:
-    with api.open_matrix(store) as A:
+    with mg.open_matrix(store) as A:
         plan: Plan = A.plan(precision=precision, backend="cuda", **limits)
         worker = plan.workers[0]
         dtype = None if A.is_pattern else "float32" if precision == "float32" else "float64"
@@ -140,7 +140,7 @@ def _run_case(
             began = time.perf_counter()
             streamed_bytes = A.on("cuda", **limits).bind_steps(dtype, precision).layout.feed.streamed_bytes
             load_s = time.perf_counter() - began
-            made = api.pagerank(A.on("cuda", **limits), precision=precision, norm="fixed", max_iter=iterations)
+            made = mg.pagerank(A.on("cuda", **limits), precision=precision, norm="fixed", max_iter=iterations)
             peak = watch.stop()
     times = [sum(e.product_s) for e in made.events]
     digest = hashlib.sha256(made.values.tobytes()).hexdigest()[:16]

@@ -18,12 +18,12 @@ import numpy as np
 import scipy.sparse
 from zarr.storage import MemoryStore
 
+import mgspmv as mg
 from benchmarks.measure import say
 from benchmarks.program import add_json_option, end, make_parser, parse_count, run_program, write_json
 from benchmarks.stores import ALPHA
 from benchmarks.tables import Setting, format_setting
-from mgspmv import api
-from mgspmv.api import Matrix
+from mgspmv.api.matrix import Matrix
 from mgspmv.errors import OptionError
 from mgspmv.results import Solution
 
@@ -100,9 +100,9 @@ def run_warm(
     records = []
     asked: dict[str, Any] = {"tol": tol, "max_iter": MAX_ITER}
     for store in stores:
-        with api.open_matrix(store) as A:
+        with mg.open_matrix(store) as A:
             arcs, is_pattern = read_arcs(A), A.is_pattern
-            before = replace(api.pagerank(A.on("cpu", threads=threads), **asked), _ids=None)
+            before = replace(mg.pagerank(A.on("cpu", threads=threads), **asked), _ids=None)
         for changes in CHANGES:
             with store_arcs(change_arcs(arcs, share, changes), is_pattern) as changed:
                 placed = changed.on("cpu", threads=threads)
@@ -120,7 +120,7 @@ def _run(
     made: dict[str, list[Solution]] = {run: [] for run in RUNS}
     for _ in range(rounds):
         for run in RUNS:
-            made[run].append(api.pagerank(changed, **asked, nstart=before if run == "warm" else None))
+            made[run].append(mg.pagerank(changed, **asked, nstart=before if run == "warm" else None))
     return [_record(graph, changes, run, solutions, wanted) for run, solutions in made.items()]
 
 
@@ -187,8 +187,8 @@ def change_arcs(arcs: scipy.sparse.coo_array, share: float, changes: Changes, se
 def store_arcs(arcs: scipy.sparse.coo_array, is_pattern: bool) -> Matrix:
     """A graph of these arcs, in memory."""
     store = MemoryStore()
-    api.ingest(arcs, store, kind="graph", weights=False if is_pattern else None)
-    return api.open_matrix(store)
+    mg.ingest(arcs, store, kind="graph", weights=False if is_pattern else None)
+    return mg.open_matrix(store)
 
 
 def format_report(setting: Setting, records: Sequence[Record], share: float, tol: float) -> str:

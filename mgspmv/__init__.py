@@ -15,59 +15,68 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from mgspmv.api import (
-        Checkpoint,
-        Matrix,
-        drop_versions,
-        eigenvector_centrality,
-        export,
-        gemv,
-        generate,
-        hits,
-        ingest,
-        katz,
-        list_versions,
-        load_batch,
-        load_solution,
-        open,
-        open_matrix,
-        pagerank,
-        pagerank_batch,
-        power_iteration,
-        reorder,
-        spmv,
-        stationary,
-        subgraph,
-        transpose,
-        update,
-        verify,
-    )
-    from mgspmv.batch_results import BatchSolution
+    from mgspmv.api.batch_ranking import pagerank_batch
+    from mgspmv.api.centrality import eigenvector_centrality, hits, katz, stationary
+    from mgspmv.api.checkpointing import Checkpoint
+    from mgspmv.api.extracts import export, subgraph
+    from mgspmv.api.matrix import Matrix, open, open_matrix
+    from mgspmv.api.powers import power_iteration
+    from mgspmv.api.products import gemv, spmv
+    from mgspmv.api.ranking import pagerank
+    from mgspmv.api.stores import generate, ingest, reorder, transpose, update, verify
+    from mgspmv.batch_results import BatchSolution, load_batch
     from mgspmv.cluster.matrix import DistributedMatrix
     from mgspmv.ingest_report import IngestReport
     from mgspmv.model import Event, MatrixInfo, Phase, Status
     from mgspmv.monitor.progress import show_progress
     from mgspmv.pipeline import plan_pipeline, run_pipeline
     from mgspmv.plan import Plan
-    from mgspmv.results import Solution
+    from mgspmv.results import Solution, load_solution
+    from mgspmv.store.versions import list_versions
+    from mgspmv.store.write import drop_versions
     from mgspmv.version import __version__ as __version__
 
 _HOMES = {
     "BatchSolution": "mgspmv.batch_results",
+    "Checkpoint": "mgspmv.api.checkpointing",
     "DistributedMatrix": "mgspmv.cluster.matrix",
-    "IngestReport": "mgspmv.ingest_report",
     "Event": "mgspmv.model",
+    "IngestReport": "mgspmv.ingest_report",
+    "Matrix": "mgspmv.api.matrix",
     "MatrixInfo": "mgspmv.model",
     "Phase": "mgspmv.model",
-    "Status": "mgspmv.model",
-    "show_progress": "mgspmv.monitor.progress",
     "Plan": "mgspmv.plan",
-    "plan_pipeline": "mgspmv.pipeline",
-    "run_pipeline": "mgspmv.pipeline",
     "Solution": "mgspmv.results",
+    "Status": "mgspmv.model",
     "__version__": "mgspmv.version",
+    "drop_versions": "mgspmv.store.write",
+    "eigenvector_centrality": "mgspmv.api.centrality",
+    "export": "mgspmv.api.extracts",
+    "gemv": "mgspmv.api.products",
+    "generate": "mgspmv.api.stores",
+    "hits": "mgspmv.api.centrality",
+    "ingest": "mgspmv.api.stores",
+    "katz": "mgspmv.api.centrality",
+    "list_versions": "mgspmv.store.versions",
+    "load_batch": "mgspmv.batch_results",
+    "load_solution": "mgspmv.results",
+    "open": "mgspmv.api.matrix",
+    "open_matrix": "mgspmv.api.matrix",
+    "pagerank": "mgspmv.api.ranking",
+    "pagerank_batch": "mgspmv.api.batch_ranking",
+    "plan_pipeline": "mgspmv.pipeline",
+    "power_iteration": "mgspmv.api.powers",
+    "reorder": "mgspmv.api.stores",
+    "run_pipeline": "mgspmv.pipeline",
+    "show_progress": "mgspmv.monitor.progress",
+    "spmv": "mgspmv.api.products",
+    "stationary": "mgspmv.api.centrality",
+    "subgraph": "mgspmv.api.extracts",
+    "transpose": "mgspmv.api.stores",
+    "update": "mgspmv.api.stores",
+    "verify": "mgspmv.api.stores",
 }
-"""Modules of names that are not in `mgspmv.api`."""
+"""Modules of the public names."""
 
 __all__ = [
     "BatchSolution",
@@ -117,7 +126,7 @@ def __getattr__(name: str) -> Any:
     """Import a name when it is first used: Numba and Zarr take a second each, and `mgspmv --help` needs neither."""
     if name not in _NAMES:
         raise AttributeError(f"module 'mgspmv' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES.get(name, "mgspmv.api")), name)
+    value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

@@ -20,7 +20,7 @@ from mgspmv.errors import AcyclicError, ConvergenceError, OptionError, SourceErr
 if TYPE_CHECKING:
     import numpy as np
 
-    from mgspmv.api import Matrix
+    from mgspmv.api.matrix import Matrix
     from mgspmv.cluster.matrix import DistributedMatrix
 
     AnyMatrix = Matrix | DistributedMatrix
@@ -57,9 +57,9 @@ class StoredGraph:
     def __init__(
         self, matrix: AnyMatrix, *, transpose: DistributedMatrix | None = None, weight: str = "weight"
     ) -> None:
-        from mgspmv.api import Matrix
         from mgspmv.api.arguments import check_in_edges
         from mgspmv.api.inputs import is_distributed
+        from mgspmv.api.matrix import Matrix
 
         if not (isinstance(matrix, Matrix) or is_distributed(matrix)):
             raise OptionError(
@@ -91,7 +91,7 @@ class StoredGraph:
         """Convert to a graph of NetworkX, edge by edge in Python."""
         import networkx as nx
 
-        from mgspmv.api import open
+        from mgspmv.api.matrix import open
 
         nodes, kind = list(self), nx.MultiDiGraph if self.is_multigraph() else nx.DiGraph
         stored = self.matrix.stored
@@ -136,7 +136,7 @@ class ConvertedGraph:
         """
         import numpy as np
 
-        from mgspmv.api import ingest
+        from mgspmv.api.stores import ingest
 
         key = (weight, transpose)
         if key not in self._opened:
@@ -252,7 +252,7 @@ def pagerank(
     """Compute `networkx.pagerank`; `options` are other options of `mgspmv.pagerank`."""
     import numpy as np
 
-    from mgspmv import api
+    import mgspmv as mg
 
     if len(G) == 0:
         return {}
@@ -266,7 +266,7 @@ def pagerank(
         vectors.setdefault("nstart", np.ones(len(G)))  # NetworkX's default start
     is_met = max_iter > 0 and len(G) * tol >= FARTHEST  # any result of the first iteration is close enough
     stop: dict[str, Any] = {"norm": "fixed", "max_iter": 1} if is_met else {"tol": tol, "max_iter": max_iter}
-    return _iterate(api.pagerank, G, weight, alpha=alpha, **vectors, **stop, **options)
+    return _iterate(mg.pagerank, G, weight, alpha=alpha, **vectors, **stop, **options)
 
 
 @_as_networkx
@@ -284,14 +284,14 @@ def hits(
     does. If several vectors belong to the same singular value, as in every bipartite graph, the result depends on the
     start, which is 1 everywhere by default, and is not an arbitrary mixture.
     """
-    from mgspmv import api
+    import mgspmv as mg
 
     if len(G) == 0:
         return {}, {}
     matrix, weights = G.open("weight", transpose=True)
     own: dict[str, Any] = {"weight": weights, "transpose": G.transpose, "normalized": False, "throw": False}
     own |= {"nstart": _list_values(G, nstart), "tol": tol, "max_iter": max_iter}
-    found = api.hits(matrix, **own, **options)
+    found = mg.hits(matrix, **own, **options)
     hubs, authorities = found.hubs.values, found.authorities.values
     if not found.authorities.status.is_success:
         arcs = _find_operator(G, matrix, weights=weights)
@@ -313,13 +313,13 @@ def katz_centrality(
     **options: Any,
 ) -> dict[Any, float]:
     """Compute `networkx.katz_centrality`; `options` are other options of `mgspmv.katz`."""
-    from mgspmv import api
+    import mgspmv as mg
 
     if len(G) == 0:
         return {}
     own: dict[str, Any] = {"alpha": alpha, "beta": _list_values(G, beta), "nstart": _list_values(G, nstart)}
     own |= {"normalized": normalized, "tol": tol, "max_iter": max_iter}
-    return _iterate(api.katz, G, weight, **own, **options)
+    return _iterate(mg.katz, G, weight, **own, **options)
 
 
 @_as_networkx
@@ -332,10 +332,10 @@ def eigenvector_centrality(
     **options: Any,
 ) -> dict[Any, float]:
     """Compute `networkx.eigenvector_centrality`; `options` are other options of `mgspmv.eigenvector_centrality`."""
-    from mgspmv import api
+    import mgspmv as mg
 
     own: dict[str, Any] = {"nstart": _list_values(G, nstart), "tol": tol, "max_iter": max_iter}
-    return _iterate(api.eigenvector_centrality, G, weight, **own, **options)
+    return _iterate(mg.eigenvector_centrality, G, weight, **own, **options)
 
 
 _FUNCTIONS = {each.__name__: each for each in (pagerank, hits, katz_centrality, eigenvector_centrality)}

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from mgspmv.api import *  # noqa: F403  # else what is imported while a test has changed a constant keeps its own of it
+from mgspmv import *  # noqa: F403  # else what is imported while a test has changed a constant keeps its own of it
 from tests.support.reference_data import shared_data
 
 # A shell starts what it puts in the background with SIGINT ignored, and nohup what it starts with SIGHUP. Children

@@ -1,4 +1,4 @@
-"""The command line: each command calls `mgspmv.api` and answers with tables for people or one JSON object for scripts.
+"""The command line: each command calls `mgspmv` and answers with tables for people or one JSON object for scripts.
 
 Answers go to stdout, progress and errors to stderr. Heavy libraries are imported inside the commands, so that
 `mgspmv --help` does not wait for them.

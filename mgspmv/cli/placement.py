@@ -15,7 +15,7 @@ from mgspmv.cli.mode import open_progress, print_note
 from mgspmv.errors import OptionError
 
 if TYPE_CHECKING:
-    from mgspmv.api import Matrix
+    from mgspmv.api.matrix import Matrix
     from mgspmv.monitor.progress import ProgressLine
 
 

@@ -37,12 +37,12 @@ def plan(
     timeout: float = 30.0,
 ) -> Answer:
     """Predict the memory and traffic of a run, without loading the matrix."""
-    from mgspmv import api
+    import mgspmv as mg
 
     place = PlacementOptions(cluster, workers if cluster else None, None, cluster_option, scheduler, tls, timeout)
     options: dict[str, Any] = {"device_memory": device_memory, "host_memory": host_memory, "precision": precision}
     options |= {"stop": stop, "checkpoint": checkpoint, "backend": place.choose_backend(backend), "timeout": timeout}
-    with api.open(store) as matrix, open_client(place) as client:
+    with mg.open(store) as matrix, open_client(place) as client:
         plan = matrix.plan(1 if workers is None else workers, **options, client=client)
     titles, rows = _list_workers(plan)
     has_device = any(w.has_device for w in plan.workers)
@@ -100,7 +100,7 @@ def spmv(
     """Compute alpha * A @ x + beta * y."""
     import numpy as np
 
-    from mgspmv import api
+    import mgspmv as mg
     from mgspmv.files import write_beside
     from mgspmv.ingest.vector_files import read_vector
     from mgspmv.saving import check_target
@@ -108,12 +108,12 @@ def spmv(
     check_target(output, overwrite=overwrite, suffixes=(".npy",))
     note_checkpoint(f"{output} is unchanged")
     began = time.perf_counter()
-    with api.open(store) as matrix:
+    with mg.open(store) as matrix:
         options: dict[str, Any] = {"alpha": alpha, "beta": beta, "precision": precision}
         options["y"] = None if y is None else read_vector(y, max_ndim=2)
         factor = read_vector(x, max_ndim=2)
         with open_client(place) as client:
-            product = api.spmv(place.place(matrix, client, kernel=kernel), factor, **options)
+            product = mg.spmv(place.place(matrix, client, kernel=kernel), factor, **options)
     with write_beside(output) as part, open(part, "wb") as file:
         np.save(file, product)
     elapsed_s = time.perf_counter() - began

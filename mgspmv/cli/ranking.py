@@ -17,7 +17,7 @@ from mgspmv.errors import ConvergenceError, MgspmvError, OptionError, SourceErro
 from mgspmv.kernels.catalogue import SPARSE_KERNELS
 
 if TYPE_CHECKING:
-    from mgspmv.api import Checkpoint
+    from mgspmv.api.checkpointing import Checkpoint
     from mgspmv.model import Event, Kind, Phase, Stability
     from mgspmv.results import Solution
     from mgspmv.scores import Scaler
@@ -74,7 +74,7 @@ class Iteration:
         reverse : call it with the transpose
         seeds : table of the personalizations of a batch
         """
-        from mgspmv import api
+        import mgspmv as mg
         from mgspmv.cli.vectors import read_vectors
         from mgspmv.ingest.vector_files import read_seeds
 
@@ -90,7 +90,7 @@ class Iteration:
             options |= read_vectors(matrix, aligns=call == "pagerank", **given)
 
             def compute(client: Any, progress: Callable[[Event | Phase], None]) -> Any:
-                return getattr(api, call)(self.place.place(matrix, client, **placing), **options, progress=progress)
+                return getattr(mg, call)(self.place.place(matrix, client, **placing), **options, progress=progress)
 
             return _listen(compute, self.place, own.get("checkpoint"))
 
@@ -157,18 +157,18 @@ def _open_graph(graph: str, place: PlacementOptions, *, kind: Kind = "graph", tr
     SourceError : edges that cannot be read
     StoreError : a store that cannot be read; edges, and the workers of a cluster, which cannot reach this process
     """
-    from mgspmv import api
+    import mgspmv as mg
     from mgspmv.api.inputs import as_matrix
 
     try:
         reading: dict[str, Any] = {"transpose": transpose, "threads": place.threads}
-        matrix = as_matrix(graph, kind, **reading) if place.is_embedded else api.open(graph)
+        matrix = as_matrix(graph, kind, **reading) if place.is_embedded else mg.open(graph)
     except SourceError as error:
         if _has_ranks(graph):
             raise OptionError(f"{graph} has saved ranks, not a graph; name its store, or its file of edges") from error
         if graph.rstrip("/").endswith(".zarr"):
             with suppress(StoreFormatError):
-                api.open(graph)  # raises what is wrong with it as a store
+                mg.open(graph)  # raises what is wrong with it as a store
         if error.line_number is not None:
             print_note("note: `mgspmv ingest` has options on how edges are read, and its STORE can be ranked")
         raise
@@ -265,7 +265,7 @@ class PageRankFlags:
         ------
         OptionError : options of a checkpoint without its place
         """
-        from mgspmv.api import Checkpoint
+        from mgspmv.api.checkpointing import Checkpoint
 
         given = dict(vars(self))
         every_s, resume = given.pop("checkpoint_every"), given.pop("resume")

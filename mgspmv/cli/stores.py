@@ -43,13 +43,13 @@ def ingest(
     place: PlacementOptions,
 ) -> Answer:
     """Read a matrix or graph from one or several files into a store."""
-    from mgspmv import api
+    import mgspmv as mg
 
     options: dict[str, Any] = {**vars(storing), **reading.options, **vars(room)}
     options |= {"threads": place.threads, "timeout": place.timeout}
     sources = source[0] if len(source) == 1 else source
     with open_client(place) as client:
-        return answer_ingested(*make_store(store, api.ingest, sources, store, **options, client=client))
+        return answer_ingested(*make_store(store, mg.ingest, sources, store, **options, client=client))
 
 
 def update(
@@ -65,13 +65,13 @@ def update(
     work: SortingOptions,
 ) -> Answer:
     """Create a version of a store with entries inserted and deleted; readers of older versions are not affected."""
-    from mgspmv import api
+    import mgspmv as mg
     from mgspmv.store.read import open_store
 
     options: dict[str, Any] = {"missing": missing, "self_loops": self_loops, "symmetrize": symmetrize}
     options |= {"keep": keep, **vars(work), **reading.options}
     before = open_store(store).info
-    info, elapsed_s = make_store(store, api.update, store, insert=insert, delete=delete, **options)
+    info, elapsed_s = make_store(store, mg.update, store, insert=insert, delete=delete, **options)
     answer = answer_changed(info, before, elapsed_s, "nothing to change")
     if info.version == before.version:
         return answer
@@ -120,12 +120,12 @@ def generate(
     room: MemoryOptions,
 ) -> Answer:
     """Generate a matrix or graph and store it."""
-    from mgspmv import api
+    import mgspmv as mg
 
     options: dict[str, Any] = {**vars(storing), **vars(room), **given(vars(parameters))}
     options |= {"threads": place.threads, "timeout": place.timeout}
     with open_client(place) as client:
-        return answer_ingested(*make_store(store, api.generate, model, store, **options, client=client))
+        return answer_ingested(*make_store(store, mg.generate, model, store, **options, client=client))
 
 
 # --- commands for existing stores ------------------------------------------------------------------------------------
@@ -133,10 +133,10 @@ def generate(
 
 def versions(store: str, keep: int | None = None) -> Answer:
     """List the versions of a store; with --keep, drop all but the newest."""
-    from mgspmv import api
+    import mgspmv as mg
 
-    dropped = [] if keep is None else api.drop_versions(store, keep=keep)
-    there = api.list_versions(store)
+    dropped = [] if keep is None else mg.drop_versions(store, keep=keep)
+    there = mg.list_versions(store)
     fields = ("number", "version", "created", "nnz", "shape", "nbytes", "digest")
     listed = [{name: getattr(info, name) for name in fields} | {"current": info is there[-1]} for info in there]
     rows = [
@@ -164,19 +164,19 @@ def reorder(
     work: SortingOptions,
 ) -> Answer:
     """Renumber rows and columns for locality; results keep the numbering of the source."""
-    from mgspmv import api
+    import mgspmv as mg
 
     options: dict[str, Any] = {"method": method, "overwrite": overwrite, **vars(work)}
-    return answer_stored(*make_store(target or store, api.reorder, store, target, **options))
+    return answer_stored(*make_store(target or store, mg.reorder, store, target, **options))
 
 
 def transpose(store: str, *, keep: int | None = None, work: SortingOptions) -> Answer:
     """Add the transpose to a store, which `hits` and reverse=true need; the matrix and its digest do not change."""
-    from mgspmv import api
+    import mgspmv as mg
     from mgspmv.store.read import open_store
 
     before = open_store(store).info
-    info, elapsed_s = make_store(store, api.transpose, store, keep=keep, **vars(work))
+    info, elapsed_s = make_store(store, mg.transpose, store, keep=keep, **vars(work))
     return answer_changed(info, before, elapsed_s, "the transpose is stored already")
 
 
@@ -195,7 +195,7 @@ def subgraph(
     work: SortingOptions,
 ) -> Answer:
     """Write a subgraph as a new store: the edges between some vertices, or selected edges."""
-    from mgspmv import api
+    import mgspmv as mg
     from mgspmv.ingest.edge_list_head import StatedForm
     from mgspmv.ingest.edge_mask import read_edges
     from mgspmv.ingest.subgraph import read_selection
@@ -212,7 +212,7 @@ def subgraph(
         options["vertices"] = read_selection(vertices, string_ids=are_names, reading=reading, is_vertex=is_vertex)
     for name, file in given({"edges": edges, "without_edges": without_edges}).items():
         options[name] = read_edges(file, stored, **lines.options)
-    info, elapsed_s = make_store(target, api.subgraph, store, target, **options)
+    info, elapsed_s = make_store(target, mg.subgraph, store, target, **options)
     answer = answer_stored(info, elapsed_s)
     source = info.provenance["subgraphs"][-1]["source"]
     part = f"{info.shape[0]:,} of {source['shape'][0]:,} rows, {info.nnz:,} of {source['nnz']:,} entries"
@@ -239,12 +239,12 @@ def export(
     overwrite: bool = False,
 ) -> Answer:
     """Export a stored matrix for other programs, in the order of its source."""
-    from mgspmv import api
+    import mgspmv as mg
 
     options: dict[str, Any] = {"format": format, "vertices": vertices, "overwrite": overwrite, **vars(work)}
     began = time.perf_counter()
     note_checkpoint(f"{target} is unchanged")
-    info = api.export(store, target, **options)
+    info = mg.export(store, target, **options)
     elapsed_s = time.perf_counter() - began
     payload = {"target": target, "vertices": vertices, "store": asdict(info), "seconds": elapsed_s}
     return Answer(payload, [f"{target}: {_describe_matrix(info)}, written in {format_seconds(elapsed_s)}"])
@@ -252,17 +252,17 @@ def export(
 
 def info(store: str) -> Answer:
     """Show the metadata of a store, without loading the matrix."""
-    from mgspmv import api
+    import mgspmv as mg
 
-    with api.open(store) as matrix:
+    with mg.open(store) as matrix:
         return Answer(asdict(matrix.info), [_tabulate_info(matrix.info)])
 
 
 def verify(store: str) -> Answer:
     """Check the integrity of a store; exit code 4 if it is damaged."""
-    from mgspmv import api
+    import mgspmv as mg
 
-    problems = api.verify(store)
+    problems = mg.verify(store)
     payload = {"store": store, "ok": not problems, "problems": problems}
     if not problems:
         return Answer(payload, [f"{store} is valid"])

@@ -286,7 +286,7 @@ def _write_store(store: str, system: Any, path: str, *, must_exist: bool) -> Fin
     remedy = "Check the path, unless the store is still to be created."
     if must_exist or not (is_url(store) or Path(store).absolute().parent.is_dir()):
         return wrong(f"{store} does not exist", f"{remedy} It must refer to the same data on all workers.", store=store)
-    from mgspmv.api import generate, verify
+    from mgspmv.api.stores import generate, verify
 
     own = f"-mgspmv-doctor-{secrets.token_hex(4)}"
     try:

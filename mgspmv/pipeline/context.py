@@ -11,8 +11,7 @@ from typing import Any
 
 import psutil
 
-from mgspmv.api import open_matrix
-from mgspmv.api.matrix import Matrix
+from mgspmv.api.matrix import Matrix, open_matrix
 from mgspmv.model import default_threads, ignore
 from mgspmv.monitor.progress import watched
 from mgspmv.pipeline.definition import ClusterSection

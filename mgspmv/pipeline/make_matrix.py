@@ -10,7 +10,8 @@ import time
 from dataclasses import asdict
 from typing import Any, Literal
 
-from mgspmv.api import generate, ingest, open_matrix, update
+from mgspmv.api.matrix import open_matrix
+from mgspmv.api.stores import generate, ingest, update
 from mgspmv.errors import (
     SourceError,
     StoreDamagedError,

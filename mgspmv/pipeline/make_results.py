@@ -14,9 +14,12 @@ from urllib.parse import quote
 import numpy as np
 import zarr
 
-from mgspmv.api import Checkpoint, pagerank, pagerank_batch, spmv
 from mgspmv.api.arguments import align_ranks
 from mgspmv.api.arguments import read_vector as read_given
+from mgspmv.api.batch_ranking import pagerank_batch
+from mgspmv.api.checkpointing import Checkpoint
+from mgspmv.api.products import spmv
+from mgspmv.api.ranking import pagerank
 from mgspmv.batch_results import load_batch
 from mgspmv.errors import CheckpointError, ConvergenceError, OptionError, hide_secrets
 from mgspmv.ingest.vector_files import DANGLING_RULES, read_seeds, read_vector

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
-from mgspmv.api import power_iteration
+from mgspmv.api.powers import power_iteration
 from mgspmv.errors import (
     AcyclicError,
     BackendError,

@@ -135,7 +135,7 @@ def test_what_is_not_expected_is_an_error_of_one_line(monkeypatch):
     def fail(*_, **__):
         raise errors.pop(0)
 
-    monkeypatch.setattr(mgspmv.api, "verify", fail)
+    monkeypatch.setattr(mgspmv, "verify", fail)
     said = "error: RuntimeError: a bug; this error was not expected, --debug shows the traceback\n"
     assert invoke("verify", "g.zarr", code=1) == ("", said)
     assert invoke_json("verify", "g.zarr", code=1) == {"error": {"type": "RuntimeError", "message": "a bug"}}
@@ -316,12 +316,12 @@ def test_an_interrupt_says_what_is_kept(monkeypatch):
         ("generate", TINY_RMAT, "r.zarr is unchanged"),
         ("pagerank", ("pagerank", "r.zarr"), "nothing is written"),
     ):
-        monkeypatch.setattr(mgspmv.api, call, interrupt)
+        monkeypatch.setattr(mgspmv, call, interrupt)
         assert invoke(*args, code=130)[1] == f"interrupted; {said}\n"
-    monkeypatch.setattr(mgspmv.api, "pagerank", interrupt_third)
+    monkeypatch.setattr(mgspmv, "pagerank", interrupt_third)
     said = "interrupted; after 3 iterations, change 0.125; nothing is written\n"
     assert invoke("pagerank", "r.zarr", "-o", "r.csv", code=130)[1] == said
-    monkeypatch.setattr(mgspmv.api, "pagerank", rank)
+    monkeypatch.setattr(mgspmv, "pagerank", rank)
     monkeypatch.setattr(Solution, "save", lambda self, path, **_: None if path == "a.csv" else interrupt())
     args = ("pagerank", "r.zarr", "-o", "a.csv", "-o", "b.csv")
     assert invoke(*args, code=130)[1] == "interrupted; a.csv is written\n"

@@ -131,7 +131,7 @@ def test_export(folder):
 def test_options_of_export_are_given_on(monkeypatch):
     invoke("ingest", "a.mtx", "a.zarr")
     info, given = mgspmv.api.open("a.zarr").info, {}
-    monkeypatch.setattr(mgspmv.api, "export", lambda *args, **options: given.update(options, args=args) or info)
+    monkeypatch.setattr(mgspmv, "export", lambda *args, **options: given.update(options, args=args) or info)
     words = "--format npz --vertices v --memory 2GiB --threads 3 --set scratch=s --overwrite"
     invoke("export", "a.zarr", "b.npz", *words.split())
     wanted = {"format": "npz", "vertices": "v", "memory": "2GiB", "threads": 3, "scratch": "s", "overwrite": True}

@@ -89,7 +89,7 @@ def test_options_of_update_are_given_on(folder, monkeypatch):
         given.update(options)
         raise CapacityError("enough")
 
-    monkeypatch.setattr(mgspmv.api, "update", record)
+    monkeypatch.setattr(mgspmv, "update", record)
     words = "--insert i --delete d --set missing=error --set self_loops=drop --symmetrize --keep 2 "
     words += "--memory 2GiB --format parquet --n-vertices 9 --vertices v --delimiter ; --no-weights --ids int "
     words += "--set extra_columns=ignore --columns a,b --set n_cols=5 --set allow_hypersparse=true "
