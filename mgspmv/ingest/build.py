@@ -15,13 +15,13 @@ from itertools import repeat
 from typing import Any, Protocol
 
 import numpy as np
-from numba import njit
 
 from mgspmv.errors import SourceError
 from mgspmv.ingest.entries import SortedRows, shrink
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.stored import cut_entries
+from mgspmv.kernels.compiled import compile_kernel
 from mgspmv.model import STOCHASTIC_TOLERANCE, CooBatch, CsrBlock, Kind, Progress, default_threads, index_dtype
 from mgspmv.order import list_rows
 from mgspmv.store.read import StoredMatrix
@@ -287,7 +287,7 @@ def _join_sums(high: np.ndarray, low: np.ndarray, other_high: np.ndarray, other_
     high[:] = total
 
 
-@njit(nogil=True, cache=True)
+@compile_kernel
 def _count(keys, start, counts):
     """Count the occurrences of each key in `start` .. `start + len(counts) - 1`."""
     for key in keys:
@@ -295,7 +295,7 @@ def _count(keys, start, counts):
             counts[key - start] += 1
 
 
-@njit(nogil=True, cache=True)
+@compile_kernel
 def _add_columns(indices, data, start, high, low):
     """Add each value to high + low of its column, from start on, in double-double arithmetic (Knuth's two-sum).
 

@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-from numba import njit
 
 from mgspmv.ingest.prefetch import AHEAD, prefetch_map
 from mgspmv.ingest.streams import Chunk, TextLine
@@ -31,6 +30,7 @@ from mgspmv.ingest.tokens import (
     split_fields,
 )
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
+from mgspmv.kernels.compiled import compile_kernel
 
 _FORTRAN_EXPONENT_BYTES = bytes.maketrans(b"dD", b"ee")
 _SPACE, _TAB, _LINE_FEED, _ZERO, _PLUS, _MINUS = map(ord, " \t\n0+-")
@@ -202,7 +202,7 @@ def _list_kinds(form: TableFormat) -> np.ndarray:
     return kinds
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]  # Numba has no types
+@compile_kernel
 def _read_lines(
     text: Any,
     kinds: Any,

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.counts import NO_ENTRIES, EntryCounts, count_entries
@@ -29,6 +28,7 @@ from mgspmv.ingest.source import Layout, Source, symmetrize
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.values import convert_values
 from mgspmv.ingest.vertices import are_numbers
+from mgspmv.kernels.compiled import compile_kernel
 from mgspmv.model import INT32_LIMIT, CooBatch, CsrBlock, Duplicates, IngestOptions, Kind, Progress
 from mgspmv.order import check_square, list_rows
 
@@ -371,7 +371,7 @@ def find_duplicate(block: CsrBlock) -> tuple[int, int] | None:
     return None if row < 0 else (row + block.row_offset, col)
 
 
-@njit(nogil=True, cache=True)
+@compile_kernel
 def _find_duplicate(indptr, indices):
     for i in range(len(indptr) - 1):
         for k in range(indptr[i] + 1, indptr[i + 1]):
@@ -380,7 +380,7 @@ def _find_duplicate(indptr, indices):
     return -1, np.int64(-1)
 
 
-@njit(nogil=True, cache=True)
+@compile_kernel
 def _compact(indptr, indices, data, add, most):
     """Merge equal neighbors in each row in place; return the number of entries left, -1 if a sum is beyond `most`."""
     out = 0

@@ -32,6 +32,7 @@ from numba import njit
 
 from mgspmv.errors import OptionError
 from mgspmv.ingest.source import FileSource, Layout
+from mgspmv.kernels.compiled import compile_kernel
 from mgspmv.model import CooBatch, check_choice
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -141,7 +142,7 @@ def fill_rmat(
         rows[i], cols[i] = np.int64(row), np.int64(col)
 
 
-_fill_rmat = njit(nogil=True, cache=True)(fill_rmat)
+_fill_rmat = compile_kernel(fill_rmat)
 
 
 class GeneratedSource(FileSource, ABC):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numba import njit
 
+from mgspmv.kernels.compiled import compile_kernel
 from mgspmv.model import CsrBlock, index_dtype
 
 DIGIT_BITS = 11
@@ -61,14 +61,14 @@ def _sort_wide(parts: Sequence[Entries], values: np.ndarray | None, start: int, 
 _1 = np.uint64(1)
 
 
-@njit(nogil=True, cache=True)
+@compile_kernel
 def count_buckets(keys, shift, base, counts):
     """Count the keys per bucket, of 2**shift keys each, from bucket `base` on."""
     for key in keys:
         counts[(np.int64(key) >> shift) - base] += 1
 
 
-@njit(nogil=True, cache=True)
+@compile_kernel
 def scatter_buckets(rows, cols, values, shift, base, cursor, out_rows, out_cols, out_values):
     """Write entries to the places of the buckets of their rows, from `cursor` on."""
     for k in range(len(rows)):
@@ -81,13 +81,13 @@ def scatter_buckets(rows, cols, values, shift, base, cursor, out_rows, out_cols,
             out_values[place] = values[k]
 
 
-@njit(nogil=True, cache=True)
+@compile_kernel
 def _pack(rows, cols, start, col_bits, keys):
     for k in range(len(rows)):
         keys[k] = (np.uint64(np.int64(rows[k]) - start) << col_bits) | np.uint64(np.int64(cols[k]))
 
 
-@njit(nogil=True, cache=True)
+@compile_kernel
 def _count_digits(keys, width, counts):
     mask = (_1 << np.uint64(width)) - _1
     for key in keys:
@@ -95,7 +95,7 @@ def _count_digits(keys, width, counts):
             counts[d, (key >> np.uint64(d * width)) & mask] += 1
 
 
-@njit(nogil=True, cache=True)
+@compile_kernel
 def _scatter_digit(keys, values, shift, width, cursor, out_keys, out_values):
     mask = (_1 << np.uint64(width)) - _1
     for k in range(len(keys)):
@@ -107,7 +107,7 @@ def _scatter_digit(keys, values, shift, width, cursor, out_keys, out_values):
             out_values[place] = values[k]
 
 
-@njit(nogil=True, cache=True)
+@compile_kernel
 def _unpack(keys, col_bits, lengths, indices):
     mask = (_1 << col_bits) - _1
     for k in range(len(keys)):

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
-from numba import njit
 
 from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest.columns import TextColumn, read_chunks, split_line
@@ -26,6 +25,7 @@ from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Layout
 from mgspmv.ingest.streams import TextLine, TextStream, read_head
 from mgspmv.ingest.tokens import SAMPLE_LINES, is_integer
+from mgspmv.kernels.compiled import compile_kernel
 from mgspmv.model import index_dtype
 
 UNKNOWN = -1
@@ -241,7 +241,7 @@ Equal ids in a batch have one code, and integers of no vertex have `UNKNOWN`.
 """
 
 
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]  # Numba has no types
+@compile_kernel
 def _mark(ids: Any, seen: Any) -> None:
     for each in ids:
         seen[each] = True

@@ -2,6 +2,9 @@
 
 Numba caches compiled code under a stamp of the function's own file. Functions and constants from other files are
 compiled in, and Numba does not notice edits there, so each state of these files has a separate cache folder.
+
+Numba also numbers the files of a function's compiled code: two processes that save code for different types at once
+choose the same number, and from then on one type would run the code of the other. So names have a token of the process.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,15 +25,20 @@ _HERE = Path(__file__).parent
 _NAMES = ("cpu", "csr_cuts", "formats", "lanes", "parts", "column_sorted_tiles", "reference")
 SOURCES = (_HERE.parent / "model.py", *(_HERE / f"{name}.py" for name in _NAMES))
 """Files whose functions and constants are compiled into functions of other files."""
+_TOKEN = secrets.token_hex(4)
 
 
 def compile_kernel(function: Callable[..., Any]) -> Any:
     """Compile as `njit(nogil=True, cache=True)` does."""
     folder, config.CACHE_DIR = config.CACHE_DIR, str(_find_compiled(config.CACHE_DIR))
     try:
-        return njit(nogil=True, cache=True)(function)
+        compiled = njit(nogil=True, cache=True)(function)
     finally:
         config.CACHE_DIR = folder
+    files = getattr(getattr(compiled, "_cache", None), "_cache_file", None)  # Numba has no public access
+    if files is not None:
+        files._data_name_pattern = files._data_name_pattern.replace("{number", f"{_TOKEN}.{{number")
+    return compiled
 
 
 @functools.cache

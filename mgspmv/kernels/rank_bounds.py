@@ -6,7 +6,8 @@ One thread calls each for a range of rows. Sums are integers, rounded so that bo
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+
+from mgspmv.kernels.compiled import compile_kernel
 
 LEAST, BINS = -64, 4
 """Exponent of the least ratio with a separate bin, and bins per power of two."""
@@ -24,7 +25,7 @@ def bin_bounds() -> np.ndarray:
     return (number << 50).view(np.float64)
 
 
-@njit(nogil=True, cache=True)
+@compile_kernel
 def add_mean(x, x1, x2, v, w, lag, share, factor):
     """Set v = share v + factor ((1 - lag) x1 + lag x2), and w likewise from x and x1."""
     for i in range(len(x)):
@@ -33,7 +34,7 @@ def add_mean(x, x1, x2, v, w, lag, share, factor):
         w[i] = share * w[i] + factor * ((1.0 - lag) * new + lag * old)
 
 
-@njit(nogil=True, cache=True)
+@compile_kernel
 def count_bins(x, x1, x2, v, w, is_left_out, leans, relative, sums):
     """Add the parts of q that are positive and negative, and h = v - w, to the bins of their ratio.
 
@@ -76,7 +77,7 @@ def count_bins(x, x1, x2, v, w, is_left_out, leans, relative, sums):
     return negative
 
 
-@njit(nogil=True, cache=True)
+@compile_kernel
 def find_highest(x, x1, w, least, lean, above, own):
     """Find the highest x + lean r + above w, plus rounding, over the rows with ranks below `least`; r = x - x1."""
     highest = -np.inf

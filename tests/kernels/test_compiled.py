@@ -56,6 +56,21 @@ def test_an_edit_elsewhere_is_seen(decorator, tmp_path):
     assert run(2, 30) == ([32, 0] if is_seen else [11, 1])
 
 
+@pytest.mark.slow
+def test_processes_at_once_keep_their_code_apart(tmp_path):
+    """Both begin with an empty index: the second has not seen what the first saved."""
+    (tmp_path / "twice.py").write_text(
+        "from mgspmv.kernels.compiled import compile_kernel\n\n@compile_kernel\ndef twice(x):\n    return x + x\n"
+    )
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}", "NUMBA_CACHE_DIR": str(tmp_path / "n")}
+    for argument in ("1", "1.5"):
+        command = [sys.executable, "-B", "-c", f"import twice; twice.twice({argument})"]
+        subprocess.run(command, env=environment, check=True)
+        [index] = (tmp_path / "n").rglob("*.nbi")
+        index.unlink()
+    assert len(list((tmp_path / "n").rglob("*.nbc"))) == 2
+
+
 def find_compiled(tree):
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
