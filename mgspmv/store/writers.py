@@ -122,7 +122,7 @@ class Writer:
         if not is_new:
             return
         with contextlib.ExitStack() as stack:
-            with contextlib.suppress(OSError):  # a full disk has no room for a mark
+            with contextlib.suppress(OSError):  # a full disk takes no mark
                 stack.enter_context(self._naming())
             # Others may have begun a version meanwhile.
             if not number_versions(self.place) and self.list_names() == [None]:
