@@ -40,22 +40,20 @@ class RunInputs:
     out_weight: np.ndarray | None = None
     """(n,) float64: w given by the user; None for the stored out-weights."""
     growth: float = 1.0
-    """Largest column sum of A / w, at least 1: a step grows L1 distances at most by alpha times it."""
-    off: float = 0.0
-    """Largest difference from 1 of the sum of a stored column of A / w, where the user gave no out-weights."""
+    """Largest column sum of A / w, at least 1."""
+    shares: tuple[float, float] = (1.0, 1.0)
+    """Least (at most 1) and largest (at least 1) column sum of A / w."""
 
     def cut(self, start: int, stop: int) -> RunInputs:
         """Return the vectors of vertices `start` .. `stop`, as views."""
         x, d, p = (v if len(v) == 1 else v[start:stop] for v in (self.x, self.dangling, self.personalization))
         weight = None if self.out_weight is None else self.out_weight[start:stop]
-        return RunInputs(x, d, p, weight, self.growth, self.off)
+        return RunInputs(x, d, p, weight, self.growth, self.shares)
 
-    def find_balance(self, alpha: float, n: int) -> MassCheck | None:
-        """Return the expected sum of the ranks, where these vectors are of all n vertices; None where it is unknown."""
-        if self.out_weight is not None:
-            return None
+    def find_balance(self, alpha: float, n: int) -> MassCheck:
+        """Return the expected sum of the ranks, where these vectors are of all n vertices."""
         total = float(self.x[0]) * n if len(self.x) == 1 else float(self.x.sum(dtype=np.longdouble))
-        return MassCheck(alpha, 1.0 if self.dangling.any() else 0.0, self.off, total)
+        return MassCheck(alpha, 1.0 if self.dangling.any() else 0.0, *self.shares, total, total)
 
     @property
     def is_counted(self) -> bool:
@@ -114,11 +112,12 @@ def make_inputs(
 
     p = distribute("personalization", personalization)
     off = STOCHASTIC_TOLERANCE if stored.info.kind == "stochastic" else 0.0
-    weight, growth = None, 1.0
+    weight, growth, shares = None, 1.0, (1.0 - off, 1.0 + off)
     if out_weight is not None:
         of_edges = restore(read_out_weight(stored, use_weights), order)
         weight = make_out_weight(out_weight, of_edges, vertex_ids)
-        growth = float(np.divide(of_edges, weight, out=np.ones_like(weight), where=weight > 0).max(initial=1.0))
+        least, growth = measure_shares(weight, of_edges)
+        shares = (least - off, growth + off)
     if dangling is None:
         d = p
     elif not isinstance(dangling, str):
@@ -132,7 +131,7 @@ def make_inputs(
     is_dropped = isinstance(dangling, str) and dangling == "drop"
     x = (1.0 - options.alpha if is_dropped else 1.0) * p if nstart is None else distribute("nstart", nstart)
     x = x.astype(np.float32 if options.precision == "float32" else np.float64)
-    return RunInputs(x, d, p, None if weight is None else permute(weight, order), growth, off)
+    return RunInputs(x, d, p, None if weight is None else permute(weight, order), growth, shares)
 
 
 def read_out_weight(
@@ -220,6 +219,14 @@ def make_out_weight(given: Weights, stored: np.ndarray, vertex_ids: np.ndarray |
             f"out-edges, {stored[place]:.9g}; pass at least that sum, or the vertex passes on more rank than it has"
         )
     return weight
+
+
+def measure_shares(weight: np.ndarray, stored: np.ndarray) -> tuple[float, float]:
+    """Return the least (at most 1) and the largest (at least 1) column sum of A / w over vertices with out-weights: a
+    step grows L1 distances at most by alpha times the largest."""
+    has_out = weight > 0
+    shares = stored[has_out] / weight[has_out]
+    return float(shares.min(initial=1.0)), float(shares.max(initial=1.0))
 
 
 def describe_overflow(weight: np.ndarray, vertex_ids: np.ndarray | None, precision: Precision) -> str | None:

@@ -1,11 +1,10 @@
 """Expected sum of the ranks of a run, by which failures of memory or a processor are detected.
 
-    sum of x' = alpha (sum of x - m + m D) + 1 - alpha
+    sum of x' = alpha (sum over j of s_j x_j + m D) + 1 - alpha,   s_j = (sum of column j of A) / w_j
 
-where m is the rank of dangling vertices, and D the sum of d, as the columns of A / w sum to 1: so the sum before a step
-and m, which every step takes, determine the sum after it. Where the user gave out-weights the columns need not sum to
-1, and the sum is not checked. Between two checks of the ranks only the numbers of this formula are computed; a check is
-a pass over the vectors of the rows.
+where j runs over non-dangling vertices, m is the rank of dangling ones, and D the sum of d. All s_j are 1, unless the
+user gave out-weights, and so the sum before a step and m, which every step takes, determine the sum after it. Between
+two checks of the ranks only the numbers of this formula are computed; a check is a pass over the vectors of the rows.
 
 An error in one step shrinks by alpha in each later step, in the ranks as in their sum: an error that is too small to be
 found by a check is too small to be seen in the ranks.
@@ -66,19 +65,25 @@ class Rounding:
 
 @dataclass(frozen=True)
 class MassCheck:
-    """Expected sum of the ranks, up to rounding."""
+    """Bounds of the sum of the ranks, up to rounding."""
 
     alpha: float
     given: float
     """D: 1, or 0 where the rank of dangling vertices is dropped."""
-    off: float
-    """Largest difference from 1 of the sum of a column of A / w."""
-    sum: float
-    """Expected sum."""
+    least: float
+    """Smallest s_j; see above."""
+    most: float
+    """Largest s_j."""
+    low: float
+    """Lower bound of the sum."""
+    high: float
+    """Upper bound of the sum."""
 
     def step(self, mass: float) -> MassCheck:
         """Return the balance after a step from ranks of which dangling vertices have `mass`."""
-        return replace(self, sum=self.alpha * (self.sum - mass * (1.0 - self.given)) + 1.0 - self.alpha)
+        rest = self.alpha * mass * self.given + 1.0 - self.alpha
+        low = self.alpha * self.least * max(0.0, self.low - mass) + rest
+        return replace(self, low=low, high=self.alpha * self.most * (self.high - mass) + rest)
 
     def check(self, total: float, slack: float, iteration: int) -> None:
         """Check the sum of the ranks.
@@ -92,12 +97,16 @@ class MassCheck:
         ------
         CorruptionError : the sum is out of bounds
         """
-        slack = (slack + 2.0 * self.off) / (1.0 - self.alpha)  # includes errors of earlier steps
-        if abs(total - self.sum) > slack:
+        shrink = self.alpha * max(self.most, 1.0)
+        slack = slack / (1.0 - shrink) if shrink < 1.0 else math.inf  # includes errors of earlier steps
+        if not self.low - slack <= total <= self.high + slack:
             raise CorruptionError(
-                f"after iteration {iteration} the ranks sum to {total!r}, expected {self.sum!r} up to {slack:.2g} of "
-                f"rounding: {ADVICE}"
+                f"after iteration {iteration} the ranks sum to {total!r}, expected {self._describe()} up to "
+                f"{slack:.2g} of rounding: {ADVICE}"
             )
+
+    def _describe(self) -> str:
+        return f"{self.low!r}" if self.low == self.high else f"{self.low!r} to {self.high!r}"
 
 
 @dataclass(frozen=True)

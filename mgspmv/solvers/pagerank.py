@@ -172,7 +172,8 @@ class _Here(LocalExecution):
         loop.start()
         self._due_s = time.monotonic() + CHECK_S
         if loop.balance is not None:
-            loop.balance = replace(loop.balance, sum=steps.check_rows()[0].sum)
+            total = steps.check_rows()[0].sum
+            loop.balance = replace(loop.balance, low=total, high=total)
 
     def iterate(self) -> Iterator[tuple[Event, bool]]:
         loop = self._loop
