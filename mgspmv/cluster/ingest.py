@@ -169,7 +169,7 @@ def ingest_on_cluster(
     allow_hypersparse: bool,
     on_progress: Progress | None,
 ) -> MatrixInfo:
-    """Let the workers of a cluster ingest a source; see `mgspmv.api.ingest`.
+    """Let the workers of a cluster ingest a source; see `mgspmv.ingest`.
 
     Parameters
     ----------

@@ -140,7 +140,7 @@ def _choose_transport(
 
 @dataclass(frozen=True)
 class LoadRequest:
-    """Options of a distributed matrix; see `mgspmv.api.Matrix.distribute`."""
+    """Options of a distributed matrix; see `mgspmv.Matrix.distribute`."""
 
     precision: Precision | None = None
     """Precision for which values are read; None for the default of most runs."""
@@ -218,7 +218,7 @@ def load_matrix(
 
     Raises
     ------
-    CapacityError, ClusterError, OptionError, StoreError : as in `mgspmv.api.Matrix.distribute`
+    CapacityError, ClusterError, OptionError, StoreError : as in `mgspmv.Matrix.distribute`
     """
     report("join", 0, None)
     is_again, held = held is not None, [] if held is None else held
@@ -231,7 +231,7 @@ def load_matrix(
 
 
 def plan_on_cluster(stored: StoredMatrix, client: Any, *, timeout: float, **asked: Any) -> Plan:
-    """Plan the rows and memory of the workers of a cluster; see `mgspmv.api.Matrix.plan`.
+    """Plan the rows and memory of the workers of a cluster; see `mgspmv.Matrix.plan`.
 
     Parameters
     ----------

@@ -238,7 +238,7 @@ class DistributedMatrix(MatrixProperties):
             either, whose chunks are sent from worker to worker
         y : (n_rows,) or (n_rows, k); required unless beta is 0, when it is not read
         weights : False takes each stored entry as 1
-        others : as in `mgspmv.api.spmv`
+        others : as in `mgspmv.spmv`
 
         Returns
         -------
@@ -247,7 +247,7 @@ class DistributedMatrix(MatrixProperties):
 
         Raises
         ------
-        ShapeError, OptionError : as in `mgspmv.api.spmv`; a dask x where the matrix made its own client
+        ShapeError, OptionError : as in `mgspmv.spmv`; a dask x where the matrix made its own client
         WorkerLostError, WorkerTimeoutError : a worker is lost or does not answer
         ClosedError : the matrix was closed
         """

@@ -19,7 +19,7 @@ FEW_ROWS = 1024
 
 
 def multiply_dense(A: Any, x: Any, b: Any, kernel: str, backend: Literal["cpu", "cuda"]) -> np.ndarray:
-    """Compute y = A x + b; see `mgspmv.api.gemv`.
+    """Compute y = A x + b; see `mgspmv.gemv`.
 
     Raises
     ------

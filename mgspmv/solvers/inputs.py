@@ -95,7 +95,7 @@ def make_inputs(
     use_weights: bool,
 ) -> RunInputs:
     """Make the start vectors of a run, in the order of the stored rows, from the user's arguments; see
-    `mgspmv.api.pagerank`.
+    `mgspmv.pagerank`.
 
     Raises
     ------

@@ -30,7 +30,7 @@ class MatrixProperties:
 
         Raises
         ------
-        OptionError : A and x are integers, and the product may not be exact in float64; see `mgspmv.api.spmv`
+        OptionError : A and x are integers, and the product may not be exact in float64; see `mgspmv.spmv`
         """
         return self.multiply(x)
 

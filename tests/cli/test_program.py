@@ -21,7 +21,7 @@ import pytest
 import typer
 import zarr
 
-import mgspmv.api
+import mgspmv
 import mgspmv.partition
 from mgspmv import errors
 from mgspmv.cli import app
@@ -301,7 +301,7 @@ def test_an_interrupt_says_what_is_kept(monkeypatch):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    rank = mgspmv.api.pagerank
+    rank = mgspmv.pagerank
 
     def interrupt_third(A, *, progress, **_):
         for k in (1, 2, 3):

@@ -10,7 +10,7 @@ import pytest
 import scipy.io
 import scipy.sparse
 
-import mgspmv.api
+import mgspmv
 import mgspmv.partition
 from tests.support.commands import EDGES, TINY_RMAT, invoke, invoke_json
 
@@ -81,7 +81,7 @@ def test_subgraph_of_edges():
     assert answer["provenance"]["subgraphs"][-1]["edges"] == 2
     answer = invoke_json("subgraph", "g.zarr", "i.zarr", "--without-edges", "some.txt")["store"]
     graph.remove_edges_from(chosen)
-    assert answer["digest"] == mgspmv.api.ingest(graph, "w.zarr").info.digest
+    assert answer["digest"] == mgspmv.ingest(graph, "w.zarr").info.digest
     mask = nx.to_scipy_sparse_array(nx.DiGraph(EDGES), nodelist=sorted(graph), format="coo")
     scipy.sparse.save_npz("mask.npz", mask)
     answer = invoke_json("subgraph", "g.zarr", "j.zarr", "--edges", "mask.npz")["store"]
@@ -130,7 +130,7 @@ def test_export(folder):
 
 def test_options_of_export_are_given_on(monkeypatch):
     invoke("ingest", "a.mtx", "a.zarr")
-    info, given = mgspmv.api.open("a.zarr").info, {}
+    info, given = mgspmv.open("a.zarr").info, {}
     monkeypatch.setattr(mgspmv, "export", lambda *args, **options: given.update(options, args=args) or info)
     words = "--format npz --vertices v --memory 2GiB --threads 3 --set scratch=s --overwrite"
     invoke("export", "a.zarr", "b.npz", *words.split())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import zarr
 
-import mgspmv.api
+import mgspmv
 import mgspmv.partition
 from mgspmv.errors import CapacityError
 from tests.support.commands import invoke, invoke_json

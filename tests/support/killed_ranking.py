@@ -40,7 +40,7 @@ def run_once(limit: int) -> str:
 
 
 if __name__ == "__main__":
-    import mgspmv.api
+    import mgspmv.api.ranking
     import mgspmv.cli.ranking  # noqa: F401  # once for all children
 
     keep_each()

@@ -11,7 +11,10 @@ import distributed.http.scheduler.prometheus
 import distributed.http.worker.prometheus  # noqa: F401
 from numba.core.registry import cpu_target
 
-import mgspmv.api
+import mgspmv.api.batch_ranking
+import mgspmv.api.centrality
+import mgspmv.api.ranking
+import mgspmv.api.stores
 import mgspmv.cli.ranking
 import mgspmv.cluster.agent
 import mgspmv.cluster.dask_cluster
