@@ -30,8 +30,8 @@ def test_wrong_ranks_are_an_error(rmat: str, monkeypatch, capsys) -> None:
             personalization = [dict.fromkeys(own, 1.0) for own in personalization]
         return made(A, personalization, **options)
 
-    made = batch.api.pagerank_batch
-    monkeypatch.setattr(batch.api, "pagerank_batch", rank)
+    made = batch.mg.pagerank_batch
+    monkeypatch.setattr(batch.mg, "pagerank_batch", rank)
     command = ["--store", rmat, "--vectors", "12", "--width", "4", "--backend", "cpu", "--json", "found.json"]
     assert batch.main(command) == 1
     assert "wrong ranks: float32; see the tables" in capsys.readouterr().err
