@@ -35,7 +35,7 @@ from mgspmv.kernels.device import (
     shared_memory,
 )
 from mgspmv.kernels.formats import accumulate, cut_pieces
-from mgspmv.kernels.specialize import value_types
+from mgspmv.kernels.modules import value_types
 from mgspmv.model import CsrBlock
 
 ROW_BITS = 15

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import BackendError, CapacityError, MissingDependencyError
-from mgspmv.kernels.modules import load_module
-from mgspmv.kernels.specialize import LEAST_ARCH, specialize
+from mgspmv.kernels.modules import LEAST_ARCH, load_module, specialize
 from mgspmv.model import INT32_LIMIT, CsrBlock, default_threads, peak_memory
 from mgspmv.store.chunks import CHUNK_ELEMENTS
 from mgspmv.store.read import StoredMatrix

@@ -62,10 +62,7 @@ class MatrixFormat:
 
 @dataclass(frozen=True, eq=False)
 class Ell(MatrixFormat):
-    """ELLPACK: rows padded to one length, stored by columns, so that neighboring rows are adjacent in memory.
-
-    Source: Bell and Garland, NVIDIA NVR-2008-004, 2008, section 3.2.
-    """
+    """ELLPACK: rows padded to one length, stored by columns, so that neighboring rows are adjacent in memory."""
 
     indices: Array
     """(width, n_rows): column of entry k of row i at [k, i], -1 for padding."""
@@ -87,10 +84,7 @@ class Coo(MatrixFormat):
 
 @dataclass(frozen=True, eq=False)
 class Hyb(Coo):
-    """First entries of each row in ELLPACK, the others in COO.
-
-    Source: Bell and Garland, NVIDIA NVR-2008-004, 2008, section 3.5.
-    """
+    """First entries of each row in ELLPACK, the others in COO."""
 
     ell_indices: Array
     """As in `Ell`."""
@@ -99,10 +93,7 @@ class Hyb(Coo):
 
 @dataclass(frozen=True, eq=False)
 class Dia(MatrixFormat):
-    """Whole diagonals. A place that holds 0 has no entry, and entries at the same place are added up.
-
-    Source: Bell and Garland, NVIDIA NVR-2008-004, 2008, section 3.1.
-    """
+    """Whole diagonals. A place that holds 0 has no entry, and entries at the same place are added up."""
 
     offsets: Array
     """(n_diags,) int64: column minus row, both global; ascending."""
@@ -115,8 +106,6 @@ class Bsr(MatrixFormat):
     """CSR of dense blocks, aligned with the first row of the matrix block and with column 0.
 
     As in `Dia`, a value of 0 is not an entry.
-
-    Source: Im, Yelick, Vuduc, Sparsity: Optimization Framework for Sparse Matrix Kernels, IJHPCA 18(1), 2004.
     """
 
     indptr: Array
@@ -132,8 +121,6 @@ class Sell(MatrixFormat):
     """SELL-C-sigma: ELLPACK slices of C = 32 rows, sorted by length within windows of sigma = 1024 rows.
 
     Entry k of slot l of slice s is at `slice_ptr[s] + 32 k + l`.
-
-    Source: Kreutzer, Hager, Wellein, Fehske, Bishop, SIAM J. Sci. Comput. 36(5), 2014.
     """
 
     slice_ptr: Array

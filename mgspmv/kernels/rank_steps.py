@@ -24,10 +24,8 @@ from mgspmv.kernels.device import (
     reclaim_memory,
     report_full_device,
 )
-from mgspmv.kernels.layout import MatrixLayout
-from mgspmv.kernels.modules import compile_ahead
-from mgspmv.kernels.sell_slices import SellSlices, SliceProduct
-from mgspmv.kernels.specialize import rank_types, specialize, value_types
+from mgspmv.kernels.layout import MatrixLayout, SellSlices, SliceProduct
+from mgspmv.kernels.modules import compile_ahead, rank_types, specialize, value_types
 from mgspmv.model import FIXED_POINT, FLOAT32_ROUNDING, Precision, RowCheck, StepSums
 
 if TYPE_CHECKING:

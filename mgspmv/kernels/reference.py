@@ -4,12 +4,8 @@ All compute y = alpha A x + beta y for a block of n_rows rows; y is not read whe
 pattern, whose entries are all 1. alpha, beta and y are of the dtype of x; values are rounded to it first, and products
 and sums are made in it, without contraction. A reference adds in the order of its CUDA kernel, so that both are
 bit-identical unless its docstring says otherwise, in one thread. Parameters before x are named after fields of the
-format or of `CsrBlock`. Dense products y = A x + b and sums of x are at the end.
-
-Sources, by the names used below:
-Nickolls 2008: Nickolls, Buck, Garland, Skadron, Scalable Parallel Programming with CUDA, ACM Queue 6(2), 2008.
-Bell 2008: Bell and Garland, Efficient Sparse Matrix-Vector Multiplication on CUDA, NVIDIA NVR-2008-004, 2008; SC 2009.
-Merrill 2016: Merrill and Garland, Merge-based Parallel Sparse Matrix-Vector Multiplication, SC 2016.
+format or of `CsrBlock`. Dense products y = A x + b and sums of x are at the end. The header of a CUDA source has the
+mapping of its threads and the literature.
 """
 
 from __future__ import annotations
@@ -86,12 +82,7 @@ def _add_carries(rows, sums, n_rows, y, alpha):
 
 @compile_kernel
 def csr_scalar(indptr, indices, data, x, y, alpha, beta):
-    """Compute y[i] = alpha sum_k data[k] x[indices[k]] + beta y[i], with k from indptr[i] up to indptr[i + 1].
-
-    Threads: one per row, which adds its entries in order.
-    Deterministic: yes. Source: Nickolls 2008; with alpha and beta as in AMD lab notes, Sparse matrix vector
-    multiplication, part 1, 2023.
-    """
+    """Compute y[i] = alpha sum_k data[k] x[indices[k]] + beta y[i], with k from indptr[i] up to indptr[i + 1]."""
     for i in range(len(indptr) - 1):
         total = x.dtype.type(0)
         for k in range(indptr[i], indptr[i + 1]):
@@ -101,12 +92,7 @@ def csr_scalar(indptr, indices, data, x, y, alpha, beta):
 
 @compile_kernel
 def csr_warp(indptr, indices, data, x, y, alpha, beta):
-    """Compute the formula of `csr_scalar` with 32 lanes per row.
-
-    Threads: lane l adds entries l, l + 32, ... of its row; then the lanes' sums are added as a tree in shared memory:
-    s[l] += s[l + d] for l < d, d = 16, 8, 4, 2, 1.
-    Deterministic: yes. Source: Bell 2008, their vector kernel.
-    """
+    """Compute the formula of `csr_scalar` with 32 lanes per row, whose sums are added as a tree."""
     sums = np.empty(WARP, x.dtype)
     for i in range(len(indptr) - 1):
         _store(y, i, alpha, _sum_by_lanes(indices, data, x, indptr[i], indptr[i + 1], sums), beta)
@@ -114,15 +100,10 @@ def csr_warp(indptr, indices, data, x, y, alpha, beta):
 
 @compile_kernel
 def csr_vector(rows, lanes, staged_lanes, indptr, indices, data, x, y, alpha, beta):
-    """Compute the formula of `csr_scalar`, several threads per row, `rows` rows per thread block; see `plan_vector`.
+    """Compute the formula of `csr_scalar` with 1 to 64 lanes per row, whose sums are added as a tree.
 
-    Threads: `staged_lanes` per row if the rows of a thread block fit in TILE places of shared memory, from the last
-    multiple of 4 entries on; else `lanes`. Lane l of T adds entries l, l + T, ... of its row; then the lanes' sums are
-    added by shuffles: each takes the sum of the lane d above it, d = T / 2, ... 1, so that lane 0 has the sum of the
-    tree of `csr_warp`.
-    Deterministic: yes; the result depends on the three numbers. T is 1, 2, 4, 8, 16 or 32, or 64 where the hardware's
-    wavefront is 64. Source: Bell 2008 for 32 lanes; AMD lab notes, Sparse matrix vector multiplication, part 1, 2023,
-    for lanes by the mean length; Greathouse and Daga, SC 2014, for staging.
+    As planned by `plan_vector`, `rows` rows are staged together, by `staged_lanes` per row, if they fit in TILE places
+    of shared memory, from the last multiple of 4 entries on; others have `lanes` per row.
     """
     in_place, staged = np.empty(lanes, x.dtype), np.empty(staged_lanes, x.dtype)
     for first in range(0, len(indptr) - 1, rows):
@@ -134,12 +115,7 @@ def csr_vector(rows, lanes, staged_lanes, indptr, indices, data, x, y, alpha, be
 
 @compile_kernel
 def csr_cached(row_offset, indptr, indices, data, x, y, alpha, beta):
-    """Compute the formula of `csr_scalar`, with x from a window in shared memory for columns in the window.
-
-    Threads: one per row. A thread block of 512 rows first loads 1024 elements of x into shared memory, from 256 columns
-    before its first row's place on the diagonal, shifted to lie within x.
-    Deterministic: yes, bit-identical to `csr_scalar`. Source: Nickolls 2008, their cached kernel.
-    """
+    """Compute the formula of `csr_scalar`, with x from a window about the diagonal for columns in it."""
     n_rows, window = len(indptr) - 1, np.empty(WINDOW, x.dtype)
     for first in range(0, n_rows, CACHED_ROWS):
         begin = max(0, min(row_offset + first - CACHED_ROWS // 2, len(x) - WINDOW))
@@ -156,11 +132,7 @@ def csr_cached(row_offset, indptr, indices, data, x, y, alpha, beta):
 
 @compile_kernel
 def csr_many(piece, indptr, indices, data, x, y, alpha, beta):
-    """Compute the formula of `csr_scalar` for one column of X; entries are cut into pieces of `piece`, see `Stream`.
-
-    Threads: a group of threads per piece, each of which adds the entries in order for some columns. Partial sums of a
-    row that is in several pieces are added in order. Deterministic: yes. Source: this project's.
-    """
+    """Compute the formula of `csr_scalar` for one column of X; entries are cut into pieces of `piece`, see `Stream`."""
     for i in range(len(indptr) - 1):
         start, stop = indptr[i], indptr[i + 1]
         total = x.dtype.type(0)
@@ -178,11 +150,8 @@ def csr_many(piece, indptr, indices, data, x, y, alpha, beta):
 def csr_split(row_starts, nonzero_starts, indptr, indices, data, x, y, alpha, beta):
     """Compute the formula of `csr_scalar` in chunks of 1792 nonzeros and row ends; see `Split`.
 
-    Threads: a thread block of 256 per chunk, each thread 7 consecutive items: it adds nonzeros until a row ends. Sums
-    that cross threads are joined by a segmented scan. y of a row is stored by the chunk in which the row ends; a
-    chunk's sum of the row open at its end is its carry. All carries are added afterwards: y[row] += alpha carry.
-    Deterministic: yes. The reference adds nonzeros of a chunk in order, so it need not be bit-identical to the kernel.
-    Source: Merrill 2016; Blelloch, Heroux, Zagha, CMU-CS-93-173, 1993, for the segmented scan.
+    The chunk in which a row ends stores it. A chunk's sum of the row open at its end is its carry, added afterwards:
+    y[row] += alpha carry. Nonzeros of a chunk are added in order, so it need not be bit-identical to the kernel.
     """
     n_chunks = len(row_starts) - 1
     carries = np.empty(n_chunks, x.dtype)
@@ -206,11 +175,7 @@ def csr_split(row_starts, nonzero_starts, indptr, indices, data, x, y, alpha, be
 
 @compile_kernel
 def ell(indices, data, x, y, alpha, beta):
-    """Compute y[i] = alpha sum_k data[k, i] x[indices[k, i]] + beta y[i], skipping places with index -1; see `Ell`.
-
-    Threads: one per row, which adds its entries in order; neighbors read adjacent places.
-    Deterministic: yes, bit-identical to `csr_scalar`. Source: Bell 2008.
-    """
+    """Compute y[i] = alpha sum_k data[k, i] x[indices[k, i]] + beta y[i], skipping places with index -1; see `Ell`."""
     for i in range(len(y)):
         total = x.dtype.type(0)
         for k in range(len(indices)):
@@ -224,12 +189,7 @@ def ell(indices, data, x, y, alpha, beta):
 def coo(rows, indices, data, x, y, alpha, beta):
     """Compute y[i] = beta y[i] for each row, then y[rows[k]] += alpha data[k] x[indices[k]] for each entry; see `Coo`.
 
-    Threads: one per row for the first; then a thread block of 256 per chunk of 1792 entries, each thread 7 consecutive
-    ones: it adds those of one row and, where the row ends, adds the sum to y. Sums that cross threads are joined by a
-    segmented scan; a chunk's sum of its last row, which may continue in the next, is its carry. All carries are added
-    afterwards: y[row] += alpha carry.
-    Deterministic: yes. The reference adds entries of a chunk in order, so it need not be bit-identical to the kernel.
-    Source: Bell 2008; Blelloch, Heroux, Zagha, CMU-CS-93-173, 1993, for the segmented scan.
+    Entries are added in chunks of 1792, with carries as in `csr_split`; it need not be bit-identical to the kernel.
     """
     for i in range(len(y)):
         y[i] = x.dtype.type(0) if beta == 0 else beta * y[i]
@@ -253,21 +213,14 @@ def _add_coo(rows, indices, data, x, y, alpha):
 
 @compile_kernel
 def hyb(ell_indices, ell_data, rows, indices, data, x, y, alpha, beta):
-    """Compute `ell` for the first entries of each row, then add the others as `coo` does; see `Hyb`.
-
-    Threads and determinism: as for these. Source: Bell 2008.
-    """
+    """Compute `ell` for the first entries of each row, then add the others as `coo` does; see `Hyb`."""
     ell(ell_indices, ell_data, x, y, alpha, beta)
     _add_coo(rows, indices, data, x, y, alpha)
 
 
 @compile_kernel
 def dia(row_offset, offsets, data, x, y, alpha, beta):
-    """Compute y[i] = alpha sum_d data[d, i] x[row_offset + i + offsets[d]] + beta y[i], skipping data of 0; see `Dia`.
-
-    Threads: one per row, which adds its diagonals in order; neighbors read adjacent places, of x too.
-    Deterministic: yes, bit-identical to `csr_scalar` where no entry is repeated. Source: Bell 2008.
-    """
+    """Compute y[i] = alpha sum_d data[d, i] x[row_offset + i + offsets[d]] + beta y[i], skipping data of 0: `Dia`."""
     for i in range(len(y)):
         total = x.dtype.type(0)
         for d in range(len(offsets)):
@@ -282,11 +235,7 @@ def bsr(indptr, indices, data, x, y, alpha, beta):
     """Compute y[I b + r] = alpha sum_K sum_c data[K, r, c] x[indices[K] b + c] + beta y[I b + r], with K from indptr[I]
     up to indptr[I + 1], skipping places that hold 0; see `Bsr`.
 
-    Threads: a warp per row of blocks, of which L lanes work, L the largest multiple of b b up to 32: lane l adds values
-    l, l + L, ... of the blocks, counted one after the other, so that it stays in one row and column of them. Then a
-    row's lanes are added in ascending order.
-    Deterministic: yes. Source: Im, Yelick, Vuduc, Sparsity: Optimization Framework for Sparse Matrix Kernels, IJHPCA
-    18(1), 2004, for register blocking (as in OSKI); this form for GPUs is this project's.
+    Of L lanes, L the largest multiple of b b up to 32, lane l adds values l, l + L, ... of a row of blocks.
     """
     b = data.shape[1]
     size = b * b
@@ -312,11 +261,6 @@ def bsr(indptr, indices, data, x, y, alpha, beta):
 def sell(slice_ptr, order, indices, data, x, y, alpha, beta):
     """Compute y[order[32 s + l]] = alpha sum_k data[p] x[indices[p]] + beta y[...], p = slice_ptr[s] + 32 k + l,
     without places where the index is -1; see `Sell`.
-
-    Threads: one per slot, which adds its row's entries in order; neighbors read adjacent places.
-    Deterministic: yes, bit-identical to `csr_scalar`. Source: Kreutzer, Hager, Wellein, Fehske, Bishop, A unified
-    sparse matrix data format for efficient general sparse matrix-vector multiplication on modern processors with wide
-    SIMD units, SIAM J. Sci. Comput. 36(5), 2014.
     """
     for slot in range(len(order)):
         s, lane = slot // SLICE, slot % SLICE
@@ -331,33 +275,14 @@ def sell(slice_ptr, order, indices, data, x, y, alpha, beta):
 
 @compile_kernel
 def column_sorted_tiles(
-    height,
-    n_places,
-    rows,
-    tile_starts,
-    wide,
-    order,
-    entries,
-    columns,
-    values,
-    items,
-    slice_starts,
-    split_rows,
-    split_places,
-    lanes,
-    x,
-    y,
-    alpha,
-    beta,
-):
+    height, n_places, rows, tile_starts, wide, order, entries, columns, values, items, slice_starts, split_rows,
+    split_places, lanes, x, y, alpha, beta,
+):  # fmt: skip
     """Compute y[rows[p]] = alpha sum_k values[k] x[column of k] + beta y[rows[p]], with the entries k of place p, or of
     all places of a row; see `ColumnSortedTiles`.
 
-    Threads: a thread block per item, which adds the item's tiles in order; in a tile all entries are of
-    different places. If a block has several items, or copies, each item leaves its sums in a slice. Four threads add
-    the slices: thread l adds slices l, l + 4, ..., then a tree as in `csr_warp`. `lanes` threads add the copies of a
-    row in the same way. Rows without entries are stored at the end.
-    Deterministic: yes. Source: this project's; after Lakhotia, Kannan, Prasanna, USENIX ATC 2018.
+    The tiles of an item are added in order. If a block has several items, or copies, each item leaves its sums in a
+    slice; slices are added by four lanes, and the copies of a row by `lanes`, as in `csr_warp`.
     """
     n_shared = min(n_places, (len(slice_starts) - 1) * height)
     taken = x if order is None else x[order]
@@ -405,12 +330,9 @@ def _add_chunks(first, last, wide, entries, columns, values, x, sums):
 
 @compile_kernel
 def sum_pairwise(x):
-    """Sum a vector, float32 or float64; 0 if it is empty.
+    """Sum a vector, float32 or float64, in chunks of 4096, and the sums of the chunks likewise; 0 if it is empty.
 
-    Threads: a thread block of 256 per chunk of 4096 elements: thread t adds elements t, t + 256, ...; then the threads'
-    sums are added as a tree in shared memory: s[t] += s[t + d] for t < d, d = 128, ... 1. The sums of the chunks are
-    added in the same way, until one is left.
-    Deterministic: yes. Source: Harris, Optimizing Parallel Reduction in CUDA, NVIDIA, 2007.
+    Of 256 lanes, lane t adds elements t, t + 256, ... of a chunk; their sums are added as a tree.
     """
     if len(x) == 0:
         return x.dtype.type(0)
@@ -421,11 +343,7 @@ def sum_pairwise(x):
 
 @compile_kernel
 def dense_rows(A, x, b, y):
-    """Compute y = A x + b; b may be None.
-
-    Threads: one per row, which adds in the order of the columns.
-    Deterministic: yes. Source: Nickolls, Buck, Garland, Skadron, ACM Queue 6(2), 2008, for a thread per row.
-    """
+    """Compute y = A x + b in the order of the columns; b may be None."""
     for i in range(A.shape[0]):
         total = x.dtype.type(0)
         for j in range(A.shape[1]):
@@ -435,11 +353,7 @@ def dense_rows(A, x, b, y):
 
 @compile_kernel
 def dense_block(A, x, b, y):
-    """Compute y = A x + b; b may be None.
-
-    Threads: a thread block of 256 per row: thread t adds columns t, t + 256, ...; then a tree as in `sum_pairwise`.
-    Deterministic: yes. Source: Harris 2007, as above.
-    """
+    """Compute y = A x + b with 256 lanes per row, whose sums are added as a tree; b may be None."""
     sums = np.empty(THREADS, x.dtype)
     for i in range(A.shape[0]):
         total = _dot_by_lanes(A[i], x, sums)
@@ -448,12 +362,7 @@ def dense_block(A, x, b, y):
 
 @compile_kernel
 def dense_tiles(A, x, b, y):
-    """Compute y = A x + b; b may be None.
-
-    Threads: a thread block of 256 per tile of 64 rows and 1024 columns, a warp per row of it: lane l adds columns l,
-    l + 32, ... of the tile; then a tree of 16, ... 1 lanes. Afterwards a thread per row adds its sums, tile by tile.
-    Deterministic: yes. Source: tiles as for GEMV in Abdelfattah, Keyes, Ltaief, KBLAS, ACM TOMS 42(3), 2016.
-    """
+    """Compute y = A x + b in tiles of 64 rows and 1024 columns, each row of one with 32 lanes; b may be None."""
     n_rows, n_cols = A.shape
     sums, totals = np.empty(WARP, x.dtype), np.empty(TILE_ROWS, x.dtype)
     for first in range(0, n_rows, TILE_ROWS):

@@ -13,8 +13,7 @@ from mgspmv.model import INT32_LIMIT, CsrBlock, Precision, check_choice
 if TYPE_CHECKING:
     from mgspmv.kernels.cpu import CpuBlock
     from mgspmv.kernels.cpu_many import CpuMany
-    from mgspmv.kernels.cuda import CudaBlock
-    from mgspmv.kernels.cuda_many import CudaMany
+    from mgspmv.kernels.cuda import CudaBlock, CudaMany
 
 StepLayout = Literal["auto", "column-sorted-blocks", "sell-slices"]
 BoundKernel: TypeAlias = "CpuBlock | CudaBlock"
@@ -83,7 +82,7 @@ def bind_many(
 ) -> BoundMany:
     """Bind the PageRank kernels for many vectors at once to a block."""
     if backend == "cuda":
-        from mgspmv.kernels.cuda_many import CudaMany
+        from mgspmv.kernels.cuda import CudaMany
 
         return CudaMany(block, precision)
     from mgspmv.kernels.cpu_many import CpuMany

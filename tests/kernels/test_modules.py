@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from mgspmv.kernels import modules
-from mgspmv.kernels.specialize import specialize
+from mgspmv.kernels.modules import specialize
 
 SPIN, OTHER = specialize("spin.cu"), specialize("spin.cu", THREADS=64)
 

@@ -14,9 +14,8 @@ import pytest
 import mgspmv as mg
 from mgspmv.kernels.column_sorted_blocks import ColumnSortedBlocks, build_column_sorted_blocks, cut_items
 from mgspmv.kernels.device import shared_memory
-from mgspmv.kernels.layout import LayoutBuilder, MatrixLayout, hold_whole
+from mgspmv.kernels.layout import LayoutBuilder, MatrixLayout, SellSlices, build_sell_slices, hold_whole
 from mgspmv.kernels.rank_steps import KEPT_SUMS, RankRules, RankSteps, RankVectors
-from mgspmv.kernels.sell_slices import SellSlices, build_sell_slices
 from mgspmv.model import CsrBlock
 from tests.support.blocks import make_block, make_random, read_to_device
 from tests.support.matrices import GRAPHS, naming

@@ -9,7 +9,7 @@ import numpy as np
 
 from mgspmv.kernels.formats import BLOCK_DIMS
 from mgspmv.kernels.many import WIDTHS
-from mgspmv.kernels.specialize import (
+from mgspmv.kernels.modules import (
     Specialization,
     find_many_words,
     product_types,

@@ -108,7 +108,7 @@ def test_wheel_has_only_the_package(wheel_with_probe: Path) -> None:
 @pytest.mark.slow
 def test_unpacked_wheel_finds_its_sources(wheel_with_probe: Path, tmp_path: Path) -> None:
     shutil.unpack_archive(wheel_with_probe, tmp_path, "zip")
-    code = "from mgspmv.kernels.specialize import find_cuda_sources as f; print(*f().values(), sep='\\n')"
+    code = "from mgspmv.kernels.modules import find_cuda_sources as f; print(*f().values(), sep='\\n')"
     found = run_python(code, cwd=tmp_path, PYTHONPATH=str(tmp_path)).split()
     assert found == [str(tmp_path / "mgspmv" / "_cuda" / name) for name in ("probe.cu", "probe.cuh")]
 

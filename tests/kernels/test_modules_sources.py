@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mgspmv.errors import MgspmvError
-from mgspmv.kernels.specialize import LEAST_ARCH, find_cuda_sources, read_source, specialize
+from mgspmv.kernels.modules import LEAST_ARCH, find_cuda_sources, read_source, specialize
 from tests.support.specialisations import list_specialisations
 
 ARCHS = (70, 75, 80, 86, 89, 90, 100, 120)
