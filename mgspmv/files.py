@@ -218,8 +218,6 @@ def find_inside(system: Any, name: str) -> dict[str, dict[str, Any]]:
 def name_extra(url: str) -> str:
     """Return a hint for error messages to install the packages of a URL's protocol; empty if these are unknown."""
     protocol = url.rpartition("::")[2].partition("://")[0]
-    if protocol.startswith("obstore+"):
-        return "; pip install obstore"
     return f"; pip install 'mgspmv[{EXTRAS[protocol]}]'" if protocol in EXTRAS else ""
 
 

@@ -36,7 +36,7 @@ def open(store: StoreLike, version: str | int | None = None) -> Matrix:
 
     Parameters
     ----------
-    store : local path, fsspec URL, `obstore+` URL or Zarr store
+    store : local path, fsspec URL or Zarr store
     version : name or number of an older version, see `list_versions`; default the current one
 
     Raises

@@ -76,7 +76,7 @@ def ingest(
         `__arrow_c_stream__`; a tuple (src, dst[, weight]) of arrays, an edge index, which is an integer array of
         shape (2, E), or a list of pairs or triples; or a matrix store, or a `Matrix`, whose ids are kept. Arrays may be
         of any library with `__cuda_array_interface__` or `__dlpack__`, and are copied to the host
-    store : target: local path, fsspec URL, `obstore+` URL or Zarr store; default the memory of this process
+    store : target: local path, fsspec URL or Zarr store; default the memory of this process
     kind : `graph` stores the arc i -> j as entry (j, i), so that PageRank pulls; `matrix` stores rows as they are;
         `stochastic` is a left-stochastic matrix (columns sum to 1) used as it is. Default: `graph` for edge lists,
         tables and NetworkX, that of a matrix store, else `matrix`

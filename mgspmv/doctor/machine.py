@@ -256,7 +256,7 @@ def check_store(store: str, *, must_exist: bool = False) -> Finding:
     ----------
     must_exist : never write
     """
-    url = store.removeprefix("obstore+")
+    url = store
     try:
         import fsspec
 

@@ -33,8 +33,7 @@ from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.stored import PIECE_ROWS, StoredRows
 from mgspmv.model import MatrixInfo, Progress, index_dtype
 from mgspmv.order import restore
-from mgspmv.store.chunks import CHUNK_ELEMENTS
-from mgspmv.store.partial_write import AppendArray
+from mgspmv.store.chunks import CHUNK_ELEMENTS, AppendArray
 from mgspmv.store.read import StoredMatrix
 
 ArrayName = Literal["indptr", "indices", "data"]

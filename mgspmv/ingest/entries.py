@@ -19,18 +19,79 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import OptionError, SourceError
-from mgspmv.ingest.counts import NO_ENTRIES, EntryCounts, count_entries
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.numbering import number_ids, number_names
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Layout, Source, symmetrize
 from mgspmv.ingest.stored import StoredRows
+from mgspmv.ingest.tokens import LEAST_TIME
 from mgspmv.ingest.values import convert_values
 from mgspmv.ingest.vertices import are_numbers
 from mgspmv.kernels.compiled import compile_kernel
 from mgspmv.model import INT32_LIMIT, CooBatch, CsrBlock, Duplicates, IngestOptions, Kind, Progress
 from mgspmv.order import check_square, list_rows
+
+
+@dataclass(frozen=True)
+class EntryCounts:
+    """Counts of the entries of a source, or of some of them; they add up exactly, in any order."""
+
+    n_given: int = 0
+    """Number of entries in the batches of the source."""
+    n_mirrored: int = 0
+    """Number of mirror images added to them."""
+    n_loops: int = 0
+    """Number of entries on the diagonal that are left out."""
+    least: float | None = None
+    """Smallest finite value of the remaining entries; an int if values are integers, None if there is none."""
+    greatest: float | None = None
+    """Largest finite value of the remaining entries; an int if values are integers, None if there is none."""
+    are_whole: bool = True
+    """Whether all values are integers, or whole floats of at least `LEAST_TIME`, and so may be times."""
+
+    def __add__(self, other: EntryCounts) -> EntryCounts:
+        least = [value for value in (self.least, other.least) if value is not None]
+        greatest = [value for value in (self.greatest, other.greatest) if value is not None]
+        return EntryCounts(
+            self.n_given + other.n_given,
+            self.n_mirrored + other.n_mirrored,
+            self.n_loops + other.n_loops,
+            min(least, default=None),
+            max(greatest, default=None),
+            self.are_whole and other.are_whole,
+        )
+
+
+NO_ENTRIES = EntryCounts()
+
+
+def count_entries(n_given: int, prepared: CooBatch, *, drops_loops: bool) -> EntryCounts:
+    """Count the entries of a batch.
+
+    Parameters
+    ----------
+    n_given : number of entries in the batch of the source
+    prepared : these entries and their mirror images, with loops
+    drops_loops : whether loops are left out later
+    """
+    values, n_loops = prepared.values, 0
+    if drops_loops and (loops := prepared.rows == prepared.cols).any():
+        values, n_loops = None if values is None else values[~loops], int(np.count_nonzero(loops))
+    return EntryCounts(n_given, len(prepared.rows) - n_given, n_loops, *measure_values(values))
+
+
+def measure_values(values: np.ndarray | None) -> tuple[float | None, float | None, bool]:
+    """Return the least and the greatest finite value, and whether these values alone allow them to be times."""
+    if values is None or not len(values):
+        return None, None, True
+    least, greatest = values.min(), values.max()
+    if not (np.isfinite(least) and np.isfinite(greatest)):
+        finite = values[np.isfinite(values)]
+        return (*measure_values(finite)[:2], False)
+    is_integer = values.dtype.kind in "iu"
+    are_whole = bool(is_integer or (least >= LEAST_TIME and (values == np.floor(values)).all()))
+    return (*((int(least), int(greatest)) if is_integer else (float(least), float(greatest))), are_whole)
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,8 +27,7 @@ import pyarrow as pa
 
 from mgspmv.errors import CapacityError, ClosedError
 from mgspmv.ingest.build import ColumnSums, assemble
-from mgspmv.ingest.counts import EntryCounts
-from mgspmv.ingest.entries import SortedSource, choose_rule, feed_entries, number_entries
+from mgspmv.ingest.entries import EntryCounts, SortedSource, choose_rule, feed_entries, number_entries
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.numbering import rank_ids
@@ -38,7 +37,7 @@ from mgspmv.ingest.scratch import FileArray, MemoryBudget
 from mgspmv.ingest.source import FileSource, Layout
 from mgspmv.ingest.vertices import NAME_BYTES
 from mgspmv.model import CooBatch, IngestOptions, Kind, Progress, index_dtype
-from mgspmv.store.partial_write import WrittenRange, write_range
+from mgspmv.store.chunks import WrittenRange, write_range
 from mgspmv.store.write import VersionAddress
 
 ID_BYTES = 48

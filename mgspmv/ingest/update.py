@@ -20,35 +20,28 @@ import numpy as np
 
 from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest.build import Assembled
-from mgspmv.ingest.counts import make_report
 from mgspmv.ingest.entries import SortedSource, shrink, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.numbering import Ids, IdWriter, pair_ids
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source
-from mgspmv.ingest.store_writing import write_version
+from mgspmv.ingest.store_writing import check_stated, make_report, write_version
 from mgspmv.ingest.stored import EdgeSet, RowNumbers, StoredRows
 from mgspmv.ingest.subgraph import find_table_bytes
-from mgspmv.ingest.update_checks import (
-    check_growing_shape,
-    check_growth,
-    check_labels,
-    check_values,
-    find_extent,
-    join_shapes,
-)
 from mgspmv.ingest.vertices import are_numbers
 from mgspmv.lookup import UNKNOWN, VertexLookup, open_ids
 from mgspmv.model import CooBatch, CsrBlock, Duplicates, IngestOptions, MatrixInfo, Progress, index_dtype
 from mgspmv.order import check_square, invert, list_rows
 from mgspmv.store.read import StoredMatrix
-from mgspmv.store.write import drop_versions
+from mgspmv.store.write import StoreSize, drop_versions
 from mgspmv.validation import to_json
 
 PLACE_BYTES = 36
 """Bytes per deletion while deletions are sorted by row."""
 LABEL_BYTES = 24
 """Bytes per vertex of the deletions, in addition to its name."""
+GROWTH, GROWTH_ROOM = 4, 1 << 20
+"""Rows per existing or inserted vertex, and additional rows, that new numbers in a list of edges may create."""
 
 Missing = Literal["ignore", "error"]
 _Labels = tuple[np.ndarray, np.ndarray]
@@ -116,7 +109,7 @@ def update_store(
             if source is None:
                 return None
             batch = stack.enter_context(sort_source(source, chosen, report, replace(room, memory=memory // 2)))
-            check_labels(source, batch.layout, info)
+            _check_labels(source, batch.layout, info)
             return batch
 
         dtype = None if info.dtype == "int64" else info.dtype
@@ -124,9 +117,8 @@ def update_store(
         plain = IngestOptions(info.kind, duplicates="first", symmetrize=options.symmetrize, weights=False)
         removed = sort(delete, plain)
         if added is not None:
-            check_values(added, info)
-            check_growth(added, info)
-            check_growing_shape(added, info, allow_hypersparse=allow_hypersparse)
+            _check_values(added, info)
+            _check_numbers(added, info, allow_hypersparse=allow_hypersparse)
         if _is_empty(added, info) and (removed is None or not removed.most_entries):
             return _stay(stored, keep)
         places, names = (None, None) if removed is None else _read_deletions(removed, stored, memory)
@@ -192,7 +184,7 @@ def _is_empty(added: SortedSource | None, info: MatrixInfo) -> bool:
         return added is None
     layout = added.layout
     are_numbers = layout.vertex_ids is None and info.vertex_ids is None
-    return layout.shape == (0, 0) or (are_numbers and join_shapes(info.shape, layout.shape) == info.shape)
+    return layout.shape == (0, 0) or (are_numbers and _join_shapes(info.shape, layout.shape) == info.shape)
 
 
 def _stay(stored: StoredMatrix, keep: int | None) -> MatrixInfo:
@@ -216,6 +208,83 @@ def _check_tables(need: int, room: int, name: str) -> None:
             f"updating {name} needs {need / 1e9:.3g} GB of memory for the numbers of its vertices, but only "
             f"{room / 1e9:.3g} GB may be used; raise memory=, or ingest the edited list"
         )
+
+
+# --- checks ----------------------------------------------------------------------------------------------------------
+
+
+def _check_labels(source: Source, layout: Layout, info: MatrixInfo) -> None:
+    """Check that rows and columns are identified as they are in the store."""
+    if layout.shape == (0, 0):
+        return
+    ids, is_matrix = layout.vertex_ids, source.default_kind == "matrix"
+    given, wanted = ("strings" if ids is not None and ids.dtype.kind in "OUT" else "integers"), "integers"
+    if info.vertex_ids == "string":
+        wanted = "strings"
+    if is_matrix and info.vertex_ids is not None:
+        message = (
+            f"the vertices of the store have ids ({info.vertex_ids}), but this is a matrix, which has no ids; pass a "
+            "list of edges between ids"
+        )
+    elif not is_matrix and info.shape[0] != info.shape[1]:
+        message = (
+            f"a list of edges needs a store with a square matrix, but it has {info.shape[0]} rows and {info.shape[1]} "
+            "columns; pass a matrix (Matrix Market, SciPy, Zarr)"
+        )
+    elif given != wanted:
+        message = f"the ids are {given}, but the store has {wanted}; pass ids of the same type"
+    else:
+        return
+    raise SourceError(message, source=source.name)
+
+
+def _check_values(added: SortedSource, info: MatrixInfo) -> None:
+    """Check that insertions have values of the store's dtype, or none if the store has none."""
+    given = None if added.dtype is None else added.dtype.name
+    if given == info.dtype or not added.sorter.n_entries:
+        return
+    if info.is_pattern:
+        message = "have weights, but the store has none; pass weights=False to ignore them"
+    elif given is None:
+        message = f"have no weights, but the store has weights of {info.dtype}; add a weight to each entry"
+    else:
+        message = f"have weights of {given}, but the store has weights of {info.dtype}; pass them as integers"
+    raise SourceError(f"the entries to insert {message}", source=added.name)
+
+
+def _check_numbers(added: SortedSource, info: MatrixInfo, *, allow_hypersparse: bool) -> None:
+    """Check that numbers, or a stated shape, do not make the matrix far larger than its entries.
+
+    Ids that are passed for numbers by mistake would; see also `check_stated`.
+    """
+    if info.vertex_ids is not None:  # only ids that occur become vertices
+        return
+    n, ids = info.shape[0], added.layout.vertex_ids
+    lowest, highest = (int(ids[0]), int(ids[-1])) if ids is not None and len(ids) else (0, -1)
+    if lowest < 0:
+        raise SourceError(
+            f"the ids of the store are 0..{n - 1}; the id {lowest} is negative; correct it", source=added.name
+        )
+    if highest >= GROWTH * (n + added.shape[0]) + GROWTH_ROOM:
+        raise SourceError(
+            f"the ids of the store are 0..{n - 1}, and {highest} would extend them to 0..{highest}; pass "
+            f"n_vertices={highest + 1} if that is intended, else ingest all edges together",
+            source=added.name,
+        )
+    if (shape := _join_shapes(info.shape, _find_extent(added.layout))) != info.shape:
+        dtype = None if info.dtype is None else np.dtype(info.dtype)
+        size = StoreSize(shape, info.nnz + added.most_entries, dtype, info.kind != "matrix", info.has_transpose)
+        check_stated(added.layout.stated, size, allow_hypersparse=allow_hypersparse)
+
+
+def _find_extent(layout: Layout) -> tuple[int, int]:
+    """Return the numbers of rows and columns that all vertices need if names are numbers."""
+    ids = layout.vertex_ids
+    return layout.shape if ids is None else (int(ids[-1]) + 1,) * 2 if len(ids) else (0, 0)
+
+
+def _join_shapes(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
+    return max(one[0], other[0]), max(one[1], other[1])
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
@@ -249,7 +318,7 @@ def _number(
         _check_tables(need, memory, added.name)
         added.sorter.reserve(need)
     if ids is None:
-        shape, numbers = join_shapes(info.shape, find_extent(added.layout)), None if labels is None else labels[:]
+        shape, numbers = _join_shapes(info.shape, _find_extent(added.layout)), None if labels is None else labels[:]
     else:
         united, moved, numbers = _unite(ids, _list_labels(added.layout), folder)
         shape = (len(united), len(united))

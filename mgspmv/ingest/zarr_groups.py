@@ -157,7 +157,7 @@ def _find_store(source: StoreLike) -> tuple[Store, str]:
     """Find the store, and the path inside it if the source leads into a .zip file."""
     if isinstance(source, Store):
         return source, ""
-    text = os.fspath(source).removeprefix("obstore+").removeprefix("file://")
+    text = os.fspath(source).removeprefix("file://")
     if "://" in text:
         return locate_store(source), ""
     path = Path(text)

@@ -51,8 +51,6 @@ def locate_store(store: StoreLike) -> Store:
         return store
     url = os.fspath(store)
     try:
-        if url.startswith("obstore+"):
-            return _open_obstore(url.removeprefix("obstore+"))
         path = find_local_path(store)
         if path is not None:
             return LocalStore(path)
@@ -63,17 +61,6 @@ def locate_store(store: StoreLike) -> Store:
         raise MissingDependencyError(
             f"{url} needs a package that is not installed ({error}){name_extra(url)}"
         ) from error
-
-
-def _open_obstore(url: str) -> Store:
-    from obstore.exceptions import BaseError
-    from obstore.store import from_url
-
-    local = {"mkdir": True} if url.startswith("file://") else {}
-    try:
-        return ObjectStore(from_url(url, **local))
-    except BaseError as error:
-        raise ValueError(str(error).partition("\n")[0]) from error
 
 
 def describe_store(store: StoreLike) -> str:
@@ -87,7 +74,7 @@ def find_local_path(store: StoreLike) -> Path | None:
     """Return the path of a store that is named by a path or file URL; None for other URLs and for Zarr stores."""
     if isinstance(store, Store):
         return None
-    text = os.fspath(store).removeprefix("obstore+").removeprefix("file://")
+    text = os.fspath(store).removeprefix("file://")
     return None if "://" in text else Path(text)
 
 
@@ -126,7 +113,7 @@ def is_in_memory(store: StoreLike) -> bool:
         return type(store.store).__name__ == "MemoryStore"
     if isinstance(store, Store):
         return isinstance(store, MemoryStore)
-    return os.fspath(store).removeprefix("obstore+").startswith("memory://")
+    return os.fspath(store).startswith("memory://")
 
 
 def _unwrap(store: Store) -> Store:

@@ -331,8 +331,7 @@ def open_store(store: StoreLike, version: str | int | None = None) -> StoredMatr
 
     Parameters
     ----------
-    store : local path; any fsspec URL (`s3://...`, `memory://...`); an obstore URL with `obstore+` before it
-        (`obstore+s3://...`); or a Zarr store object
+    store : local path; any fsspec URL (`s3://...`, `memory://...`); or a Zarr store object
     version : its name or number, see `list_versions`; default the current one
 
     Raises

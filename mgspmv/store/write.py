@@ -21,7 +21,16 @@ from mgspmv.errors import CapacityError, DiskSpaceError, StoreError, hide_secret
 from mgspmv.files import translating_errors
 from mgspmv.model import Duplicates, Kind, MatrixInfo, free_memory, index_dtype
 from mgspmv.os_errors import translating
-from mgspmv.store.chunks import CHUNK_ELEMENTS, WrittenArray, create_array, encode_checksums, is_string
+from mgspmv.store.chunks import (
+    CHUNK_ELEMENTS,
+    WrittenArray,
+    WrittenRange,
+    create_array,
+    encode_checksums,
+    finish_ranges,
+    is_string,
+    write_range,
+)
 from mgspmv.store.locations import (
     ZARR_ERRORS,
     StoreLike,
@@ -34,7 +43,6 @@ from mgspmv.store.locations import (
     is_in_memory,
     locate_store,
 )
-from mgspmv.store.partial_write import WrittenRange, finish_ranges, write_range
 from mgspmv.store.read import check_version, get_member
 from mgspmv.store.versions import (
     FORMAT_VERSION,

@@ -140,7 +140,7 @@ def test_urls_stores_and_groups(tmp_path):
     url = f"memory://{tmp_path.name}/a.zarr"
     copied = zarr.open_group(url, mode="w", zarr_format=2)
     anndata.io.write_elem(copied, "X", sp.csr_matrix(MATRIX))
-    for place in (f"{url}/X", f"file://{path}", f"obstore+file://{path}/X"):
+    for place in (f"{url}/X", f"file://{path}"):
         assert agree(read_batches(place)[0], MATRIX)
     for place in (
         LocalStore(path),
@@ -152,9 +152,7 @@ def test_urls_stores_and_groups(tmp_path):
         assert agree(read_batches(place, format="anndata")[0], MATRIX)
 
 
-@pytest.mark.parametrize(
-    "path", ["none.zarr", "a.zarr/none", "a.zip", "b.zip/none", "file:///none.zarr", "obstore+file:none.zarr"]
-)
+@pytest.mark.parametrize("path", ["none.zarr", "a.zarr/none", "a.zip", "b.zip/none", "file:///none.zarr"])
 def test_no_group(tmp_path, path):
     zarr.open_group(tmp_path / "a.zarr", mode="w")
     with zarr.storage.ZipStore(tmp_path / "b.zip", mode="w") as store:

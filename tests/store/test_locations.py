@@ -42,11 +42,11 @@ def test_nothing_there(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("x")
     missing = tmp_path / "none"
-    for place in (missing, str(missing), f"file://{missing}", f"obstore+file://{missing}", tmp_path / "empty",
+    for place in (missing, str(missing), f"file://{missing}", tmp_path / "empty",
                   f"memory://{missing}", MemoryStore(), LocalStore(missing)):  # fmt: skip
         with pytest.raises(StoreNotFoundError, match=r"there is no matrix store at .*; create one with `mgspmv"):
             open_store(place)
-    for file in (tmp_path / "file", f"obstore+file://{tmp_path}/file"):
+    for file in (tmp_path / "file", f"file://{tmp_path}/file"):
         with pytest.raises(StoreNotFoundError, match=r"file is a file, not a matrix store; ingest it first with `mgsp"):
             open_store(file)
     assert not missing.exists()
@@ -97,19 +97,12 @@ def test_foreign_places_are_not_written_to(tmp_path, overwrite):
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def make_obstore_url(path: Path) -> str:
-    pytest.importorskip("obstore")
-    return f"obstore+file://{path}"
-
-
 def make_watched(path: Path) -> Store:
     return WatchingStore(LocalStore(path))
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize(
-    "open_place", [LocalStore, make_obstore_url, make_watched], ids=["local", "obstore", "wrapped"]
-)
+@pytest.mark.parametrize("open_place", [LocalStore, make_obstore, make_watched], ids=["local", "obstore", "wrapped"])
 def test_foreign_things_in_a_zarr_store_are_not_written_to(tmp_path, open_place, overwrite):
     (tmp_path / "versions/v20240101").mkdir(parents=True)
     notes = tmp_path / "versions/v20240101/notes.txt"
@@ -137,7 +130,6 @@ PLACES = {
     "string": str,
     "file URL": lambda path: f"file://{path}",
     "fsspec URL": lambda path: f"memory://{path}",
-    "obstore URL": lambda path: f"obstore+file://{path}",
     "obstore object": make_obstore,
     "memory object": lambda path: MemoryStore(),
     "local object": LocalStore,
@@ -147,8 +139,6 @@ PLACES = {
 @pytest.mark.parametrize("make_place", PLACES.values(), ids=PLACES.keys())
 def test_places(tiny_chunks, tmp_path, make_place):
     place = make_place(tmp_path / "some folder" / "web.zarr")
-    if isinstance(place, str) and place.startswith("obstore"):
-        pytest.importorskip("obstore")
     matrix = make_scipy(20, 12, seed=3)
     with pytest.raises(StoreNotFoundError):
         open_store(place)
@@ -168,9 +158,6 @@ def test_places(tiny_chunks, tmp_path, make_place):
 def test_urls_that_nothing_opens(operation):
     with pytest.raises(OptionError, match=r"nix://a is not a URL that can be opened \(.*nix.*\); pass a path or"):
         operation("nix://a")
-    pytest.importorskip("obstore")
-    with pytest.raises(OptionError, match=r"obstore\+nix://a is not a URL that can be opened"):
-        operation("obstore+nix://a")
 
 
 # --- what leads out of the store -------------------------------------------------------------------------------------

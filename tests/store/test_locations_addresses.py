@@ -58,7 +58,6 @@ ADDRESSED = {
     "relative path": lambda path: path.relative_to(Path.cwd()),
     "relative string": lambda path: os.path.join(".", path.relative_to(Path.cwd())),
     "file URL": lambda path: f"file://{path}",
-    "obstore URL": lambda path: f"obstore+file://{path}",
     "local object": LocalStore,
     "relative local object": lambda path: LocalStore(path.relative_to(Path.cwd())),
 }
@@ -71,8 +70,6 @@ def test_an_address_of_a_path_leads_there_from_any_folder(monkeypatch, tmp_path,
     monkeypatch.chdir(tmp_path / "here")
     path = tmp_path / "here" / "some folder" / "web.zarr"
     place = make_place(path)
-    if str(place).startswith("obstore"):
-        pytest.importorskip("obstore")
     matrix = make_scipy(20, 12)
     write_store(path, make_arrays(matrix))
     stored = open_store(place)

@@ -205,7 +205,7 @@ def test_one_wins_wherever_the_other_is_stopped(first, second, kind, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["s3", "obstore+s3", "memory"])
+@pytest.mark.parametrize("scheme", ["s3", "memory"])
 @pytest.mark.parametrize(("first", "second"), [("ingest", "ingest"), ("update", "update"), ("update", "drop")])
 def test_one_wins_at_urls(first, second, scheme, monkeypatch):
     with serve_s3() if "s3" in scheme else contextlib.nullcontext():

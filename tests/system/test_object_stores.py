@@ -31,7 +31,6 @@ from tests.support.waiting import HANG_S
 EXTERNAL = {"az": pytest.mark.external("azurite-blob")}
 """Marks of tests on a server; the others are started from Python packages."""
 PROTOCOLS = [pytest.param(protocol, marks=EXTERNAL.get(protocol, pytest.mark.external())) for protocol in SERVERS]
-PLACES = [*PROTOCOLS, pytest.param("obstore+s3", marks=pytest.mark.external())]
 """Schemes of stores."""
 PIPELINE = """
 folder = "out"
@@ -72,10 +71,10 @@ def client(servers: dict[str, Any]) -> Iterator[Client]:
         yield client
 
 
-@pytest.fixture(params=PLACES)
+@pytest.fixture(params=PROTOCOLS)
 def place(request: pytest.FixtureRequest, servers: dict[str, Any]) -> str:
     """URL of a bucket."""
-    found = servers[request.param.removeprefix("obstore+")]
+    found = servers[request.param]
     if isinstance(found, str):
         pytest.skip(found)
     return f"{request.param}://bucket"
@@ -84,7 +83,7 @@ def place(request: pytest.FixtureRequest, servers: dict[str, Any]) -> str:
 @pytest.fixture
 def url(place: str) -> str:
     """The same for what is no store."""
-    return place.removeprefix("obstore+")
+    return place
 
 
 @pytest.mark.filterwarnings("error:the checkpoint of iteration")
@@ -116,7 +115,7 @@ def write_elsewhere(client: Client, url: str, content: bytes) -> None:
     """Let another process write a file."""
 
     def write() -> None:
-        with fsspec.open(url.removeprefix("obstore+"), "wb") as file:
+        with fsspec.open(url, "wb") as file:
             file.write(content)
 
     client.submit(write, pure=False).result()
@@ -277,14 +276,14 @@ def test_what_a_place_raises_itself():
 
 WITHOUT = """
     import sys
-    for name in ("gcsfs", "adlfs", "s3fs", "aiohttp", "obstore"):
+    for name in ("gcsfs", "adlfs", "s3fs", "aiohttp"):
         sys.modules[name] = None
     import mgspmv as mg
     from mgspmv.errors import MissingDependencyError
     from mgspmv.files import exists, find_system
     from mgspmv.ingest.files import find_files
-    for url in ("gs://b/e", "az://b/e", "abfs://b/e", "s3://b/e", "obstore+s3://b/e"):
-        for work in (mg.open_matrix,) if "+" in url else (mg.open_matrix, find_files, exists):
+    for url in ("gs://b/e", "az://b/e", "abfs://b/e", "s3://b/e"):
+        for work in (mg.open_matrix, find_files, exists):
             try:
                 work(url)
             except MissingDependencyError as error:
@@ -297,5 +296,4 @@ def test_the_package_to_install_is_named():
     child = [sys.executable, "-c", textwrap.dedent(WITHOUT)]
     said = subprocess.run(child, check=True, capture_output=True, text=True).stdout.splitlines()
     wanted = [f"mgspmv[{extra}]'" for extra in ("gcs", "azure", "azure", "remote") for _ in range(3)]
-    assert [line.rpartition("; pip install '")[2] for line in said[:-1]] == wanted
-    assert said[-1].endswith("; pip install obstore")
+    assert [line.rpartition("; pip install '")[2] for line in said] == wanted

@@ -19,9 +19,16 @@ from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import CapacityError, OptionError, ShapeError, SourceError, StoreNotFoundError
-from mgspmv.ingest.edge_mask import EDGE_BYTES, ListedEdges, choose_edges, number_edges, read_edges
 from mgspmv.ingest.scratch import MemoryBudget
-from mgspmv.ingest.subgraph import find_table_bytes, write_subgraph
+from mgspmv.ingest.subgraph import (
+    EDGE_BYTES,
+    ListedEdges,
+    choose_edges,
+    find_table_bytes,
+    number_edges,
+    read_edges,
+    write_subgraph,
+)
 from mgspmv.store.read import open_store
 from tests.support.pairwise import cover_pairs
 from tests.support.parts import IDS, SMALL, N, cut, find_left, list_vertices, make_table
