@@ -13,21 +13,20 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.external_sort import EntrySorter
-from mgspmv.ingest.numbering import number_ids, number_names
+from mgspmv.ingest.numbering import OccurringIds, are_numbers, look_up
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Layout, Source, symmetrize
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.tokens import LEAST_TIME
 from mgspmv.ingest.values import convert_values
-from mgspmv.ingest.vertices import are_numbers
 from mgspmv.kernels.compiled import compile_kernel
 from mgspmv.model import INT32_LIMIT, CooBatch, CsrBlock, Duplicates, IngestOptions, Kind, Progress
 from mgspmv.order import check_square, list_rows
@@ -200,7 +199,7 @@ def sort_source(
             report("number", 0, None)
             sorter.reserve(room.memory // 2)  # for the sorter that receives the numbered entries
             make_sorter = partial(EntrySorter, room.memory // 2, room.threads, room.folder)
-            sorter, layout = number_entries(sorter, layout, lambda: stack.enter_context(make_sorter()), room.folder)
+            sorter, layout = number_entries(sorter, layout, lambda: stack.enter_context(make_sorter()), room.for_ids)
             sorter.reserve(-(room.memory // 2))
         rule = choose_rule(options, is_pattern=feed.dtype is None)
         own = kind, feed.dtype, rule, layout, source.name, sorter
@@ -224,20 +223,22 @@ def _follow(source: Source) -> Iterator[tuple[CooBatch, float | None]]:
 
 
 def number_entries(
-    coded: EntrySorter, layout: Layout, make_sorter: Callable[[], EntrySorter], folder: Path | None
+    coded: EntrySorter, layout: Layout, make_sorter: Callable[[], EntrySorter], id_room: MemoryBudget
 ) -> tuple[EntrySorter, Layout]:
-    """Replace codes of rows and columns by their numbers; return the sorter of these and the new layout."""
+    """Replace codes of rows and columns, or ids, by their numbers; return the sorter of these and the new layout."""
     if layout.are_ids:
-        sorter, ids = number_ids(coded, make_sorter, folder)
-        vertex_ids = None if are_numbers(ids) else ids
-        return sorter, replace(layout, shape=(len(ids), len(ids)), vertex_ids=vertex_ids, are_ids=False)
-    if layout.names is not None:
-        sorter, names = number_names(coded, layout.names, make_sorter, folder)
-        return sorter, replace(layout, shape=(len(names), len(names)), vertex_ids=names, names=None)
+        found, given, coded = OccurringIds(pa.int64(), id_room), coded, make_sorter()
+        for batch in given.drain():
+            rows, cols = found.encode(batch.rows, batch.cols)
+            coded.add(CooBatch(rows, cols, batch.values))
+        given.close()
+        known = found.finish()
+        ids = None if are_numbers(known.vertex_ids) else known.vertex_ids
+        layout = replace(layout, shape=known.shape, vertex_ids=ids, positions=known.positions, are_ids=False)
     sorter, positions = make_sorter(), layout.positions
     assert positions is not None
     for batch in coded.drain():
-        sorter.add(CooBatch(positions[batch.rows], positions[batch.cols], batch.values))
+        sorter.add(CooBatch(look_up(positions, batch.rows), look_up(positions, batch.cols), batch.values))
     coded.close()
     return sorter, replace(layout, positions=None)
 
@@ -318,7 +319,7 @@ class EntryFeed:
         """
         _check_square(self._source, layout.shape, self._kind, self._options)
         sizes = layout.shape if layout.positions is None else (len(layout.positions),) * 2
-        for side, name in enumerate(() if layout.are_ids or layout.names is not None else ("row", "column")):
+        for side, name in enumerate(() if layout.are_ids else ("row", "column")):
             if self._lowest[side] < 0 or self._highest[side] >= sizes[side]:
                 wrong = self._lowest[side] if self._lowest[side] < 0 else self._highest[side]
                 raise SourceError(f"{name} {wrong} is outside 0..{sizes[side] - 1}", source=self._source.name)
@@ -366,10 +367,8 @@ def shrink(codes: np.ndarray) -> np.ndarray:
 
 def raise_self_loop(source: Source, code: int, layout: Layout) -> None:
     """Raise SourceError for a self loop, naming its vertex."""
-    vertex = code if layout.positions is None else int(layout.positions[code])
+    vertex = code if layout.positions is None else int(look_up(layout.positions, np.array([code]))[0])
     label: Any = vertex if layout.vertex_ids is None else layout.vertex_ids[vertex]
-    if layout.names is not None:
-        label = layout.names.find(code)
     raise SourceError(
         f"vertex {label} has a self loop and self_loops='error'; pass self_loops='keep' or 'drop', or clean the source",
         source=source.name,

@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -44,8 +44,6 @@ SORT_BYTES, SORT_VALUE_BYTES = 40, 3
 """Bytes per entry, and per byte of its value, while sorting: as read, twice as keys, and as sorted."""
 WRITE_BYTES = 1 << 23
 """Approximate bytes per write to a file."""
-
-T = TypeVar("T")
 
 
 class EntrySorter:
@@ -143,35 +141,24 @@ class EntrySorter:
         def sort(lowest: int, highest: int, parts: list[Entries]) -> CsrBlock:
             return finish(sort_parts(parts, lowest, min(highest + 1, shape[0]), shape[1]))
 
-        return self.ranges(sort, dense=True, make_error=_raise_place)
+        return self._sort(sort)
 
-    def ranges(
-        self,
-        work: Callable[[int, int, list[Entries]], T],
-        *,
-        dense: bool = False,
-        make_error: Callable[[int, int], None] | None = None,
-        row: int | None = None,
-    ) -> Iterator[T]:
-        """Yield the results of a function for all entries, one range of rows after the other.
-
-        A range is a run of small neighboring buckets, or a part of a large one; a row with many entries may be split.
+    def _sort(self, work: Callable[[int, int, list[Entries]], CsrBlock], row: int | None = None) -> Iterator[CsrBlock]:
+        """Yield sorted entries, one range of rows after the other: a run of small neighboring buckets, or a part of a
+        large one.
 
         Parameters
         ----------
-        work : function of the first and the last row, and the entries in parts, those of a row in the order added
-        dense : whether each row of a range takes memory, empty rows included
-        make_error : function that raises an error for entries at one row and column that do not fit into memory, if
-            rows are split by column; None to split rows anywhere
+        work : function that sorts, from the first row to the last, entries in parts, those of a row in the order added
         row : row of all the entries, whose rows and columns were exchanged before they were added; None for any
         """
         counts, most = self.count_buckets(), self._most_sorted()
-        n_rows = np.full(N_BUCKETS, min(1 << self._shift, MANY_ROWS) if dense and row is None else 0)
+        n_rows = np.full(N_BUCKETS, min(1 << self._shift, MANY_ROWS) if row is None else 0)
         own = min(BLOCK_ENTRIES, max(BLOCK_ENTRIES // 32, self.n_entries // 256))
         most_rows = max(BLOCK_ROWS, self._memory // (ROW_PARTS * (self.threads + 1)))
         is_large = (counts > most) | ((n_rows > most_rows) & (self._shift > 0))
 
-        def take(run: tuple[int, int]) -> T:
+        def take(run: tuple[int, int]) -> CsrBlock:
             parts = list(self._take(*run))
             if row is not None:
                 return work(row, row, list(map(_exchange, parts)))
@@ -184,15 +171,13 @@ class EntrySorter:
                 continue
             for bucket, _ in some:
                 is_one, lowest = self._shift == 0, self._find_lowest(bucket)
-                if is_one and make_error is None:
-                    yield from (work(lowest, lowest, [part]) for part in self._take(bucket, bucket + 1, most))
-                    continue
-                if is_one and make_error is not None and row is not None:
-                    make_error(row, lowest)
-                exchanges = is_one and row is None
-                with self._divide(bucket, exchanges=exchanges) as sorter:
-                    its_row = lowest if exchanges else row
-                    yield from sorter.ranges(work, dense=dense, make_error=make_error, row=its_row)
+                if is_one and row is not None:
+                    raise CapacityError(
+                        f"the entries at row {row}, column {lowest} do not fit in the memory for sorting; raise "
+                        "memory=, or remove duplicate entries from the source"
+                    )
+                with self._divide(bucket, exchanges=is_one) as sorter:
+                    yield from sorter._sort(work, lowest if is_one else row)
 
     # --- exchange with other sorters of the same rows
 
@@ -440,11 +425,3 @@ def _cut_runs(counts: np.ndarray, most: int, n_rows: np.ndarray, is_large: np.nd
             last = first + 1
         k = int(np.searchsorted(filled, last))
         yield first, int(filled[k - 1]) + 1
-
-
-def _raise_place(row: int, col: int) -> None:
-    """Raise CapacityError for entries at one row and column that do not fit into memory."""
-    raise CapacityError(
-        f"the entries at row {row}, column {col} do not fit in the memory for sorting; raise memory=, or remove "
-        "duplicate entries from the source"
-    )

@@ -1,26 +1,18 @@
-"""Numbering of vertices whose ids, or a table of them, do not fit into memory.
+"""Numbering of vertices by their ids: integers or names, in memory or, if they do not fit there, by way of files.
 
-Integers, each of which is its own code:
+    ids of a batch        --distinct-->  codes: each batch gives new codes to its ids
+    ids by code           --until memory is full-->  runs: sorted ids in a file, and the place of each code in another
+    runs                  --merge-->  all ids, ascending, and the number of each code
+    entries (code, code)  --look up-->  entries (number, number)
 
-    entries (id, id)  --ranges of rows-->  ids of rows in a file; entries by column
-                      --ranges of columns-->  ids of columns in a file, and of all in another
-                      --ranges of columns-->  entries (id, number)  --ranges of rows-->  entries (number, number)
-
-Names, whose codes are in the order of the source:
-
-    names by code  --until memory is full-->  runs: sorted names in a file, and the place of each code in another
-    runs           --merge-->  all names, and the number of each name of a run  -->  number of each code
-    entries (code, code)  --ranges of rows-->  (code, number)  --ranges of rows-->  (number, number)
-
-The sorters spill entries that do not fit in memory to files.
+Codes ascend with the batches, so that those of neighboring entries are a small range, which is read at once.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,17 +22,24 @@ import pyarrow as pa
 import pyarrow.compute
 
 from mgspmv.display.frames import wrap_numbers
-from mgspmv.ingest.external_sort import EntrySorter
-from mgspmv.ingest.radix_sort import Entries
-from mgspmv.ingest.scratch import FileArray, ScratchFile
-from mgspmv.model import CooBatch, index_dtype
+from mgspmv.errors import SourceError
+from mgspmv.ingest.scratch import ANY_ROOM, FileArray, MemoryBudget, ScratchFile
+from mgspmv.ingest.source import Layout
+from mgspmv.model import index_dtype
 
 PAGE_NAMES = 1 << 14
 """Ids per page, the unit of reading; the first id of each page is in memory."""
 MERGED_PAGES = 16
-"""Pages per range of names that is merged at a time."""
+"""Pages per range of ids that is merged at a time."""
 PIECE_IDS = 1 << 16
 """Ids per comparison."""
+
+NAME_BYTES, INTEGER_BYTES = 100, 24
+"""Approximate bytes per name as a Python string, and per integer while it is sorted, besides what Arrow holds."""
+CODE_BYTES = 8
+"""Bytes per code: its place among the known ids, and its number."""
+_PENDING_BYTES = 1 << 22
+"""Bytes of ids that may wait to be added to the known ones, regardless of how many these are."""
 
 Ids = Any
 """Ascending ids: an array, or an object with a dtype and a length that is sliced like an array."""
@@ -84,16 +83,6 @@ class SortedIds:
         number = range(len(self))[which]
         page = bisect_right(self._starts, number) - 1
         return self.read_page(page)[number - self._starts[page]].as_py()
-
-    def find(self, ids: np.ndarray) -> np.ndarray:
-        """Return the (k,) int64 numbers of ascending ids, all of which exist; one page is in memory at a time."""
-        pages = np.searchsorted(np.array(self.firsts, self.dtype), ids, side="right") - 1
-        parts = [np.zeros(0, np.int64)]
-        for own in np.split(np.arange(len(ids)), np.flatnonzero(np.diff(pages)) + 1) if len(ids) else ():
-            page = int(pages[own[0]])
-            known = self.read_page(page).to_numpy(zero_copy_only=False)
-            parts.append(self._starts[page] + np.searchsorted(known, ids[own]))
-        return np.concatenate(parts)
 
     def read_page(self, k: int) -> Any:
         """Return the ids of a page as an Arrow array."""
@@ -143,8 +132,9 @@ class IdWriter:
 
 
 def _to_arrow(ids: Any, type: Any) -> Any:
-    is_plain = isinstance(ids, np.ndarray) and ids.dtype == _INT64
-    return wrap_numbers(ids) if is_plain else pa.array(ids).cast(type)
+    if isinstance(ids, np.ndarray):
+        ids = wrap_numbers(ids) if ids.dtype == _INT64 else pa.array(ids)
+    return ids.cast(type)
 
 
 def rank_ids(ids: Any) -> tuple[Any, np.ndarray]:
@@ -181,179 +171,154 @@ def pair_ids(ids: Ids, labels: Ids) -> Iterator[tuple[int, np.ndarray, np.ndarra
         given = given[b:] if b < len(given) else labels[n_given : n_given + PIECE_IDS]
 
 
-# --- integers --------------------------------------------------------------------------------------------------------
+def are_numbers(ids: Ids) -> bool:
+    """Return whether ascending distinct integers are 0..n-1."""
+    return bool(len(ids) == 0 or (ids[0] == 0 and ids[-1] == len(ids) - 1))
 
 
-def number_ids(
-    held: EntrySorter, make_sorter: Callable[[], EntrySorter], folder: Path | None
-) -> tuple[EntrySorter, SortedIds]:
-    """Number the ids that occur, in ascending order.
-
-    Parameters
-    ----------
-    held : sorter of entries whose rows and columns are ids; it is closed
-    make_sorter : function that makes another sorter for the same entries
-    folder : folder of the files
-
-    Returns
-    -------
-    A sorter of the entries, whose rows and columns are numbers; and the ids.
-    """
-    by_column = make_sorter()
-    row_ids = _write_ids(held, folder, lambda rows, cols, values: by_column.add(CooBatch(cols, rows, values)))
-    held.close()
-    col_ids = _write_ids(by_column, folder)
-    writer = IdWriter(folder, row_ids.dtype)
-    for _, one, other in pair_ids(row_ids, col_ids):
-        writer.append(np.union1d(one, other))
-    known = writer.finish()
-    row_ids.close()
-    col_ids.close()
-
-    def find(rows: np.ndarray) -> np.ndarray:
-        ids, places = np.unique(rows, return_inverse=True)
-        return known.find(ids)[places]
-
-    by_row = _number_rows(by_column, make_sorter(), find)
-    return _number_rows(by_row, make_sorter(), find, exchanges=False), known
+def look_up(numbers: np.ndarray | FileArray, places: np.ndarray) -> np.ndarray:
+    """Return the numbers at some places; of a file, the range from the least to the greatest place is read."""
+    if isinstance(numbers, np.ndarray):
+        found: np.ndarray = numbers[places]
+    else:
+        first, last = int(places.min(initial=len(numbers))), int(places.max(initial=-1))
+        found = numbers[first : last + 1][places - first]
+    return found
 
 
-def _write_ids(
-    held: EntrySorter, folder: Path | None, take: Callable[..., None] = lambda rows, cols, values: None
-) -> SortedIds:
-    """Write the distinct rows of entries to a file, and pass the entries to a function in parts."""
-    writer, last = IdWriter(folder, _INT64), None
-    for ids, parts in held.ranges(lambda low, high, parts: (np.unique(_join(parts)[0]), parts)):
-        writer.append(ids[int(ids[0] == last) :].astype(np.int64))  # a row may be split into several ranges
-        last = ids[-1]
-        for part in parts:
-            take(*part)
-    return writer.finish()
-
-
-def _join(parts: list[Entries]) -> Entries:
-    rows, cols, values = zip(*parts, strict=True)
-    return np.concatenate(rows), np.concatenate(cols), None if values[0] is None else np.concatenate(values)
-
-
-def _number_rows(
-    held: EntrySorter,
-    numbered: EntrySorter,
-    find: Callable[[np.ndarray], np.ndarray],
-    *,
-    exchanges: bool = True,
-    dense: bool = False,
-) -> EntrySorter:
-    """Add entries with numbered rows, rows and columns optionally exchanged, to `numbered`, and close `held`.
-
-    Parameters
-    ----------
-    find : function that returns the numbers of rows
-    dense : as in `EntrySorter.ranges`
-    """
-
-    def number(lowest: int, highest: int, parts: list[Entries]) -> CooBatch:
-        rows, cols, values = _join(parts)
-        return CooBatch(cols, find(rows), values) if exchanges else CooBatch(find(rows), cols, values)
-
-    for batch in held.ranges(number, dense=dense):
-        numbered.add(batch)
-    held.close()
-    return numbered
-
-
-# --- names -----------------------------------------------------------------------------------------------------------
+# --- codes -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
-class _SpilledRun:
-    """Names in a file."""
+class _Run:
+    """Ids in files."""
 
-    names: SortedIds
+    ids: SortedIds
     places: FileArray
-    """Index among `names` of the name of each of the codes of the run."""
+    """Index among `ids` of the id of each of the codes of the run."""
 
 
-class SpilledNames:
-    """Names by code, in sorted runs; a name may have several codes.
+class OccurringIds:
+    """Ids that occur in the edges or in a list of vertices; each batch gives a new code to each of its ids.
+
+    Ids that occur again get greater codes, as entries at one place are sorted by codes before they are sorted by
+    numbers. Ids that do not fit into memory are spilled to files.
 
     Parameters
     ----------
-    folder : folder of the files; None for the system's temporary folder
+    type : Arrow type of the ids, int64 or large strings
+    room : memory for ids, and the folder of the files
+    listed : Arrow array of the names of a list of vertices; None if there is no list
+    first : name on the first line of the list, which may be a header; None if it is known to be none
+    name : name of the source in messages
     """
 
-    def __init__(self, folder: Path | None) -> None:
-        self._folder, self.runs = folder, list[_SpilledRun]()
+    def __init__(
+        self, type: Any, room: MemoryBudget = ANY_ROOM, listed: Any = None, first: str | None = None, name: str = ""
+    ) -> None:
+        self._type, self._room, self._listed, self._source = type, room, listed, name
+        self.unused_first = first
+        """Name on the first line of the list until an edge has it; else None."""
+        self._n_codes, self._runs = 0, list[_Run]()
+        self._begin()
 
-    def add(self, names: Any, places: np.ndarray) -> None:
-        """Spill distinct ascending names, and the index among them of the name of each of the next codes."""
-        writer, held = IdWriter(self._folder, np.dtype(object)), FileArray(self._folder, places.dtype)
-        writer.append(names)
+    def _begin(self) -> None:
+        self._known = pa.array([], self._type) if self._listed is None else self._listed
+        self._batches = list[Any]()
+        """Ids of the batches that are not among the known ones yet, by code."""
+        self._places = [np.zeros(0, np.int32)]
+        """Index among the known ids of the id of each code before those of `_batches`."""
+
+    def encode(self, *columns: Any) -> list[np.ndarray]:
+        """Return the codes of the next batch."""
+        if self._is_full:
+            self._spill()
+        coded = pa.concat_arrays([_to_arrow(ids, self._type) for ids in columns]).dictionary_encode()
+        ids, codes = coded.dictionary, self._n_codes + np.asarray(coded.indices).astype(np.int64)
+        if self.unused_first is not None and pa.compute.index(ids, self.unused_first).as_py() >= 0:
+            self.unused_first = None
+        self._batches.append(ids)
+        self._n_codes += len(ids)
+        if _count_bytes(self._batches) > max(_PENDING_BYTES, self._known.nbytes):
+            self._join_known()
+        return np.split(codes, np.cumsum(list(map(len, columns)))[:-1])
+
+    @property
+    def _is_full(self) -> bool:
+        """True if ids take more than the memory."""
+        n_codes, id_bytes = sum(map(len, (*self._places, *self._batches))), NAME_BYTES
+        if self._type == pa.int64():
+            id_bytes = INTEGER_BYTES
+        need = int(self._known.nbytes) + id_bytes * len(self._known) + 2 * _count_bytes(self._batches)
+        return need + CODE_BYTES * n_codes > self._room.memory
+
+    def _join_known(self) -> None:
+        """Add the ids of the batches to the known ones.
+
+        Raises
+        ------
+        SourceError : one is not in the list of vertices
+        """
+        coded, n_known = pa.chunked_array([self._known, *self._batches]).dictionary_encode(), len(self._known)
+        if coded.num_chunks:
+            self._known, self._batches = coded.chunk(0).dictionary, []
+            self._places.append(np.concatenate([np.asarray(chunk.indices) for chunk in coded.chunks])[n_known:])
+        if self._listed is not None and len(self._known) > len(self._listed):
+            raise SourceError(
+                f"{self._known[len(self._listed)].as_py()!r} is not in the list of vertices; add it there or remove "
+                "its edges",
+                source=self._source,
+            )
+
+    def _rank(self) -> tuple[Any, np.ndarray]:
+        """Return the ids, ascending, and the place of the id of each code among them."""
+        self._join_known()
+        order = np.asarray(pa.compute.sort_indices(self._known))
+        return self._known.take(pa.array(order)), find_ranks(order)[np.concatenate(self._places)]
+
+    def _spill(self) -> None:
+        """Write all ids in memory to a run."""
+        ids, places = self._rank()
+        writer, held = self._make_writer(), FileArray(self._room.folder, places.dtype)
+        writer.append(ids)
         held.append(places)
-        self.runs.append(_SpilledRun(writer.finish(), held))
+        self._runs.append(_Run(writer.finish(), held))
+        self._begin()
 
-    def find(self, code: int) -> str:
-        """Return the name that has a code."""
-        for run in self.runs:
-            if code < len(run.places):
-                return str(run.names[int(run.places[code : code + 1][0])])
-            code -= len(run.places)
-        raise KeyError(code)
+    def _make_writer(self) -> IdWriter:
+        return IdWriter(self._room.folder, _INT64 if self._type == pa.int64() else np.dtype(object))
 
-    def merge(self) -> Iterator[tuple[Any, list[np.ndarray]]]:
-        """Yield all names in ascending ranges, and for the names of each run their indices in the range."""
-        firsts = sorted(first for run in self.runs for first in run.names.firsts)
+    def finish(self) -> Layout:
+        """Return the ids, and as `positions` the number of each code."""
+        if not self._runs and not self._is_full:
+            ids, positions = self._rank()
+            return Layout((len(ids),) * 2, ids.to_numpy(zero_copy_only=False), positions)
+        self._spill()
+        writer, n = self._make_writer(), 0
+        of_runs = [FileArray(self._room.folder, _INT64) for _ in self._runs]
+        for ids, parts in self._merge():
+            for numbers, places in zip(of_runs, parts, strict=True):
+                numbers.append(n + places.astype(np.int64))
+            writer.append(ids)
+            n += len(ids)
+        by_code = FileArray(self._room.folder, index_dtype(n))
+        for run, numbers in zip(self._runs, of_runs, strict=True):
+            for places in run.places.pieces():
+                by_code.append(look_up(numbers, places))
+            for file in (run.ids, run.places, numbers):
+                file.close()
+        return Layout((n, n), writer.finish(), by_code)
+
+    def _merge(self) -> Iterator[tuple[Any, list[np.ndarray]]]:
+        """Yield all ids in ascending ranges, and for the ids of each run their indices in the range."""
+        firsts = sorted(first for run in self._runs for first in run.ids.firsts)
         bounds = [*dict.fromkeys(firsts[::MERGED_PAGES]), None]
         for low, high in pairwise(bounds):
-            parts = [list(run.names.read_between(low, high)) for run in self.runs]
-            names, places = rank_ids(pa.chunked_array([own for part in parts for own in part]).combine_chunks())
+            parts = [list(run.ids.read_between(low, high)) for run in self._runs]
+            ids, places = rank_ids(pa.chunked_array([own for part in parts for own in part]).combine_chunks())
             ends = np.cumsum([sum(map(len, part)) for part in parts])
-            yield names, np.split(places, ends[:-1])
-
-    def close(self) -> None:
-        """Close the files."""
-        for run in self.runs:
-            run.names.close()
-            run.places.close()
+            yield ids, np.split(places, ends[:-1])
 
 
-def number_names(
-    held: EntrySorter, spilled: SpilledNames, make_sorter: Callable[[], EntrySorter], folder: Path | None
-) -> tuple[EntrySorter, SortedIds]:
-    """Number names in ascending order.
-
-    Parameters
-    ----------
-    held : sorter of entries whose rows and columns are codes; it is closed
-    spilled : names by code; it is closed
-    make_sorter : function that makes another sorter for the same entries
-    folder : folder of the files
-
-    Returns
-    -------
-    A sorter of the entries, whose rows and columns are numbers; and the names.
-    """
-    writer, n = IdWriter(folder, np.dtype(object)), 0
-    of_runs = [FileArray(folder, _INT64) for _ in spilled.runs]
-    for names, parts in spilled.merge():
-        for numbers, places in zip(of_runs, parts, strict=True):
-            numbers.append(n + places.astype(np.int64))
-        writer.append(names)
-        n += len(names)
-    by_code = FileArray(folder, _INT64)
-    for run, numbers in zip(spilled.runs, of_runs, strict=True):
-        for places in run.places.pieces():
-            by_code.append(_look_up(numbers, places))
-        numbers.close()
-    spilled.close()
-    for _ in range(2):  # each pass numbers the rows and exchanges them with the columns
-        held = _number_rows(held, make_sorter(), partial(_look_up, by_code), dense=True)
-    by_code.close()
-    return held, writer.finish()
-
-
-def _look_up(numbers: FileArray, places: np.ndarray) -> np.ndarray:
-    """Return the numbers at some places, at least one, of which the range from the least to the greatest is read."""
-    first, last = int(places.min()), int(places.max())
-    found: np.ndarray = numbers[first : last + 1][places - first]
-    return found
+def _count_bytes(ids: list[Any]) -> int:
+    return sum(own.nbytes for own in ids)

@@ -30,12 +30,11 @@ from mgspmv.ingest.build import ColumnSums, assemble
 from mgspmv.ingest.entries import EntryCounts, SortedSource, choose_rule, feed_entries, number_entries
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.frames import FrameSource
-from mgspmv.ingest.numbering import rank_ids
+from mgspmv.ingest.numbering import NAME_BYTES, rank_ids
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.radix_sort import Entries
 from mgspmv.ingest.scratch import FileArray, MemoryBudget
 from mgspmv.ingest.source import FileSource, Layout
-from mgspmv.ingest.vertices import NAME_BYTES
 from mgspmv.model import CooBatch, IngestOptions, Kind, Progress, index_dtype
 from mgspmv.store.chunks import WrittenRange, write_range
 from mgspmv.store.write import VersionAddress
@@ -188,7 +187,7 @@ class Shard:
         if not layout.is_numbered:
             make_sorter = partial(self._make_sorter, self.memory // 4)
             self._given.reserve(self.memory // 4)
-            self._given, layout = number_entries(self._given, layout, make_sorter, self._folder)
+            self._given, layout = number_entries(self._given, layout, make_sorter, self._room.for_ids)
         if part.has_known_vertices or claim is not None:
             self._ids = layout.vertex_ids
             return OwnIds(layout.shape, None if self._ids is None else _find_type(self._ids), [])

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
+from mgspmv.ingest.scratch import ANY_ROOM, FileArray, MemoryBudget
 from mgspmv.model import CooBatch, Kind
 
 if TYPE_CHECKING:
-    from mgspmv.ingest.numbering import SortedIds, SpilledNames  # Numba takes a second to import
+    from mgspmv.ingest.numbering import SortedIds
     from mgspmv.lookup import VertexLookup
 
 
@@ -31,12 +31,10 @@ class Layout:
     """Rows and columns of the source's matrix; (n, n) vertices of a graph."""
     vertex_ids: np.ndarray | SortedIds | VertexLookup | None = None
     """(n,) ascending ids in the source, int64 or strings (object); None if they are 0..n-1."""
-    positions: np.ndarray | None = None
+    positions: np.ndarray | FileArray | None = None
     """(n_codes,) number of the vertex of each code in the batches; None if codes are already numbers."""
     are_ids: bool = False
     """Whether the batches hold int64 ids that must still be numbered; `shape` is (0, 0) then."""
-    names: SpilledNames | None = None
-    """Names by code if batches hold codes that must still be numbered, `shape` being (0, 0); else None."""
     provenance: dict[str, Any] = field(default_factory=dict)
     """JSON values about the source: name, size in bytes, sha256, format, its header's claims."""
     stated: Stated | None = None
@@ -51,7 +49,7 @@ class Layout:
     @property
     def is_numbered(self) -> bool:
         """True if codes are numbers."""
-        return not self.are_ids and self.names is None and self.positions is None
+        return not self.are_ids and self.positions is None
 
 
 class Source(ABC):

@@ -25,7 +25,7 @@ from mgspmv.ingest.build import Assembled
 from mgspmv.ingest.columns import TextColumn
 from mgspmv.ingest.edge_list_head import DEFAULT_READING, StatedForm
 from mgspmv.ingest.files import take_name
-from mgspmv.ingest.numbering import PIECE_IDS, Ids, IdWriter
+from mgspmv.ingest.numbering import PIECE_IDS, Ids, IdWriter, are_numbers, look_up
 from mgspmv.ingest.objects import check_format, is_sparse
 from mgspmv.ingest.open import open_update
 from mgspmv.ingest.scratch import MemoryBudget
@@ -34,7 +34,7 @@ from mgspmv.ingest.store_writing import write_version
 from mgspmv.ingest.stored import Bounds, EdgeSet, RowNumbers, StoredRows
 from mgspmv.ingest.vector_files import read_vector
 from mgspmv.ingest.vertex_vectors import ById, classify_vector, is_class
-from mgspmv.ingest.vertices import are_numbers, read_vertices
+from mgspmv.ingest.vertices import read_vertices
 from mgspmv.lookup import VertexLookup, check_integers, open_ids
 from mgspmv.model import MatrixInfo, Progress, index_dtype
 from mgspmv.order import invert
@@ -258,7 +258,7 @@ def read_edges(path: str | os.PathLike[str], stored: StoredMatrix, **reading: An
 
         return coo_array((np.ones(len(firsts), bool), (firsts, seconds)), shape=layout.shape)
     if layout.positions is not None:
-        firsts, seconds = layout.positions[firsts], layout.positions[seconds]
+        firsts, seconds = look_up(layout.positions, firsts), look_up(layout.positions, seconds)
     ids = None if layout.vertex_ids is None else layout.vertex_ids[:]
     return (firsts, seconds) if ids is None else (ids[firsts], ids[seconds])
 

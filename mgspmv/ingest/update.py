@@ -22,13 +22,12 @@ from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest.build import Assembled
 from mgspmv.ingest.entries import SortedSource, shrink, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
-from mgspmv.ingest.numbering import Ids, IdWriter, pair_ids
+from mgspmv.ingest.numbering import Ids, IdWriter, are_numbers, pair_ids
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.store_writing import check_stated, make_report, write_version
 from mgspmv.ingest.stored import EdgeSet, RowNumbers, StoredRows
 from mgspmv.ingest.subgraph import find_table_bytes
-from mgspmv.ingest.vertices import are_numbers
 from mgspmv.lookup import UNKNOWN, VertexLookup, open_ids
 from mgspmv.model import CooBatch, CsrBlock, Duplicates, IngestOptions, MatrixInfo, Progress, index_dtype
 from mgspmv.order import check_square, invert, list_rows

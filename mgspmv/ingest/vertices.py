@@ -20,7 +20,7 @@ from mgspmv.ingest.columns import TextColumn, read_chunks, split_line
 from mgspmv.ingest.edge_list_head import DEFAULT_READING, StatedForm
 from mgspmv.ingest.headers import has_list_header
 from mgspmv.ingest.lists import find_list_form
-from mgspmv.ingest.numbering import SortedIds, SpilledNames, find_ranks
+from mgspmv.ingest.numbering import OccurringIds, are_numbers
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Layout
 from mgspmv.ingest.streams import TextLine, TextStream, read_head
@@ -34,18 +34,11 @@ UNKNOWN = -1
 ID_BYTES = 20
 """Most bytes per integer id for its mark, the id and its table entry, while they are made."""
 
-NAME_BYTES = 100
-"""Approximate bytes per name as a Python string."""
-CODE_BYTES = 8
-"""Bytes per code of a name: its place among the known names, and its number."""
-
 LISTED_BYTES = 32
 """Most bytes per integer of a list of vertices, while the list is sorted and its table made."""
 LISTED_NAME_BYTES, LISTED_COPIES = 128, 4
 """Most bytes per name of a list, and copies of its characters, while the list is sorted and its table made."""
 
-_PENDING_BYTES = 1 << 22
-"""Bytes of names that may wait to be added to the known ones, regardless of how many these are."""
 _ROOM = 2**20
 """Bound of ids that a table may always cover, regardless of the number of edges."""
 _MARKED = 2**27
@@ -121,97 +114,6 @@ class OccurringIntegers:
         return Layout((len(ids),) * 2, ids, table)
 
 
-class OccurringNames:
-    """Names that occur in the edges or in a list of vertices; each batch gives a new code to each of its names.
-
-    Names that occur again get greater codes, as entries at one place are sorted by codes before they are sorted by
-    numbers. Names that do not fit into memory are spilled to a file.
-
-    Parameters
-    ----------
-    room : memory for names, and the folder of the file
-    listed : Arrow array of the names of a list of vertices, large strings; None if there is no list
-    first : name on the first line of the list, which may be a header; None if it is known to be none
-    name : name of the source in messages
-    """
-
-    def __init__(
-        self, room: MemoryBudget = ANY_ROOM, listed: Any = None, first: str | None = None, name: str = ""
-    ) -> None:
-        self._room, self._listed, self._source = room, listed, name
-        self.unused_first = first
-        """Name on the first line of the list until an edge has it; else None."""
-        self._n_codes, self._spilled = 0, SpilledNames(room.folder)
-        self._begin()
-
-    def _begin(self) -> None:
-        self._known = pa.array([], pa.large_string()) if self._listed is None else self._listed
-        self._batches = list[Any]()
-        """Names of the batches that are not among the known ones yet, by code."""
-        self._places = [np.zeros(0, np.int32)]
-        """Index among the known names of the name of each code before those of `_batches`."""
-
-    def encode(self, *columns: Any) -> list[np.ndarray]:
-        if self._is_full:
-            self._spill()
-        coded = pa.concat_arrays([ids.cast(pa.large_string()) for ids in columns]).dictionary_encode()
-        names, codes = coded.dictionary, self._n_codes + np.asarray(coded.indices).astype(np.int64)
-        if self.unused_first is not None and pa.compute.index(names, self.unused_first).as_py() >= 0:
-            self.unused_first = None
-        self._batches.append(names)
-        self._n_codes += len(names)
-        if _count_bytes(self._batches) > max(_PENDING_BYTES, self._known.nbytes):
-            self._join_known()
-        return np.split(codes, np.cumsum(list(map(len, columns)))[:-1])
-
-    @property
-    def _is_full(self) -> bool:
-        """True if names take more than the memory."""
-        n_codes = sum(map(len, (*self._places, *self._batches)))
-        need = int(self._known.nbytes) + NAME_BYTES * len(self._known) + 2 * _count_bytes(self._batches)
-        return need + CODE_BYTES * n_codes > self._room.memory
-
-    def _join_known(self) -> None:
-        """Add the names of the batches to the known ones.
-
-        Raises
-        ------
-        SourceError : one is not in the list of vertices
-        """
-        coded, n_known = pa.chunked_array([self._known, *self._batches]).dictionary_encode(), len(self._known)
-        if coded.num_chunks:
-            self._known, self._batches = coded.chunk(0).dictionary, []
-            self._places.append(np.concatenate([np.asarray(chunk.indices) for chunk in coded.chunks])[n_known:])
-        if self._listed is not None and len(self._known) > len(self._listed):
-            raise SourceError(
-                f"{self._known[len(self._listed)].as_py()!r} is not in the list of vertices; add it there or remove "
-                "its edges",
-                source=self._source,
-            )
-
-    def _rank(self) -> tuple[Any, np.ndarray]:
-        """Return the names, ascending, and the place of the name of each code among them."""
-        self._join_known()
-        order = np.asarray(pa.compute.sort_indices(self._known))
-        return self._known.take(pa.array(order)), find_ranks(order)[np.concatenate(self._places)]
-
-    def _spill(self) -> None:
-        """Spill all names to a file."""
-        self._spilled.add(*self._rank())
-        self._begin()
-
-    def finish(self) -> Layout:
-        if self._spilled.runs or self._is_full:
-            self._spill()
-            return Layout((0, 0), names=self._spilled)
-        names, positions = self._rank()
-        return Layout((len(names),) * 2, names.to_numpy(zero_copy_only=False), positions)
-
-
-def _count_bytes(names: list[Any]) -> int:
-    return sum(own.nbytes for own in names)
-
-
 class ListedIntegers:
     """Integers of a list of vertices, ascending."""
 
@@ -234,7 +136,7 @@ class ListedIntegers:
         return Layout((len(self._ids),) * 2, None if are_numbers(self._ids) else self._ids)
 
 
-Vertices = NumberedVertices | OccurringIntegers | OccurringNames | ListedIntegers
+Vertices = NumberedVertices | OccurringIntegers | OccurringIds | ListedIntegers
 """Mapping from ids to codes (`encode`, batches in their order), and from codes to numbers (`finish`).
 
 Equal ids in a batch have one code, and integers of no vertex have `UNKNOWN`.
@@ -273,7 +175,7 @@ def read_vertices(
     room: MemoryBudget = ANY_ROOM,
     is_vertex: Callable[[str], bool] | None = None,
     edges: str = "",
-) -> tuple[ListedIntegers | OccurringNames, dict[str, Any]]:
+) -> tuple[ListedIntegers | OccurringIds, dict[str, Any]]:
     """Read a list of vertices: one per line, its id in the first column or in the one that a header names.
 
     A line of names that has no tab is one id, blanks included; a quoted id may hold any character.
@@ -330,7 +232,9 @@ def choose_vertices(
         column = replace(id_column, name="vertex")
         vertices, provenance = read_vertices(path, column, reading, id_room, edges=edges)
         return vertices, {"vertices": provenance}
-    return (OccurringNames(id_room) if id_column.dtype == "string" else OccurringIntegers(id_room)), {}
+    if id_column.dtype == "string":
+        return OccurringIds(pa.large_string(), id_room), {}
+    return OccurringIntegers(id_room), {}
 
 
 def _estimate_bytes(ids: Any) -> int:
@@ -363,7 +267,7 @@ def _list_integers(columns: list[np.ndarray], source: str) -> ListedIntegers:
 
 def _list_names(
     columns: list[Any], source: str, room: MemoryBudget, edges: str = "", *, has_header: bool = True
-) -> OccurringNames:
+) -> OccurringIds:
     """Return the vertices of a list, given in parts, which are released."""
     names = pa.concat_arrays(columns)
     first_name = None if has_header else names[0].as_py()
@@ -371,7 +275,7 @@ def _list_names(
     names = names.take(pa.compute.sort_indices(names))
     repeated = names.slice(1).filter(pa.compute.equal(names.slice(1), names.slice(0, len(names) - 1)))
     _raise_repeated(repeated.slice(0, 1).to_pylist(), source)
-    return OccurringNames(room, names, first_name, edges)
+    return OccurringIds(names.type, room, names, first_name, edges)
 
 
 def _raise_repeated(repeated: list[Any], source: str) -> None:
@@ -379,11 +283,6 @@ def _raise_repeated(repeated: list[Any], source: str) -> None:
         raise SourceError(
             f"vertex {repeated[0]!r} is listed more than once; list each vertex on one line only", source=source
         )
-
-
-def are_numbers(ids: np.ndarray | SortedIds) -> bool:
-    """Return whether ascending distinct ids are 0..n-1."""
-    return bool(len(ids) == 0 or (ids[0] == 0 and ids[-1] == len(ids) - 1))
 
 
 def _invert(codes: np.ndarray, numbers: np.ndarray, n_vertices: int) -> np.ndarray:

@@ -199,29 +199,6 @@ def test_files_have_no_names_and_go(small, tmp_path):
 
 
 @pytest.mark.parametrize("memory", [PLENTY, 20_000, 3000])
-@pytest.mark.parametrize("threads", [1, 3])
-def test_ranges(small, memory, threads):
-    """Each has the entries of its rows, in parts, as they came."""
-    batches = make_batches(900, (70, 11), values=np.int64)
-    batches = [CooBatch(b.rows.astype(np.int64) - (k % 2 << 40), b.cols, b.values) for k, b in enumerate(batches)]
-    with EntrySorter(memory, threads) as sorter:
-        for batch in batches:
-            sorter.add(batch)
-        found, end = [], None
-        for lowest, highest, parts in sorter.ranges(lambda *own: own):
-            assert end is None or lowest > end or (lowest == highest == end)
-            end = highest
-            own = [np.concatenate([part[k] for part in parts]) for k in range(3)]
-            assert lowest <= own[0].min() <= own[0].max() <= highest
-            found.append(own)
-    found = [np.concatenate([own[k] for own in found]) for k in range(3)]
-    wanted = [np.concatenate([getattr(b, name) for b in batches]) for name in ("rows", "cols", "values")]
-    by_row = np.argsort(found[0], kind="stable"), np.argsort(wanted[0], kind="stable")
-    for own, other in zip(found, wanted, strict=True):
-        assert own[by_row[0]].tolist() == other[by_row[1]].tolist()
-
-
-@pytest.mark.parametrize("memory", [PLENTY, 20_000, 3000])
 def test_draining_keeps_the_order_at_each_place(small, memory):
     batches = make_batches(900, (12, 11), values=np.int64)
     with EntrySorter(memory, 2) as sorter:

@@ -13,13 +13,13 @@ import mgspmv as mg
 from mgspmv.errors import SourceError
 from mgspmv.ingest import vertices
 from mgspmv.ingest.edge_list import EdgeListSource
-from mgspmv.ingest.entries import sort_source
+from mgspmv.ingest.entries import number_entries, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
-from mgspmv.ingest.numbering import SpilledNames, number_ids, number_names, rank_ids
+from mgspmv.ingest.numbering import OccurringIds, look_up, rank_ids
 from mgspmv.ingest.open import open_source
-from mgspmv.ingest.scratch import MemoryBudget
+from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
+from mgspmv.ingest.source import Layout
 from mgspmv.ingest.store_writing import store_source
-from mgspmv.ingest.vertices import OccurringNames
 from mgspmv.model import CooBatch, IngestOptions
 from mgspmv.store.read import open_store
 from tests.support.pairwise import cover_pairs
@@ -42,8 +42,11 @@ def check(rows, cols, memory, threads=2):
     with EntrySorter(memory, threads) as held:
         for part in np.array_split(np.arange(len(rows)), max(1, len(rows) // 9)):
             held.add(CooBatch(rows[part], cols[part], values[part]))
-        by_row, ids = number_ids(held, lambda: EntrySorter(memory, threads), None)
+        layout, room = Layout((0, 0), are_ids=True), MemoryBudget(memory // 4)
+        by_row, layout = number_entries(held, layout, lambda: EntrySorter(memory, threads), room)
         known = np.unique(np.concatenate([rows, cols]))
+        assert layout.shape == (len(known), len(known))
+        ids = known if layout.vertex_ids is None else layout.vertex_ids
         assert ids[:].tolist() == known.tolist()
         found, end = [], 0
         with by_row:
@@ -52,7 +55,6 @@ def check(rows, cols, memory, threads=2):
                 end = block.row_offset + block.n_rows
                 own = np.repeat(np.arange(block.n_rows), np.diff(block.indptr)) + block.row_offset
                 found += zip(own.tolist(), block.indices.tolist(), block.data.tolist(), strict=True)
-        ids.close()
     numbers = [np.searchsorted(known, ends) for ends in (rows, cols)]
     order = np.lexsort((numbers[1], numbers[0]))
     assert found == list(zip(*(a[order].tolist() for a in (*numbers, values)), strict=True))
@@ -150,34 +152,28 @@ def small_pages(small, monkeypatch):
 
 @given(st.lists(st.one_of(any_names, st.lists(st.text("a\0é", max_size=20), unique=True)), max_size=5))
 def test_runs_are_merged(small_pages, runs):
-    spilled, codes = SpilledNames(None), []
+    """Each batch is a run."""
+    numbering, codes = OccurringIds(pa.large_string(), MemoryBudget(-1)), {}
     for names in runs:
-        places = np.random.default_rng(1).integers(0, max(1, len(names)), 2 * len(names))
-        spilled.add(pa.array(sorted(names), pa.string()), places)
-        codes += [sorted(names)[place] for place in places]
-    assert [spilled.find(code) for code in range(len(codes))] == codes
-    merged, of_runs = [], [[] for _ in runs]
-    for names, parts in spilled.merge():
-        for own, places in zip(of_runs, parts, strict=True):
-            own += (len(merged) + places).tolist()
-        merged += names.to_pylist()
-    assert merged == sorted({name for names in runs for name in names})
-    assert [[merged[place] for place in own] for own in of_runs] == [sorted(names) for names in runs]
-    spilled.close()
+        codes |= dict(zip(numbering.encode(pa.array(names, pa.string()))[0].tolist(), names, strict=True))
+    layout = numbering.finish()
+    assert layout.vertex_ids[:].tolist() == sorted({name for names in runs for name in names})
+    numbers = look_up(layout.positions, np.array(list(codes), np.int64)).tolist()
+    assert [layout.vertex_ids[number] for number in numbers] == list(codes.values())
 
 
 @pytest.mark.parametrize(("memory", "threads"), [(PLENTY, 1), (10_000, 3)])
 def test_entries_are_numbered(small_pages, memory, threads):
     rng = np.random.default_rng(1)
     names = [f"v{k}" for k in (rng.random((2, 900)) ** 2 * 200).astype(int).ravel()]
-    numbering = OccurringNames(MemoryBudget(8000))
+    numbering = OccurringIds(pa.large_string(), MemoryBudget(8000))
     with EntrySorter(memory, threads) as held:
         for k in range(0, 900, 30):
             rows, cols = numbering.encode(pa.array(names[k : k + 30]), pa.array(names[900 + k : 930 + k]))
             held.add(CooBatch(rows, cols, np.arange(k, k + 30)))
-        spilled = numbering.finish().names
-        assert len(spilled.runs) > 3
-        numbered, known = number_names(held, spilled, lambda: EntrySorter(memory, threads), None)
+        assert len(numbering._runs) > 3
+        numbered, layout = number_entries(held, numbering.finish(), lambda: EntrySorter(memory, threads), ANY_ROOM)
+        known = layout.vertex_ids
         assert known[:].tolist() == sorted(set(names))
         with numbered:
             blocks = list(numbered.blocks((len(known), len(known))))
@@ -191,7 +187,7 @@ def test_entries_are_numbered(small_pages, memory, threads):
 
 def test_equal_names_in_one_batch_have_one_code(small_pages):
     """Also where the batch fills the memory, or self loops would not be found."""
-    numbering = OccurringNames(MemoryBudget(1))
+    numbering = OccurringIds(pa.large_string(), MemoryBudget(1))
     for k in range(5):
         rows, cols = numbering.encode(pa.array([f"a{k}", "b"]), pa.array([f"a{k}", "b"]))
         assert rows.tolist() == cols.tolist()
