@@ -72,7 +72,7 @@ class _EdgeListFacts:
     listed: dict[str, Any] = field(default_factory=dict)
     """Provenance of the list of vertices."""
     unused_first: str | None = None
-    """First name of the list of vertices if no edge has it, as in `OccurringNames`."""
+    """First name of the list of vertices if no edge has it, as in `OccurringIds`."""
 
     def begin(self, name: str, head: Head) -> None:
         """Record the beginning of a file.

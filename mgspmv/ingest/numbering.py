@@ -190,7 +190,7 @@ def look_up(numbers: np.ndarray | FileArray, places: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class _Run:
+class _SpilledRun:
     """Ids in files."""
 
     ids: SortedIds
@@ -219,7 +219,7 @@ class OccurringIds:
         self._type, self._room, self._listed, self._source = type, room, listed, name
         self.unused_first = first
         """Name on the first line of the list until an edge has it; else None."""
-        self._n_codes, self._runs = 0, list[_Run]()
+        self._n_codes, self._runs = 0, list[_SpilledRun]()
         self._begin()
 
     def _begin(self) -> None:
@@ -282,7 +282,7 @@ class OccurringIds:
         writer, held = self._make_writer(), FileArray(self._room.folder, places.dtype)
         writer.append(ids)
         held.append(places)
-        self._runs.append(_Run(writer.finish(), held))
+        self._runs.append(_SpilledRun(writer.finish(), held))
         self._begin()
 
     def _make_writer(self) -> IdWriter:
