@@ -6,18 +6,13 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mgspmv.errors import SourceError
 from mgspmv.ingest.scratch import ANY_ROOM, FileArray, MemoryBudget
 from mgspmv.model import CooBatch, Kind
-
-if TYPE_CHECKING:
-    from mgspmv.ingest.numbering import SortedIds
-    from mgspmv.lookup import VertexLookup
-
 
 Stated = Callable[[str], SourceError]
 """Makes an error, from a message, about the place where a source states its shape, which may be larger than listed."""
@@ -29,8 +24,9 @@ class Layout:
 
     shape: tuple[int, int]
     """Rows and columns of the source's matrix; (n, n) vertices of a graph."""
-    vertex_ids: np.ndarray | SortedIds | VertexLookup | None = None
-    """(n,) ascending ids in the source, int64 or strings (object); None if they are 0..n-1."""
+    vertex_ids: Any = None
+    """(n,) ascending ids in the source, int64 or strings (object): an array, or an object that has a dtype and a length
+    and is sliced like one; None if they are 0..n-1."""
     positions: np.ndarray | FileArray | None = None
     """(n_codes,) number of the vertex of each code in the batches; None if codes are already numbers."""
     are_ids: bool = False
