@@ -276,7 +276,7 @@ class Solution(Ranks):
             ax = mg.pagerank(A, alpha=0.85).plot("convergence")
             mg.pagerank(A, alpha=0.5).plot("convergence", ax=ax)
         """
-        from mgspmv.display.plots import make_axes, plot_changes, plot_distribution
+        from mgspmv.display.charts import make_axes, plot_changes, plot_distribution
 
         check_choice("kind", kind, ("ranks", "convergence"))
         axes = make_axes(ax)

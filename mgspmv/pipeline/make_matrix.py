@@ -27,7 +27,7 @@ from mgspmv.pipeline.definition import MatrixSection
 from mgspmv.pipeline.outputs import measure_bytes
 from mgspmv.pipeline.records import Records, now
 from mgspmv.pipeline.steps import Identity, PipelineStep, identify_matrix
-from mgspmv.report.record import Output, StepRecord, measure_degrees
+from mgspmv.report.record import Output, StepRecord
 from mgspmv.store.read import open_store
 from mgspmv.validation import to_json
 
@@ -72,10 +72,8 @@ def make_matrix(work: RunContext, step: PipelineStep) -> StepRecord:
         seconds[stage] = time.perf_counter() - clock
     if todo:  # sources were read again after their checksums were computed
         _check_unchanged(work, step, identity)
-    clock = time.perf_counter()
     with open_matrix(step.target) as matrix:
-        info, degrees = matrix.info, measure_degrees(matrix)
-    seconds["measure"] = time.perf_counter() - clock
+        info = matrix.info
     described = asdict(info)
     n_bytes = info.nbytes if is_url(step.target) else measure_bytes(step.target)
     stored = Output(step.target, n_bytes, info.digest, info.version)
@@ -89,7 +87,6 @@ def make_matrix(work: RunContext, step: PipelineStep) -> StepRecord:
         seconds=seconds,
         memory={"host_peak_bytes": [peak_memory()]},
         result={"base": identity.base, "updates": chain},
-        degrees=degrees,
     )
     work.records.write_step(work.records.make_portable(record))
     return record

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from importlib.resources import files
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, get_args
 
+from mgspmv.display.charts import N_COLORS, Chart, Series, draw_bars, draw_lines
 from mgspmv.display.numbers import (
     format_bytes,
     format_count,
@@ -23,8 +23,7 @@ from mgspmv.display.numbers import (
 )
 from mgspmv.errors import PipelineError
 from mgspmv.model import Status
-from mgspmv.report.charts import N_COLORS, Chart, Series, draw_bars, draw_lines
-from mgspmv.report.record import Pairs, RunRecord, State, StepRecord
+from mgspmv.report.record import RunRecord, State, StepRecord
 from mgspmv.validation import rename_former
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ _PHASES = (
     "read", "load", "queue", "prepare", "start", "compile", "product", "exchange", "schedule", "look", "checkpoint",
     "residual", "collect", "save",
 )  # fmt: skip
-_TIMES = {"product_s": "product", "exchange_s": "exchange", "wait_s": "waiting"}
 
 
 def render_report(run: RunRecord) -> str:
@@ -254,16 +252,14 @@ def _list_levels(records: Iterable[StepRecord]) -> list[tuple[float, str]]:
 
 
 def draw_times(run: RunRecord) -> list[Chart]:
-    """Draw the seconds of steps by phase, and of runs on several workers by worker."""
+    """Draw the seconds of steps by phase."""
     timed = [record for record in list_records(run) if record.seconds]
     kept = {step.name for step in run.steps if step.state == "kept"}
     ranked = [record for record in timed if is_ranks(record)]
     others = [record for record in timed if not is_ranks(record)]
     charts = [_draw_phases("Other steps than runs", others, _choose_phases(others), kept)] if others else []
     phases = _choose_phases(ranked)
-    charts += [_draw_phases(group, records, phases, kept) for group, records in group_records(ranked)]
-    charts += [_draw_workers(record) for record in timed if _count_workers(record) > 1]
-    return charts
+    return charts + [_draw_phases(group, records, phases, kept) for group, records in group_records(ranked)]
 
 
 def _choose_phases(records: Iterable[StepRecord]) -> list[str]:
@@ -287,45 +283,21 @@ def _draw_phases(title: str, records: Sequence[StepRecord], phases: Sequence[str
     return draw_bars(f"{title}: time by phase", bars, [*phases, "other"][:n_series])
 
 
-def _count_workers(record: StepRecord) -> int:
-    return max((len(event.get("product_s", ())) for event in record.result.get("events", [])), default=0)
-
-
-def _draw_workers(record: StepRecord) -> Chart:
-    events = record.result["events"]
-    bars = [
-        # A run that lost workers has iterations with fewer of them.
-        (f"worker {worker}", [sum(sum(event[name][worker : worker + 1]) for event in events) for name in _TIMES])
-        for worker in range(_count_workers(record))
-    ]
-    return draw_bars(f"{record.name}: time by worker", bars, list(_TIMES.values()))
-
-
-# --- ranks and degrees -----------------------------------------------------------------------------------------------
+# --- ranks -----------------------------------------------------------------------------------------------------------
 
 
 def draw_distributions(run: RunRecord) -> list[Chart]:
-    """Draw the number of vertices at or above each rank and degree."""
-    charts = []
-    for group, records in group_records(list_records(run)):
-        lines = [Series(name_in_group(own), own.distribution) for own in records if own.distribution]
-        if lines:
-            charts.append(draw_lines(f"{group}: ranks", lines, "rank", "vertices of at least this rank", is_x_log=True))
-        charts += [_draw_degrees(f"{own.name}: degrees", own.degrees) for own in records if any(own.degrees.values())]
-    return charts
-
-
-def _draw_degrees(title: str, degrees: Mapping[str, Pairs]) -> Chart:
-    names = {"in": "in-degree", "out": "out-degree", "rows": "entries of a row"}
-    what = "rows" if "rows" in degrees else "vertices"
-    lines, notes = [], []
-    for kind, pairs in degrees.items():
-        lines.append(Series(names.get(kind, kind), [(x, y) for x, y in pairs if x > 0]))
-        if pairs and pairs[0][0] == 0:
-            n_without = pairs[0][1] - (pairs[1][1] if len(pairs) > 1 else 0)
-            notes.append(f"{format_count(n_without)} {what} of {names.get(kind, kind)} 0 are not drawn")
-    chart = draw_lines(title, lines, "degree", f"{what} of at least this degree", is_x_log=True)
-    return replace(chart, note="; ".join(filter(None, [*notes, chart.note])))
+    """Draw the number of vertices at or above each rank."""
+    return [
+        draw_lines(
+            f"{group}: ranks",
+            [Series(name_in_group(own), own.distribution) for own in records],
+            "rank",
+            "vertices of at least this rank",
+            is_x_log=True,
+        )
+        for group, records in group_records(own for own in list_records(run) if own.distribution)
+    ]
 
 
 # --- header ----------------------------------------------------------------------------------------------------------

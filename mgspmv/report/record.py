@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -19,14 +18,14 @@ from mgspmv.errors import PipelineError, StoreNotFoundError
 from mgspmv.files import is_url
 from mgspmv.os_errors import is_operators, translate_os_error
 from mgspmv.results import Solution, load_solution
-from mgspmv.store.chunks import CHUNK_ELEMENTS
-from mgspmv.store.metadata import MatrixProperties
 from mgspmv.validation import check_fields, check_seal, parse_json, to_json
 
 FORMAT_VERSION = 1
 RUNS = Path(".mgspmv", "runs")
 """Path of the records of runs in the folder of a pipeline; their names are the times of their start."""
 RANKS = (".zarr", ".parquet", ".csv")
+_FORMER = ("degrees",)
+"""Fields of a step that earlier versions wrote."""
 POINTS = 256
 """Most points of a distribution, in geometric progression."""
 
@@ -78,14 +77,11 @@ class StepRecord:
     """Bytes per worker, as `Solution.memory`."""
     result: dict[str, Any] = field(default_factory=dict)
     """Result of ranks: `Solution.to_dict` without the fields above: status, iterations, changes, error_bound_l1,
-    stability; `events`: per iteration the product_s, exchange_s, wait_s of each worker. For batches, `vectors`: their
-    results, and the changes of the slowest, the median and the fastest."""
+    stability. For batches, `vectors`: their results, and the changes of the slowest, the median and the fastest."""
     summary: dict[str, Any] = field(default_factory=dict)
     """Summary of ranks, as `Summary.to_dict`: percentiles, Gini coefficient, histogram."""
     distribution: Pairs = field(default_factory=list)
     """Pairs (rank, number of vertices with at least that rank), descending, thinned to a few hundred."""
-    degrees: dict[str, Pairs] = field(default_factory=dict)
-    """Degrees of a graph, `in` and `out`: (degree, number of vertices with at least it), ascending, thinned."""
     top: list[tuple[str | int, float]] = field(default_factory=list)
     """Highest ranks, (id, rank), descending."""
     comparison: dict[str, Any] = field(default_factory=dict)
@@ -178,7 +174,8 @@ def read_record(model: type[T], described: dict[str, Any], path: str) -> T:
     try:
         if "sha256" in described:
             check_seal(described)
-        record = check_fields(model, {name: own for name, own in described.items() if name not in (key, "sha256")})
+        known = {name: own for name, own in described.items() if name not in (key, "sha256", *_FORMER)}
+        record = check_fields(model, known)
         datetime.fromisoformat(record.began or "0001-01-01")
     except ValueError as error:
         remedy = "remove it to have the step made again" if is_step else "run the pipeline again"
@@ -186,7 +183,7 @@ def read_record(model: type[T], described: dict[str, Any], path: str) -> T:
     return record
 
 
-# --- measurements: a few hundred numbers, whatever the size of the input ----------------------------------------------
+# --- measurements ----------------------------------------------
 
 
 def measure_distribution(values: np.ndarray) -> Pairs:
@@ -209,37 +206,13 @@ def measure_distribution(values: np.ndarray) -> Pairs:
     return list(zip(ranks.tolist(), (len(found) - np.searchsorted(found, ranks)).tolist(), strict=True))
 
 
-def measure_degrees(matrix: MatrixProperties) -> dict[str, Pairs]:
-    """Count the vertices at or above degrees: `in` and `out` of a graph, `rows` of another matrix.
-
-    Reads row pointers and out-degrees once, `CHUNK_ELEMENTS` at a time.
-
-    Returns
-    -------
-    For each, (degree, number of vertices with at least it), degrees ascending, up to `POINTS` of those that occur, in
-    geometric progression. Empty without rows.
-
-    Raises
-    ------
-    StoreError : the store is damaged
-    """
-    stored, (n_rows, n_cols) = matrix.stored, matrix.shape
-    entering = (np.diff(stored.read_pointers(*rows)) for rows in _cut(n_rows))
-    if matrix.kind == "matrix":
-        return {"rows": _count_degrees(entering)}
-    leaving = (stored.read_out_degree(*columns) for columns in _cut(n_cols))
-    return {"in": _count_degrees(entering), "out": _count_degrees(leaving)}
-
-
 def describe_iterations(solution: Solution | BatchSolution) -> dict[str, Any]:
     """Return the fields of a `StepRecord` about the iterations: options, matrix, seconds, memory and result, as JSON
     values. Of many vectors, the changes of the slowest, the median and the fastest."""
     described = solution.to_dict()
     fields = {name: described.pop(name) for name in ("options", "matrix", "seconds", "memory")}
     if isinstance(solution, Solution):
-        names = ("product_s", "exchange_s", "wait_s")
-        events = [{name: list(getattr(event, name)) for name in names} for event in solution.events]
-        return fields | {"result": described | {"events": events}}
+        return fields | {"result": described}
     for k, pace in _choose_vectors(solution).items():
         described["vectors"][k] |= {"pace": pace, "changes": to_json(solution.changes[k])}
     return fields | {"result": described}
@@ -258,23 +231,6 @@ def describe_solution(solution: Solution, k: int = 10) -> dict[str, Any]:
         "distribution": measure_distribution(solution.values),
         "top": list(solution.top(k)),
     }
-
-
-def _cut(n: int) -> Iterator[tuple[int, int]]:
-    return ((start, min(start + CHUNK_ELEMENTS, n)) for start in range(0, n, CHUNK_ELEMENTS))
-
-
-def _count_degrees(pieces: Iterable[np.ndarray]) -> Pairs:
-    found: Counter[int] = Counter()
-    for degrees in pieces:
-        found.update(dict(zip(*(own.tolist() for own in np.unique(degrees, return_counts=True)), strict=True)))
-    if not found:
-        return []
-    degrees, counts = np.array(sorted(found.items()), np.int64).T
-    at_least = np.cumsum(counts[::-1])[::-1]
-    shown = np.unique(np.searchsorted(degrees, [0, *np.geomspace(1, max(1, degrees[-1]), POINTS - 1).round()]))
-    shown = shown[shown < len(degrees)]
-    return list(zip(degrees[shown].tolist(), at_least[shown].tolist(), strict=True))
 
 
 # --- loading ---------------------------------------------------------------------------------------------------------

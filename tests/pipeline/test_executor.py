@@ -73,11 +73,9 @@ class TestWhatIsMade:
         assert read_ranks() == pytest.approx(expected, abs=1e-13)
         assert find_states(record) == {"web": "made", "web/pagerank": "made"}
         assert record.is_success
-        matrix, ranks = (step.record for step in record.steps)
-        assert matrix.degrees == {"in": [(1, 3), (2, 1)], "out": [(1, 3), (2, 1)]}
+        ranks = record.steps[1].record
         assert [row[0] for row in ranks.top] == [3, 1]
         assert ranks.result["status"] == "converged"
-        assert len(ranks.result["events"]) == ranks.result["iterations"]
         assert ranks.inputs == {"matrix": mg.open_matrix("out/web.zarr").info.digest}
         assert ranks.provenance["matrix"]["source"]["sha256"]
         assert ranks.provenance["versions"]["mgspmv"] == mg.__version__

@@ -154,15 +154,14 @@ def test_charts(page):
     assert titles == [
         "web: convergence", "rmat: convergence",
         "Other steps than runs: time by phase", "web: time by phase", "rmat: time by phase",
-        "rmat/four workers: time by worker",
-        "web: ranks", "web: degrees", "rmat: ranks", "rmat: degrees",
+        "web: ranks", "rmat: ranks",
     ]  # fmt: skip
     drawings = [attrs for tag, attrs in page.elements if tag == "svg" and attrs.get("role") == "img"]
     assert [attrs["aria-label"] for attrs in drawings] == titles
     assert len(page.texts["desc"]) == len(titles)
     assert all(len(text) > 30 for text in page.texts["desc"])
     assert {"tol 1e-8", "tol 1e-10", "tol 1e-7"} <= set(page.texts["text"])
-    keys = {"damping/alpha=0.5", "nightly", "product", "waiting", "in-degree"}
+    keys = {"damping/alpha=0.5", "nightly", "product"}
     assert keys <= set(page.texts["text"])
 
 

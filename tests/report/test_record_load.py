@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 import mgspmv as mg
 from mgspmv.errors import OptionError, PipelineError, StoreFormatError, StoreNotFoundError
-from mgspmv.report import load_run, render_report
+from mgspmv.report import load_run
 from mgspmv.report.record import RunRecord, StepOutcome
 
 RUN = RunRecord(
@@ -90,15 +90,3 @@ def test_what_is_no_run(tmp_path, solution):
         r"is a matrix store, not ranks\. Run: mgspmv pagerank .*g\.zarr -o ranks",
         tmp_path / "g.zarr",
     )
-
-
-def test_ranks_of_a_run_that_lost_a_worker(tmp_path, solution):
-    """Its later iterations have the times of fewer workers."""
-    n_workers = [2] * (solution.iterations - 1) + [1]
-    events = [
-        replace(event, product_s=(0.25,) * n, exchange_s=(0.0,) * n, wait_s=(0.0,) * n)
-        for event, n in zip(solution.events, n_workers, strict=True)
-    ]
-    path = tmp_path / "ranks.zarr"
-    replace(solution, events=tuple(events)).save(path)
-    assert "time by worker" in render_report(load_run(path))

@@ -1,4 +1,4 @@
-"""Distributions of ranks and degrees beside what NumPy counts."""
+"""Distributions of ranks beside what NumPy counts."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import mgspmv as mg
-from mgspmv.report import record
 from mgspmv.report.record import (
     POINTS,
     Pairs,
     describe_solution,
-    measure_degrees,
     measure_distribution,
 )
 
@@ -65,48 +63,12 @@ def test_the_distribution_of_nothing_is_empty():
     assert measure_distribution(np.empty(0)) == []
 
 
-def store(matrix: sp.coo_array, path, **options):
-    return mg.ingest(matrix, path, **options)
-
-
-def count_degrees(degrees: np.ndarray) -> Pairs:
-    return [(int(d), int(np.count_nonzero(degrees >= d))) for d in sorted(set(degrees.tolist()))]
-
-
-@pytest.mark.parametrize("piece", [3, 2**20])
-def test_degrees_of_a_graph(tmp_path, monkeypatch, piece):
-    monkeypatch.setattr(record, "CHUNK_ELEMENTS", piece)
-    dense = (np.random.default_rng(0).random((40, 40)) < np.linspace(0, 0.35, 40)).T  # of i -> j
-    matrix = store(sp.coo_array(dense.astype(float)), tmp_path / "g", kind="graph", transpose=True)
-    found = measure_degrees(matrix)
-    entering, leaving = dense.sum(axis=0), dense.sum(axis=1)
-    assert found == {"in": count_degrees(entering), "out": count_degrees(leaving)}
-    assert measure_degrees(matrix.T) == {"in": found["out"], "out": found["in"]}
-
-
-def test_many_edges_are_counted_at_some_degrees_and_at_the_greatest(tmp_path):
-    """Vertex k of 300 has k edges that leave it."""
-    dense = np.tri(300, k=-1)
-    found = measure_degrees(store(sp.coo_array(dense), tmp_path / "g", kind="graph"))["out"]
-    degrees = dense.sum(axis=1)
-    assert [count for _, count in found] == [np.count_nonzero(degrees >= degree) for degree, _ in found]
-    assert [degree for degree, _ in found[:20]] == [*range(20)]
-    assert found[-1] == (299, 1)
-    assert len(found) < 200
-
-
-def test_a_matrix_has_rows(tmp_path):
-    matrix = store(sp.coo_array(([1.0, 2.0, 3.0], ([0, 0, 2], [1, 4, 0])), shape=(3, 5)), tmp_path / "m", kind="matrix")
-    assert measure_degrees(matrix) == {"rows": [(0, 3), (1, 2), (2, 1)]}
-
-
 def test_a_solution_is_described_in_json(tmp_path):
-    matrix = store(sp.coo_array(np.eye(4, k=1)), tmp_path / "g", kind="graph")
+    matrix = mg.ingest(sp.coo_array(np.eye(4, k=1)), tmp_path / "g", kind="graph")
     solution = mg.pagerank(matrix)
     told = json.loads(json.dumps(describe_solution(solution, 2), allow_nan=False))
     assert told["top"] == [[name, rank] for name, rank in solution.top(2)]
-    assert told["result"]["iterations"] == len(told["result"]["events"]) == len(told["result"]["changes"])
-    assert told["result"]["events"][0]["product_s"] == list(solution.events[0].product_s)
+    assert told["result"]["iterations"] == len(told["result"]["changes"])
     assert told["summary"]["n"] == 4
     assert [tuple(pair) for pair in told["distribution"]] == measure_distribution(solution.values)
     assert (told["options"], told["matrix"], told["memory"]) == (

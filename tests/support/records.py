@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 
 import mgspmv as mg
 from mgspmv.model import MatrixInfo
-from mgspmv.report.record import Output, RunRecord, StepOutcome, StepRecord, describe_solution, measure_degrees
+from mgspmv.report.record import Output, RunRecord, StepOutcome, StepRecord, describe_solution
 from mgspmv.results import Solution
 
 MARKUP = "<script>alert('web')</script>&amp;"
@@ -40,7 +40,7 @@ def _rank_named(folder: Path) -> list[StepOutcome]:
     source, store = folder / "web.csv", folder / "web.zarr"
     source.write_text("".join(f'"{i}","{j}"\n' for i, j in edges))
     info = mg.ingest(source, store, ids="string", delimiter=",").info
-    steps = [_store("web", info, measure_degrees(mg.open_matrix(store)))]
+    steps = [_store("web", info)]
     with mg.open_matrix(store) as A:
         solutions = {alpha: mg.pagerank(A, alpha=alpha, tol=1e-8, max_iter=500) for alpha in (0.5, 0.85, 0.95)}
         steps += [_rank(f"web/damping/alpha={alpha}", solution) for alpha, solution in solutions.items()]
@@ -62,35 +62,25 @@ def _rank_generated(folder: Path) -> list[StepOutcome]:
     info = mg.generate("rmat", store, scale=10, edge_factor=8, seed=1).info
     with mg.open_matrix(store) as A:
         solution = mg.pagerank(A, tol=1e-7)
-        degrees = measure_degrees(A)
-    steps = [replace(_store("rmat", info, degrees), state="kept"), _rank("rmat/alone", solution)]
+    steps = [replace(_store("rmat", info), state="kept"), _rank("rmat/alone", solution)]
     shared = _share(solution, 4)
     return [*steps, _rank("rmat/four workers", shared)]
 
 
 def _share(solution: Solution, n: int) -> Solution:
     """As if n workers had computed it."""
-    events = tuple(
-        replace(
-            event,
-            product_s=tuple(event.product_s[0] * (1 + 0.1 * k) for k in range(n)),
-            exchange_s=tuple(event.product_s[0] * 0.2 for _ in range(n)),
-            wait_s=tuple(event.product_s[0] * 0.1 * (n - 1 - k) for k in range(n)),
-        )
-        for event in solution.events
-    )
     held = [200_000 + 50_000 * k for k in range(n)]
     memory = {"host_peak_bytes": [320_000 for _ in held], "held_bytes": held, "planned_bytes": [310_000] * n}
-    return replace(solution, events=events, memory=memory)
+    return replace(solution, memory=memory)
 
 
-def _store(name: str, info: MatrixInfo, degrees: dict[str, Any]) -> StepOutcome:
+def _store(name: str, info: MatrixInfo) -> StepOutcome:
     seconds = {"read": 0.31, "sort": 0.12, "write": 0.09}
     memory = {"host_peak_bytes": [450_000_000]}
     output = Output(info.url, info.nbytes, info.digest, "1")
     record = StepRecord(
         KEY, "matrix", name, {}, [output], {"kind": "graph"}, _drop_provenance(info), BEGAN, BEGAN, seconds, memory,
-        degrees=degrees, provenance=_describe_place() | {"matrix": info.provenance},
+        provenance=_describe_place() | {"matrix": info.provenance},
     )  # fmt: skip
     return StepOutcome(name, "matrix", "made", 0.52, record)
 

@@ -8,7 +8,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 
-from mgspmv.display.plots import POINTS, make_axes, plot_changes, plot_distribution
+from mgspmv.display.charts import POINTS, make_axes, plot_changes, plot_distribution
 from mgspmv.errors import MissingDependencyError
 
 mpl.use("agg")

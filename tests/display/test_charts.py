@@ -5,15 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import sys
 import xml.etree.ElementTree as ET
 from importlib.resources import files
 
 import numpy as np
 import pytest
 
+from mgspmv.display.charts import MOST_LINES, N_COLORS, Chart, Series, draw_bars, draw_lines
 from mgspmv.errors import MissingDependencyError
-from mgspmv.report import charts as module
-from mgspmv.report.charts import MOST_LINES, N_COLORS, Chart, Series, draw_bars, draw_lines
 
 SVG = "{http://www.w3.org/2000/svg}"
 FALLING = [(k, 10.0**-k) for k in range(1, 8)]
@@ -96,7 +96,7 @@ def test_stacks_are_as_long_as_their_parts() -> None:
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'mgspmv\[report\]'"):
         draw_lines("a", [], "x", "y")
 
