@@ -26,7 +26,7 @@ def doctor(
     Warnings do not change the exit code. With --json the answer also has passed checks and measurements.
     """
     from mgspmv.doctor import examine
-    from mgspmv.doctor.findings import FindingStatus
+    from mgspmv.doctor.machine import FindingStatus
 
     place = PlacementOptions(cluster, workers, None, cluster_option, scheduler, tls, wait)
     with open_progress() as progress:

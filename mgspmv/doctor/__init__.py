@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from mgspmv.doctor import machine
-from mgspmv.doctor.findings import Finding, Findings, run_check, shorten, wrong
+from mgspmv.doctor.machine import Finding, Findings, run_check, shorten, wrong
 from mgspmv.errors import MgspmvError
 from mgspmv.model import ignore
 

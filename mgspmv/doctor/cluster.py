@@ -20,8 +20,17 @@ from mgspmv.cluster.agent import call_held, get_agent
 from mgspmv.cluster.dask_cluster import CHECKED, Cluster, WorkerInfo, list_differences
 from mgspmv.cluster.load import choose_placement
 from mgspmv.cluster.worker_run import ConnectedRun
-from mgspmv.doctor.findings import Finding, Findings, Skipped, ok, shorten, warn, wrong
-from mgspmv.doctor.machine import check_store, find_kernel_problem
+from mgspmv.doctor.machine import (
+    Finding,
+    Findings,
+    Skipped,
+    check_store,
+    find_kernel_problem,
+    ok,
+    shorten,
+    warn,
+    wrong,
+)
 from mgspmv.errors import ClusterError, WorkerTimeoutError
 from mgspmv.exchange.nccl import greet, join_group
 from mgspmv.exchange.peer import AllToAll
@@ -152,7 +161,7 @@ def _exchange(reached: _Reached, transport: Literal["peer", "nccl"]) -> None:
 def check_worker_stores(reached: _Reached, stores: Sequence[str]) -> Iterator[Finding]:
     """Check that every worker reads the stores, all at the same time."""
     for store in stores:
-        found = _run(reached, reached.members, partial(check_store, store, must_exist=True))
+        found = _run(reached, reached.members, partial(check_store, store))
         for member, finding in zip(reached.members, found, strict=True):
             yield replace(finding, where=f"worker {member}")
 

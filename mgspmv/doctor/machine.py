@@ -1,34 +1,28 @@
-"""Checks of this machine: packages, limits, folders, GPUs and stores."""
+"""Findings, and checks of this machine: packages, limits, folders, GPUs and stores."""
 
 from __future__ import annotations
 
 import resource
-import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, Literal
 
 import numpy as np
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from mgspmv.control_groups import find_memory_limit, list_groups, read_text
 from mgspmv.display.numbers import format_bytes
-from mgspmv.doctor.findings import Finding, Findings, Skipped, ok, shorten, warn, wrong
 from mgspmv.errors import MgspmvError
 from mgspmv.files import find_inside, is_url
 from mgspmv.ingest.remote import translate_error
 from mgspmv.model import free_memory
 
-ROOTS = ("mgspmv", "dask", "distributed", "dask-cuda", "distributed-ucxx-cu12", "distributed-ucxx-cu13")
-"""Distributions whose requirements are compared with the installed versions."""
-EXTRAS = ("", "cuda12", "cuda13", "ucxx12", "ucxx13", "remote")
-"""Extras whose requirements are checked if the named distributions are installed; '' is the base package."""
 TWINS = (("cupy-cuda12x", "cupy-cuda13x", "cupy"), ("distributed-ucxx-cu12", "distributed-ucxx-cu13"))
 """Groups of distributions that exclude each other, as they write the same files."""
 LOW_MEMORY = 2 << 30
@@ -49,45 +43,108 @@ FREE_SHARE = 0.5
 """Share of a device's memory; less free memory means that another process uses it."""
 
 
+FindingStatus = Literal["ok", "warning", "wrong", "skipped"]
+"""Result of a check; `warning`: works, but is slow or may fail later; `skipped`: not checked, or does not exist."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Result of a check."""
+
+    status: FindingStatus
+    found: str
+    """Result in one line, or the reason why it is unknown."""
+    remedy: str = ""
+    """Remedy for what is wrong and for warnings, in whole sentences."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Measurements for programs: JSON values, with units in their names."""
+    name: str = ""
+    """Name of the check, such as `limits`."""
+    where: str = ""
+    """Worker that was checked; empty for this machine."""
+
+    @property
+    def needs_remedy(self) -> bool:
+        """True if a remedy is required."""
+        return self.status in ("warning", "wrong")
+
+
+Findings = Finding | Iterable[Finding]
+
+
+class Skipped(Exception):
+    """Reason why a check cannot run; `run_check` turns it into a finding."""
+
+
+def ok(found: str, **values: Any) -> Finding:
+    """Make a finding of status `ok`."""
+    return Finding("ok", found, values=values)
+
+
+def warn(found: str, remedy: str, **values: Any) -> Finding:
+    """Make a finding of status `warning`: it works, but is slow or may fail later."""
+    return Finding("warning", found, remedy, values)
+
+
+def wrong(found: str, remedy: str, **values: Any) -> Finding:
+    """Make a finding of status `wrong`: it does not work."""
+    return Finding("wrong", found, remedy, values)
+
+
+def run_check(name: str, check: Callable[[], Findings], limit_s: float) -> list[Finding]:
+    """Run a check in a thread, which is abandoned after the time limit, and return its findings.
+
+    Errors become findings: those of this package are `wrong`, others `skipped`.
+    """
+    found: list[Finding] = []
+
+    def work() -> None:
+        try:
+            findings = check()
+            for finding in [findings] if isinstance(findings, Finding) else findings:
+                found.append(finding)
+        except Skipped as error:
+            found.append(Finding("skipped", str(error)))
+        except MgspmvError as error:
+            remedy = "Read the logs of the named workers, and restart them."
+            found.append(wrong(shorten(error), remedy, error=type(error).__name__))
+        except (Exception, SystemExit) as error:  # libraries may raise SystemExit
+            found.append(Finding("skipped", f"the check failed: {type(error).__name__}: {shorten(error)}"))
+
+    # A daemon thread does not keep the process alive if the check hangs.
+    thread = Thread(target=work, name=f"mgspmv-doctor-{name}", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if thread.is_alive():
+        remedy = "Runs would hang for the same reason: restart the component that hangs, or increase --set timeout."
+        found = [wrong(f"the check did not finish within {limit_s:g} s", remedy, limit_s=limit_s)]
+    return [replace(finding, name=name) for finding in found]
+
+
+def shorten(text: object, limit: int = 500) -> str:
+    """Return the text of an error in one line."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= limit else line[: limit - 3] + "..."
+
+
 # --- packages --------------------------------------------------------------------------------------------------------
 
 
 def check_packages() -> Finding:
-    """Compare the installed distributions with the requirements of mgspmv, Dask and the packages for GPUs."""
+    """List the versions of mgspmv and its libraries, and find distributions that overwrite each other."""
     from mgspmv.version import find_versions
 
     versions, installed = find_versions(), _list_installed()
-    problems = [problem for name in ROOTS for problem in _list_conflicts(name, installed)]
     together = [[name for name in twins if name in installed] for twins in TWINS]
-    problems += [f"{' and '.join(both)} are installed together" for both in together if len(both) > 1]
+    problems = [f"{' and '.join(both)} are installed together" for both in together if len(both) > 1]
     if not problems:
         return ok(", ".join(f"{name} {version}" for name, version in versions.items()), versions=versions)
-    remedy = (
-        "Reinstall them together in a new environment: `pip install mgspmv` with the required extras, such as "
-        "`mgspmv[cuda12]`."
-    )
+    remedy = "Uninstall all of them, and reinstall the one for the driver's CUDA, such as `pip install mgspmv[cuda12]`."
     return wrong("; ".join(problems), remedy, versions=versions, conflicts=problems)
 
 
-def _list_installed() -> dict[str, tuple[str, list[str]]]:
-    """Return version and requirements of each installed distribution, by its normalized name."""
-    found = reversed([*distributions()])  # the first of a name is the one that is imported
-    return {canonicalize_name(own.metadata["Name"]): (own.version, own.requires or []) for own in found}
-
-
-def _list_conflicts(name: str, installed: dict[str, tuple[str, list[str]]]) -> Iterator[str]:
-    """Yield unmet requirements of a distribution; of optional ones only those installed in a wrong version."""
-    version, required = installed.get(name, ("", []))
-    for requirement in map(Requirement, required):
-        marker, specifier = requirement.marker, requirement.specifier
-        found, _ = installed.get(canonicalize_name(requirement.name), (None, []))
-        if found is None:
-            if marker is None or marker.evaluate({"extra": ""}):
-                yield f"{name} {version} requires {requirement}, which is not installed"
-            continue
-        is_meant = marker is None or any(marker.evaluate({"extra": extra}) for extra in EXTRAS)
-        if is_meant and not specifier.contains(found, prereleases=True):
-            yield f"{name} {version} requires {requirement.name}{specifier}, but {found} is installed"
+def _list_installed() -> set[str]:
+    return {own.metadata["Name"].lower().replace("_", "-") for own in distributions()}
 
 
 # --- limits ----------------------------------------------------------------------------------------------------------
@@ -249,20 +306,15 @@ def find_kernel_problem() -> str | None:
 # --- stores ----------------------------------------------------------------------------------------------------------
 
 
-def check_store(store: str, *, must_exist: bool = False) -> Finding:
-    """Read a file or folder at a path or URL; where nothing exists, write, read and remove a small store next to it.
-
-    Parameters
-    ----------
-    must_exist : never write
-    """
-    url = store
+def check_store(store: str) -> Finding:
+    """Read a file or folder at a path or URL."""
     try:
         import fsspec
 
-        system, path = fsspec.core.url_to_fs(url, skip_instance_cache=is_url(url))
+        system, path = fsspec.core.url_to_fs(store, skip_instance_cache=is_url(store))
         if not system.exists(path):
-            return _write_store(store, system, path, must_exist=must_exist)
+            remedy = "Check the path. It must refer to the same data on all workers."
+            return wrong(f"{store} does not exist", remedy, store=store)
         began, n_bytes = time.perf_counter(), 0
         names = [name for name, told in find_inside(system, path).items() if told.get("size")]
         for name in names:
@@ -271,7 +323,7 @@ def check_store(store: str, *, must_exist: bool = False) -> Finding:
                 break
         elapsed_s = max(time.perf_counter() - began, 1e-9)
     except Exception as error:  # the class depends on the library behind the URL
-        told = error if isinstance(error, MgspmvError) else translate_error(url, error)
+        told = error if isinstance(error, MgspmvError) else translate_error(store, error)
         said = f"{store} cannot be used: {shorten(str(told).removeprefix(f'{store}: '))}"
         remedy = "Check the path, the address, the connection and the credentials (docs/object-stores.md)."
         return wrong(said, remedy, store=store, error=type(told).__name__)
@@ -280,22 +332,6 @@ def check_store(store: str, *, must_exist: bool = False) -> Finding:
     rate = n_bytes / elapsed_s
     said = f"{store}: {n_bytes:,} bytes of {len(names)} files read at {rate / 1e6:.3g} MB/s"
     return ok(said, store=store, files=len(names), bytes_per_s=rate)
-
-
-def _write_store(store: str, system: Any, path: str, *, must_exist: bool) -> Finding:
-    remedy = "Check the path, unless the store is still to be created."
-    if must_exist or not (is_url(store) or Path(store).absolute().parent.is_dir()):
-        return wrong(f"{store} does not exist", f"{remedy} It must refer to the same data on all workers.", store=store)
-    from mgspmv.api.stores import generate, verify
-
-    own = f"-mgspmv-doctor-{secrets.token_hex(4)}"
-    try:
-        generate("rmat", f"{store}{own}", scale=4, edge_factor=4, seed=1)
-        verify(f"{store}{own}")
-    finally:
-        if system.exists(f"{path}{own}"):
-            system.rm(f"{path}{own}", recursive=True)
-    return warn(f"{store} does not exist; a test store next to it was written, read and removed", remedy, store=store)
 
 
 CHECKS: dict[str, Callable[[], Findings]] = {

@@ -9,7 +9,7 @@ import pytest
 
 import mgspmv.doctor
 from mgspmv.doctor import machine
-from mgspmv.doctor.findings import Finding
+from mgspmv.doctor.machine import Finding
 from tests.support.commands import invoke, invoke_json, start
 from tests.support.waiting import HANG_S
 

@@ -10,7 +10,7 @@ import pytest
 from mgspmv.cluster.dask_cluster import Cluster, DeviceInfo, WorkerInfo
 from mgspmv.doctor import cluster as module
 from mgspmv.doctor.cluster import make_checks
-from mgspmv.doctor.findings import Finding, run_check
+from mgspmv.doctor.machine import Finding, run_check
 from mgspmv.errors import WorkerLostError
 from mgspmv.exchange.peer_comm import Member
 from tests.support.waiting import HANG_S

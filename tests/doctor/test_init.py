@@ -8,7 +8,7 @@ import pytest
 
 from mgspmv import doctor
 from mgspmv.doctor import examine, machine
-from mgspmv.doctor.findings import ok
+from mgspmv.doctor.machine import ok
 from mgspmv.errors import SchedulerNotFoundError
 
 

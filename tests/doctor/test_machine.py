@@ -17,12 +17,6 @@ from mgspmv.doctor.machine import check_folders, check_limits, check_packages, c
 Usage = namedtuple("Usage", "total used free")
 
 
-def install(monkeypatch, **installed):
-    """Have these distributions, each with its requirements, and no others."""
-    found = {name.replace("_", "-"): told for name, told in installed.items()}
-    monkeypatch.setattr(machine, "_list_installed", lambda: found)
-
-
 def test_the_packages_of_this_environment_belong_together():
     found = check_packages()
     assert found.status == "ok", found
@@ -30,24 +24,10 @@ def test_the_packages_of_this_environment_belong_together():
     json.dumps(asdict(found))
 
 
-@pytest.mark.parametrize(
-    ("installed", "problem"),
-    [
-        ({"numpy": ("1.0", [])}, "mgspmv 1.0 requires numpy>=2, but 1.0 is installed"),
-        ({}, "mgspmv 1.0 requires numpy>=2, which is not installed"),
-        ({"numpy": ("2.1", []), "cupy_cuda12x": ("13.0", [])}, "requires cupy-cuda12x>=14, but 13.0 is installed"),
-        (
-            {"numpy": ("2.1", []), "cupy_cuda12x": ("14.1", []), "cupy": ("14.1", [])},
-            "cupy-cuda12x and cupy are installed together",
-        ),
-    ],
-)
-def test_packages_that_do_not(installed, problem, monkeypatch):
-    required = ["numpy>=2", "cupy-cuda12x>=14; extra == 'cuda12'", "pytest; extra == 'dev'"]
-    install(monkeypatch, mgspmv=("1.0", required), **installed)
+def test_packages_that_overwrite_each_other(monkeypatch):
+    monkeypatch.setattr(machine, "_list_installed", lambda: {"numpy", "cupy-cuda12x", "cupy"})
     found = check_packages()
-    assert found.status == "wrong"
-    assert problem in found.found
+    assert (found.status, found.found) == ("wrong", "cupy-cuda12x and cupy are installed together")
 
 
 def find_limits() -> dict[str, str]:
@@ -117,11 +97,10 @@ def test_a_store_is_read(scheme, tmp_path):
 
 
 @pytest.mark.parametrize("url", ["{}/new.zarr", "memory://doctor/new.zarr"])
-def test_where_nothing_exists_a_store_is_written_and_removed(url, tmp_path):
+def test_a_store_that_does_not_exist(url, tmp_path):
     found = check_store(url.format(tmp_path))
-    assert (found.status, list(tmp_path.iterdir())) == ("warning", [])
-    assert "does not exist; a test store next to it was written, read and removed" in found.found
-    assert check_store(url.format(tmp_path), must_exist=True).status == "wrong"
+    assert (found.status, found.found) == ("wrong", f"{url.format(tmp_path)} does not exist")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_cannot_be_used(tmp_path, monkeypatch):

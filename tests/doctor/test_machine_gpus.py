@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mgspmv.doctor import machine
-from mgspmv.doctor.findings import run_check
+from mgspmv.doctor.machine import run_check
 from tests.support.waiting import HANG_S
 
 
