@@ -223,7 +223,7 @@ class MatrixInfo:
         return f"<MatrixInfo: {describe_entries(self)}, {self.version} of {hide_secrets(self.url)}>"
 
     def _repr_html_(self) -> str:
-        from mgspmv.display.cards import render_card
+        from mgspmv.display.frames import render_card
 
         return render_card(self)
 

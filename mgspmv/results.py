@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from mgspmv.display.cards import quote, render_card
-from mgspmv.display.frames import Columns, Tabular, TopRanks
+from mgspmv.display.frames import Columns, Tabular, TopRanks, quote, render_card
 from mgspmv.errors import OptionError, ShapeError, UnknownIdError, hide_secrets
 from mgspmv.kernels.highest import select_highest
 from mgspmv.lookup import ArrayLookup

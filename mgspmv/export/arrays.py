@@ -25,7 +25,6 @@ import pyarrow as pa
 import pyarrow.compute
 import zarr
 
-from mgspmv.export.edges import read_ids
 from mgspmv.ingest.entries import SortedSource
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.renumber import reorder_rows
@@ -220,3 +219,12 @@ def _write_names(group: zarr.Group, stored: StoredMatrix, n: int) -> None:
             names = pa.compute.cast(ids[k : k + NAMES], pa.large_string()).to_pylist()
             array[start : start + len(names)] = np.array(names, object)
             start += len(names)
+
+
+def read_ids(stored: StoredMatrix, n: int) -> Iterator[Any]:
+    """Yield the n ids in the order of the source, as Arrow arrays of integers or strings; numbers if it has no ids."""
+    has_ids = stored.info.vertex_ids is not None
+    for start in range(0, max(n, 1), CHUNK_ELEMENTS):
+        stop = min(start + CHUNK_ELEMENTS, n)
+        ids = stored.read_array("vertex_ids", start, stop) if has_ids else np.arange(start, stop)
+        yield pa.array(ids, pa.large_string() if ids.dtype.kind in "OUT" else pa.int64())

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from os import PathLike
 from typing import Any, Literal
 
-from mgspmv.display.cards import render_card
+from mgspmv.display.frames import render_card
 from mgspmv.errors import MgspmvError, StepsFailedError, hide_secrets
 from mgspmv.logs import PIPELINE
 from mgspmv.model import MatrixInfo, ignore

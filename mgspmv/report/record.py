@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from mgspmv.batch_results import BatchSolution
-from mgspmv.display.cards import render_card
+from mgspmv.display.frames import render_card
 from mgspmv.display.numbers import format_seconds
 from mgspmv.errors import PipelineError, StoreNotFoundError
 from mgspmv.files import is_url

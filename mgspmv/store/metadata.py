@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from mgspmv.display.cards import render_card
+from mgspmv.display.frames import render_card
 from mgspmv.ingest_report import IngestReport
 from mgspmv.model import Kind, MatrixInfo
 from mgspmv.store.read import StoredMatrix

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import mgspmv as mg
 from mgspmv.errors import OptionError, SourceError
-from mgspmv.export.edges import format_edges
+from mgspmv.export.export import format_edges
 from mgspmv.model import CooBatch
 from mgspmv.store.read import open_store
 

@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import dataclass
 from typing import Any
 
-from mgspmv.display.cards import LONGEST, MOST_ROWS, quote, render_card
+from mgspmv.display.frames import LONGEST, MOST_ROWS, quote, render_card
 
 MARKUP = "<script>alert('web')</script>&amp;\"'"
 

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from zarr.storage import MemoryStore
 
 from mgspmv.errors import OptionError
-from mgspmv.export.edges import read_ids, write_vertices
+from mgspmv.export.export import read_ids, write_vertices
 from mgspmv.ingest.columns import TextColumn
 from mgspmv.ingest.vertices import read_vertices
 from mgspmv.store.read import open_store
