@@ -13,14 +13,11 @@ import numpy as np
 
 from mgspmv.kernels.csr_cuts import TILE
 from mgspmv.kernels.formats import (
-    BLOCK_DIMS,
     ELL_ROWS,
     WARP,
     Array,
     accumulate,
     array_module,
-    count_blocks,
-    count_bsr_bytes,
     count_true,
     find_distinct,
     find_offsets,
@@ -28,9 +25,8 @@ from mgspmv.kernels.formats import (
 )
 from mgspmv.model import INT32_LIMIT, CsrBlock
 
-SAMPLE_WINDOWS, SAMPLE_ROWS, SAMPLE_ALIGN, SAMPLE_ENTRIES = 64, 240, 60, 256
-"""Windows of the sample, rows per window, alignment of windows in rows, and maximum entries per row. The alignment is a
-multiple of all `BLOCK_DIMS`, so that windows do not cut blocks of BSR."""
+SAMPLE_WINDOWS, SAMPLE_ROWS, SAMPLE_ENTRIES = 64, 240, 256
+"""Windows of the sample, rows per window, and maximum entries per row."""
 
 FULL_THREADS = 1 << 17
 """Threads that keep a device busy: half of those that run on an H200 at a time."""
@@ -44,8 +40,6 @@ SELL_ROW = 8
 """Mean entries per row from which the order of rows and the slice pointers are small compared with the entries."""
 DIA_FILL, ELL_FILL = 0.55, 0.9
 """Minimum share of the places of a format that hold entries."""
-BSR_SHARE, BSR_ROW = 0.8, 64
-"""Maximum bytes of BSR per byte of CSR, and entries per row of blocks that keep a warp busy: two per lane."""
 LINE_BYTES = 128
 """Bytes of a cache line of x."""
 SCATTERED, HUB_ROW = 0.15, 16
@@ -71,10 +65,6 @@ class Features:
     """Number of rows with entries."""
     n_diagonals: int | None
     """Number of diagonals with entries; None if more than `most_diagonals`."""
-    block_dim: int
-    """Rows of a BSR block, of 2, 3, 4 and 5, with the fewest bytes, estimated from a sample of the rows."""
-    block_fill: float
-    """Share of the places of these blocks that hold entries, at most 1."""
     scatter: float
     """Cache lines of x per entry of nearby rows, estimated from a sample, at most 1."""
     index_bytes: int
@@ -102,19 +92,6 @@ class Features:
         return int(min(self.csr_bytes / (rows * self.x_bytes), self.nnz / (rows * DIA_FILL)))
 
     @property
-    def bsr_bytes(self) -> float:
-        """Bytes of the block in BSR, estimated from the sample."""
-        places = self.block_dim**2
-        n_blocks = self.nnz / (self.block_fill * places) if self.block_fill else 0.0
-        return n_blocks * (self.index_bytes + places * self.x_bytes) + 8 * self.n_rows / self.block_dim
-
-    @property
-    def has_blocks(self) -> bool:
-        """True if BSR takes far fewer bytes than CSR, and its warps, one per row of blocks, are busy and many."""
-        is_busy = self.mean * self.block_dim >= BSR_ROW and self.n_rows * WARP >= self.block_dim * FULL_THREADS
-        return is_busy and self.bsr_bytes <= BSR_SHARE * self.csr_bytes
-
-    @property
     def is_scattered(self) -> bool:
         """True if reading x limits kernels over CSR: few entries share a cache line of x, and x does not fit in L1."""
         is_far = self.scatter >= SCATTERED and self.n_cols * self.x_bytes > L1_BYTES
@@ -139,7 +116,6 @@ def find_features(block: CsrBlock, dtype: Any) -> Features:
     lengths = row_lengths(block)
     sample, rows = _sample_rows(block)
     dtype = np.dtype(dtype)
-    block_dim, block_fill = _measure_blocks(sample, dtype)
     found = Features(
         n_rows=block.n_rows,
         n_cols=block.n_cols,
@@ -147,8 +123,6 @@ def find_features(block: CsrBlock, dtype: Any) -> Features:
         longest=int(lengths.max()) if block.n_rows else 0,
         n_filled=count_true(lengths > 0),
         n_diagonals=None,
-        block_dim=block_dim,
-        block_fill=block_fill,
         scatter=_measure_scatter(sample, dtype),
         index_bytes=block.indices.itemsize,
         value_bytes=0 if block.data is None else block.data.itemsize,
@@ -188,8 +162,6 @@ def _rank_for_even_rows(f: Features) -> list[str]:
     rules = (
         # No columns are read, and x is read in order.
         ("dia", is_full and f.n_diagonals is not None),
-        # One column per b x b values. With float32, instructions are the bottleneck, and other kernels have fewer.
-        ("bsr", f.has_blocks and f.x_bytes == 8),
         # It reads less than one cache line of x per entry; these reads are the bottleneck of the others.
         ("column-sorted-tiles", f.is_scattered),
         # Loads of a warp are coalesced, no sums cross threads, and there is almost no padding.
@@ -211,7 +183,7 @@ def _sample_rows(block: CsrBlock) -> tuple[CsrBlock, Array]:
     """Return the first entries of sampled rows as a separate block, and the global row of each entry."""
     xp = array_module(block.indptr)
     n_windows = min(SAMPLE_WINDOWS, max(1, block.n_rows // SAMPLE_ROWS))
-    windows = xp.arange(n_windows) * (block.n_rows // n_windows) // SAMPLE_ALIGN * SAMPLE_ALIGN
+    windows = xp.arange(n_windows) * (block.n_rows // n_windows)
     rows = (windows[:, None] + xp.arange(SAMPLE_ROWS)).reshape(-1)
     rows = rows[rows < block.n_rows]
     starts = block.indptr[rows].astype(np.int64)
@@ -220,13 +192,6 @@ def _sample_rows(block: CsrBlock) -> tuple[CsrBlock, Array]:
     owners = xp.searchsorted(indptr, places, side="right") - 1
     indices = block.indices[starts[owners] + places - indptr[owners]]
     return CsrBlock(0, block.n_cols, indptr, indices, None), rows[owners] + block.row_offset
-
-
-def _measure_blocks(sample: CsrBlock, dtype: np.dtype[Any]) -> tuple[int, float]:
-    """Find the b with the smallest BSR, and the share of its places that hold entries."""
-    counts = {b: count_blocks(sample, b) for b in BLOCK_DIMS}
-    b = min(counts, key=lambda b: count_bsr_bytes(sample, b, counts[b], dtype))
-    return b, min(1.0, sample.nnz / (counts[b] * b * b)) if counts[b] else 0.0
 
 
 def _measure_scatter(sample: CsrBlock, dtype: np.dtype[Any]) -> float:

@@ -215,8 +215,8 @@ def build_bsr(block: CsrBlock, block_dim: int | None = None, *, dtype: Any = np.
     FormatError : it would take more bytes than ELLPACK may, or blocks cannot be numbered in 64 bits
     """
     dtype = _value_dtype(block, dtype)
-    counts = {b: count_blocks(block, b) for b in ((block_dim,) if block_dim else BLOCK_DIMS)}
-    sizes = {b: count_bsr_bytes(block, b, n_blocks, dtype) for b, n_blocks in counts.items()}
+    counts = {b: _count_blocks(block, b) for b in ((block_dim,) if block_dim else BLOCK_DIMS)}
+    sizes = {b: _count_bsr_bytes(block, b, n_blocks, dtype) for b, n_blocks in counts.items()}
     b = min(sizes, key=lambda b: sizes[b])
     why = f"they are in {counts[b]:,} blocks of {b} x {b}; use csr-vector or sell"
     _check_bytes("bsr", block, counts[b] * b * b, sizes[b], why)
@@ -317,7 +317,7 @@ def _count_block_columns(block: CsrBlock, b: int) -> int:
     return max(1, -(-block.n_cols // b))
 
 
-def count_blocks(block: CsrBlock, b: int) -> int:
+def _count_blocks(block: CsrBlock, b: int) -> int:
     """Count the blocks of b rows and columns that have an entry."""
     if -(-block.n_rows // b) * _count_block_columns(block, b) >= 2**63:
         raise FormatError(
@@ -327,7 +327,7 @@ def count_blocks(block: CsrBlock, b: int) -> int:
     return sum(len(find_distinct(_number_blocks(block, b, start, stop)[0])) for start, stop in pieces)
 
 
-def count_bsr_bytes(block: CsrBlock, b: int, n_blocks: int, dtype: np.dtype[Any]) -> int:
+def _count_bsr_bytes(block: CsrBlock, b: int, n_blocks: int, dtype: np.dtype[Any]) -> int:
     block_bytes = block.indices.itemsize + b * b * dtype.itemsize
     return 8 * (-(-block.n_rows // b) + 1) + n_blocks * block_bytes
 

@@ -11,7 +11,6 @@ import scipy.sparse as sp
 from benchmarks.matrices import RECIPES, add_values
 from mgspmv.kernels import features
 from mgspmv.kernels.features import Features, find_features, rank_kernels
-from mgspmv.kernels.formats import BLOCK_DIMS
 from mgspmv.kernels.select import list_kernels
 from tests.support.blocks import make_block, to_scipy
 from tests.support.matrices import HARD, naming
@@ -23,8 +22,6 @@ EVEN = Features(
     longest=30,
     n_filled=1 << 20,
     n_diagonals=None,
-    block_dim=2,
-    block_fill=0.3,
     scatter=0.1,
     index_bytes=4,
     value_bytes=4,
@@ -53,8 +50,6 @@ def check_features(block, data):
     assert (found.index_bytes, found.value_bytes) == (4, 0 if data is None else np.dtype(data).itemsize)
     diagonals = count_diagonals(to_scipy(block))
     assert found.n_diagonals == (diagonals if diagonals <= found.most_diagonals else None)
-    assert found.block_dim in BLOCK_DIMS
-    assert 0 <= found.block_fill <= 1
     assert set(rank_kernels(found)) <= set(list_kernels("cuda"))
 
 
@@ -85,8 +80,8 @@ CHOSEN = {
     "band40": "dia",
     "grid3d27": "dia",
     "road": "dia",
-    "fem-shuffled": ("ell", "bsr"),
-    "dense-blocks": ("ell", "bsr"),
+    "fem-shuffled": "ell",
+    "dense-blocks": "ell",
     "rmat22-scrambled": "column-sorted-tiles",
     "zipf": "column-sorted-tiles",
     "fem-scattered": "column-sorted-tiles",
@@ -104,7 +99,7 @@ CHOSEN = {
     "dense": "csr-warp",
     "upper-triangle": "csr-warp",
 }
-"""The one to use on a device for matrices of the benchmark; two where float64 differs."""
+"""The one to use on a device for matrices of the benchmark."""
 LARGER = ("fem-shuffled", "uniform24", "uniform-l2", "zipf", "alternating")
 """As small ones they would not be like themselves."""
 
@@ -125,10 +120,9 @@ def test_what_is_chosen_for_the_matrices_of_the_benchmark(name, monkeypatch):
         if name in ("dense", "upper-triangle")
         else 250_000
     )
-    pattern, chosen = RECIPES[name].make(np, size), CHOSEN[name]
-    wanted = (chosen, chosen) if isinstance(chosen, str) else chosen
+    pattern = RECIPES[name].make(np, size)
     found = [find_features(add_values(np, pattern, dtype), dtype) for dtype in ("float32", "float64")]
-    assert tuple(rank_kernels(each)[0] for each in found) == wanted
+    assert [rank_kernels(each)[0] for each in found] == [CHOSEN[name]] * 2
 
 
 @pytest.mark.parametrize(
@@ -155,11 +149,6 @@ def test_what_is_chosen_for_the_matrices_of_the_benchmark(name, monkeypatch):
         ({"n_cols": 100, "nnz": 7 << 20}, "csr-vector"),
         ({"n_rows": 1 << 18, "nnz": 255 << 18, "longest": 300}, "csr-vector"),
         ({"n_rows": 1 << 18, "nnz": 256 << 18, "longest": 300}, "csr-warp"),
-        ({"block_dim": 4, "block_fill": 1.0}, "csr-vector"),
-        ({"block_dim": 4, "block_fill": 1.0, "value_bytes": 8, "x_bytes": 8}, "bsr"),
-        ({"block_dim": 4, "block_fill": 0.8, "value_bytes": 8, "x_bytes": 8}, "csr-vector"),
-        ({"block_dim": 3, "block_fill": 1.0, "value_bytes": 8, "x_bytes": 8}, "csr-vector"),
-        ({"block_dim": 4, "block_fill": 1.0, "value_bytes": 0, "x_bytes": 8}, "csr-vector"),
         ({"nnz": 1 << 18}, "coo"),
         ({"nnz": 0, "longest": 0, "n_filled": 0}, "coo"),
     ],
