@@ -130,8 +130,7 @@ def is_distributed(A: Any) -> bool:
 
 def _read(source: Any, kind: Kind, weight: bool | str | None, options: dict[str, Any]) -> Matrix:
     from mgspmv.api.stores import ingest
-    from mgspmv.ingest.interchange import to_host
-    from mgspmv.ingest.objects import is_sparse
+    from mgspmv.ingest.objects import is_sparse, to_host
 
     began = time.perf_counter()
     source = to_host(source)

@@ -72,7 +72,7 @@ def ingest(
         input; of a Parquet table of edges, of a SciPy `.npz`, or of a Zarr group of anndata, of binsparse or of plain
         CSR arrays, also in a local `.zip`; several edge lists or Parquet tables that are one graph, as a list of paths,
         a folder, or a pattern such as `edges/*.csv.gz`; a Zarr store or group; a SciPy sparse or dense NumPy matrix; a
-        graph of NetworkX or igraph; a table of edges of pandas, polars, cuDF, Dask, Arrow or another library with
+        graph of NetworkX; a table of edges of pandas, polars, cuDF, Dask, Arrow or another library with
         `__arrow_c_stream__`; a tuple (src, dst[, weight]) of arrays, an edge index, which is an integer array of
         shape (2, E), or a list of pairs or triples; or a matrix store, or a `Matrix`, whose ids are kept. Arrays may be
         of any library with `__cuda_array_interface__` or `__dlpack__`, and are copied to the host

@@ -15,7 +15,7 @@ import pyarrow.ipc
 
 from mgspmv.display.frames import wrap_numbers
 from mgspmv.errors import OptionError, SourceError
-from mgspmv.ingest.interchange import to_host
+from mgspmv.ingest.objects import to_host
 from mgspmv.ingest.parts import cut_evenly, make_absolute
 from mgspmv.ingest.scratch import ScratchFile
 from mgspmv.ingest.tables import BATCH_ROWS, Table, TableSource, find_saved_index, make_empty

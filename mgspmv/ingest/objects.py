@@ -1,4 +1,4 @@
-"""Sources that are in memory: SciPy and NumPy matrices, SciPy's .npz files, and graphs of NetworkX and igraph."""
+"""Matrices of SciPy and NumPy, SciPy's .npz files, graphs of NetworkX, and arrays of devices and other libraries."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import hashlib
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from numbers import Integral, Real
@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from mgspmv.display.numbers import format_bytes
-from mgspmv.errors import CapacityError, OptionError, SourceError, SourceNotFoundError
+from mgspmv.errors import BackendError, CapacityError, OptionError, SourceError, SourceNotFoundError
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.values import INT64_MAX, choose_value_dtype
 from mgspmv.ingest.vector_files import NPY_DAMAGE
-from mgspmv.ingest.vertex_vectors import is_class
-from mgspmv.model import CooBatch, free_memory
+from mgspmv.ingest.vertex_vectors import is_class, name_type
+from mgspmv.model import CooBatch, Kind, free_memory
 from mgspmv.os_errors import source_error
 
 BATCH_ENTRIES = 2**20
@@ -107,60 +107,43 @@ class NpzSource(ScipySource):
         return replace(layout, stated=partial(SourceError, source=self.name))
 
 
-@dataclass(frozen=True)
-class _Graph:
-    """Graph of a library."""
-
-    name: str
-    format: str
-    """Library and class."""
-    nodes: list[Any]
-    n_edges: int
-    attributes: Callable[[], Iterable[str]]
-    """Function that yields the names of the attributes of all edges, repeated."""
-    edges: Callable[[str | None], Iterable[tuple[Any, ...]]]
-    """Function that yields (tail, head) of all edges, or (tail, head, weight) given the attribute of the weights."""
-    is_undirected: bool
-    has_parallel: bool
-    """Whether two edges are between the same nodes."""
-
-
 class GraphSource(Source):
-    """Graph of NetworkX or igraph, directed or undirected, with or without parallel edges, as a `Source`.
+    """Graph of NetworkX, directed or undirected, with or without parallel edges, as a `Source`.
 
     An undirected edge stands for both arcs, a self loop for one. Parallel edges are kept separate. Vertices are
-    numbered by ascending node, also those without edges; nodes of igraph are the attribute `name`, or else numbers.
-    Weights are float64; if some edges have the attribute, those without it weigh 1, as in NetworkX; if none has it the
-    graph is a pattern, or, if it has parallel edges, each counts 1, as in NetworkX.
+    numbered by ascending node, also those without edges. Weights are float64; if some edges have the attribute, those
+    without it weigh 1, as in NetworkX; if none has it the graph is a pattern, or, if it has parallel edges, each counts
+    1, as in NetworkX.
 
     Parameters
     ----------
-    graph : networkx.Graph, DiGraph, MultiGraph or MultiDiGraph, or igraph.Graph
+    graph : networkx.Graph, DiGraph, MultiGraph or MultiDiGraph
     weights : attribute with the weights; True for `weight`, "auto" for `weight` if an edge has it, False for none
 
     Raises
     ------
-    OptionError : nodes that are neither all integers nor all strings, or of one name; a missing attribute
+    OptionError : nodes that are neither all integers nor all strings; a missing attribute
     SourceError : while reading: a weight that is not a real number
     """
 
     default_kind = "graph"
 
     def __init__(self, graph: Any, weights: str | bool = "auto") -> None:
-        self._graph = _open_networkx(graph) if is_networkx(graph) else _open_igraph(graph)
-        self.name = self._graph.name
-        self.is_undirected, self.counts_parallel = self._graph.is_undirected, self._graph.has_parallel
-        self._nodes = _sort_nodes(self._graph.nodes)
-        if len(set(self._nodes)) < len(self._nodes):
-            raise OptionError(f"{self.name}: some have the same name; make names unique, or delete graph.vs['name']")
-        self._weight = _choose_attribute(self._graph, weights) if self._graph.n_edges else None
+        self._graph, kind = graph, type(graph).__name__
+        self.name, self._format = f"{kind} of {len(graph)} nodes", f"networkx {kind}"
+        self.is_undirected = not graph.is_directed()
+        self.counts_parallel = graph.is_multigraph() and any(
+            len(edges) > 1 for near in graph.adj.values() for edges in near.values()
+        )
+        self._nodes = _sort_nodes(graph)
+        self._weight = self._choose_attribute(weights)
 
     def batches(self) -> Iterator[CooBatch]:
         """Yield all edges, in at least one batch."""
         number = {node: k for k, node in enumerate(self._nodes)}
-        edges = iter(self._graph.edges(self._weight))
+        edges = iter(self._graph.edges(data=self._weight, default=1.0) if self._weight else self._graph.edges())
         # half a batch, because each edge of an undirected graph becomes two entries
-        for _ in range(0, max(1, self._graph.n_edges), BATCH_ENTRIES // 2):
+        for _ in range(0, max(1, self._graph.number_of_edges()), BATCH_ENTRIES // 2):
             chunk = list(islice(edges, BATCH_ENTRIES // 2))
             rows, cols = (np.fromiter((number[edge[side]] for edge in chunk), np.int64, len(chunk)) for side in (0, 1))
             yield CooBatch(rows, cols, self._read_weights(chunk) if self._weight else None)
@@ -169,11 +152,26 @@ class GraphSource(Source):
         """Return the shape and, unless they are 0..n-1, the nodes."""
         n = len(self._nodes)
         weight = None if self._weight is None else [None, self._weight]
-        taken = {"columns": {"weight": weight}, "n_rows": self._graph.n_edges}
-        provenance = {"name": self.name, "format": self._graph.format, "weight": self._weight, "taken": taken}
+        taken = {"columns": {"weight": weight}, "n_rows": self._graph.number_of_edges()}
+        provenance = {"name": self.name, "format": self._format, "weight": self._weight, "taken": taken}
         are_names = n > 0 and isinstance(self._nodes[0], str)
         ids = None if self._nodes == list(range(n)) else np.array(self._nodes, object if are_names else np.int64)
         return Layout((n, n), ids, provenance=provenance)
+
+    def _choose_attribute(self, weights: str | bool) -> str | None:
+        """Return the attribute of edges with the weights; None if there is none."""
+        if weights is False or not self._graph.number_of_edges():
+            return None
+        wanted = weights if isinstance(weights, str) and weights != "auto" else "weight"
+        attributes = {name for _, _, data in self._graph.edges(data=True) for name in data}
+        if wanted in attributes:
+            return wanted
+        if weights == "auto":
+            return None
+        found = ", ".join(sorted(map(repr, attributes))) or "none"
+        raise OptionError(
+            f"{self.name}: no edge has the attribute {wanted!r} for weights, found {found}; name another of them"
+        )
 
     def _read_weights(self, edges: list[tuple[Any, ...]]) -> np.ndarray:
         wrong = tuple(kind for kind in {type(edge[2]) for edge in edges} if not issubclass(kind, Real))
@@ -190,53 +188,23 @@ class GraphSource(Source):
             raise SourceError(f"a {self._weight} does not fit into float64 ({error})", source=self.name) from error
 
 
-def _open_networkx(graph: Any) -> _Graph:
-    kind = type(graph).__name__
-    return _Graph(
-        f"{kind} of {len(graph)} nodes",
-        f"networkx {kind}",
-        list(graph),
-        graph.number_of_edges(),
-        lambda: (name for _, _, data in graph.edges(data=True) for name in data),
-        lambda weight: graph.edges(data=weight, default=1.0) if weight else graph.edges(),
-        not graph.is_directed(),
-        graph.is_multigraph() and any(len(edges) > 1 for near in graph.adj.values() for edges in near.values()),
-    )
-
-
-def _open_igraph(graph: Any) -> _Graph:
-    n = graph.vcount()
-    nodes: list[Any] = graph.vs["name"] if "name" in graph.vs.attributes() else list(range(n))
-
-    def list_edges(weight: str | None) -> Iterator[tuple[Any, ...]]:
-        ends = ((nodes[i], nodes[j]) for i, j in graph.get_edgelist())
-        return ends if weight is None else ((*own, w) for own, w in zip(ends, graph.es[weight], strict=True))
-
-    name, has_parallel = f"igraph Graph of {n} vertices", graph.has_multiple()
-    of = nodes, graph.ecount(), graph.es.attributes, list_edges
-    return _Graph(name, "igraph Graph", *of, not graph.is_directed(), has_parallel)
-
-
 def _slice_sparse(matrix: Any) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     if matrix.format == "dia":
-        yield from _slice_diagonals(matrix)
-        return
-    coo = matrix.tocoo(copy=False)
-    for begin in range(0, max(coo.nnz, 1), BATCH_ENTRIES):
+        rows, cols, data = _list_diagonals(matrix)
+    else:
+        coo = matrix.tocoo(copy=False)
+        rows, cols, data = coo.row, coo.col, coo.data
+    for begin in range(0, max(len(rows), 1), BATCH_ENTRIES):
         part = slice(begin, begin + BATCH_ENTRIES)
-        yield coo.row[part], coo.col[part], coo.data[part]
+        yield rows[part], cols[part], data[part]
 
 
-def _slice_diagonals(matrix: Any) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield non-zero entries: SciPy's conversion allocates memory for empty rows too and rejects float16."""
-    n_rows, n_cols = matrix.shape
-    cols = np.arange(min(matrix.data.shape[1], n_cols))
-    step = max(1, BATCH_ENTRIES // max(1, len(cols)))
-    for begin in range(0, max(1, len(matrix.offsets)), step):
-        data = matrix.data[begin : begin + step, : len(cols)]
-        rows = cols - matrix.offsets[begin : begin + step, None].astype(np.int64)
-        is_entry = (rows >= 0) & (rows < n_rows) & (data != 0)
-        yield rows[is_entry], np.nonzero(is_entry)[1], data[is_entry]
+def _list_diagonals(matrix: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return non-zero entries: SciPy's conversion allocates memory for empty rows too."""
+    cols = np.arange(min(matrix.data.shape[1], matrix.shape[1]))
+    data, rows = matrix.data[:, : len(cols)], cols - matrix.offsets[:, None].astype(np.int64)
+    is_entry = (rows >= 0) & (rows < matrix.shape[0]) & (data != 0)
+    return rows[is_entry], np.nonzero(is_entry)[1], data[is_entry]
 
 
 def _slice_dense(matrix: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -302,21 +270,6 @@ def _load_npz(path: Path) -> Any:
     return matrix
 
 
-def _choose_attribute(graph: _Graph, weights: str | bool) -> str | None:
-    """Return the attribute of edges with the weights; None if there is none."""
-    if weights is False:
-        return None
-    wanted = weights if isinstance(weights, str) and weights != "auto" else "weight"
-    if wanted in graph.attributes():
-        return wanted
-    if weights == "auto":
-        return None
-    found = ", ".join(sorted(map(repr, set(graph.attributes())))) or "none"
-    raise OptionError(
-        f"{graph.name}: no edge has the attribute {wanted!r} for weights, found {found}; name another of them"
-    )
-
-
 def _sort_nodes(nodes: Iterable[Any]) -> list[int] | list[str]:
     nodes = list(nodes)
     if all(isinstance(node, Integral) and not isinstance(node, bool) for node in nodes):
@@ -341,6 +294,97 @@ def is_networkx(obj: Any) -> bool:
     return hasattr(obj, "is_multigraph") and is_class(obj, "networkx")
 
 
-def is_igraph(obj: Any) -> bool:
-    """Return whether an object is a graph of igraph."""
-    return is_class(obj, "igraph", "Graph")
+# --- arrays of devices and of other libraries, edge indexes and lists of pairs -------------------------------------
+
+_CUDA = (2, 13)
+"""Types of CUDA devices in DLPack: device memory and managed memory."""
+
+
+def to_host(array: Any) -> Any:
+    """Return an array of NumPy in place of one on a CUDA device, or of a library with DLPack; other objects unchanged.
+
+    Arrays of cuDF become arrays of Arrow, and sparse matrices of CuPy those of SciPy.
+
+    Raises
+    ------
+    OptionError : an array that its library does not export
+    BackendError : an array on a CUDA device, which CuPy is to copy, but cannot
+    """
+    if isinstance(array, np.ndarray) or is_class(array, "pyarrow"):
+        return array
+    if is_class(array, "cudf"):
+        return array if is_class(array, "cudf", "DataFrame") else array.to_arrow()
+    if is_class(array, "cupyx") and hasattr(array, "get"):
+        return array.get()
+    try:
+        if hasattr(array, "__dlpack_device__"):
+            device = int(array.__dlpack_device__()[0])
+            return _copy_from_device(array, by_dlpack=True) if device in _CUDA else np.from_dlpack(array)
+        return _copy_from_device(array) if hasattr(array, "__cuda_array_interface__") else array
+    except BackendError:
+        raise
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise OptionError(
+            f"a {name_type(array)} cannot be read ({error}); convert it to an array of NumPy or CuPy"
+        ) from error
+
+
+def _copy_from_device(array: Any, *, by_dlpack: bool = False) -> np.ndarray:
+    from mgspmv.kernels.device import find_device_problem, get
+
+    if (problem := find_device_problem()) is not None:
+        raise BackendError(
+            f"a {name_type(array)} is on a CUDA device, but {problem}; install mgspmv[cuda12] or mgspmv[cuda13], or "
+            "copy it to the host"
+        )
+    if by_dlpack:
+        import cupy
+
+        array = cupy.from_dlpack(array)
+    return get(array)
+
+
+def convert_arrays(obj: Any, kind: Kind | None) -> Any:
+    """Return arrays on the host in place of other arrays, and a tuple of arrays in place of arcs in another form.
+
+    Arcs are an edge index, which is an integer array of shape (2, E), or a list of pairs. Other objects are unchanged.
+
+    Parameters
+    ----------
+    kind : requested kind; with `matrix` and `stochastic` all arrays are matrices
+
+    Raises
+    ------
+    OptionError : an integer array of shape (2, 2), which may be a matrix or an edge index, or of shape (E, 2); pairs
+        and triples in one list; see `to_host`
+    BackendError : see `to_host`
+    """
+    if isinstance(obj, tuple):
+        return tuple(map(to_host, obj))
+    if isinstance(obj, list) and obj and all(isinstance(arc, tuple) for arc in obj):
+        return _split_pairs(obj)
+    array = to_host(obj)
+    is_index = isinstance(array, np.ndarray) and not isinstance(array, np.matrix | np.ma.MaskedArray)
+    if not is_index or kind in ("matrix", "stochastic") or array.dtype.kind not in "iu" or array.ndim != 2:
+        return array
+    if array.shape == (2, 2):
+        raise OptionError(
+            "an integer array of shape (2, 2) may be an edge index of two arcs or a matrix; pass the tuple "
+            "(edges[0], edges[1]) of sources and targets, or a matrix as scipy.sparse.csr_array(A)"
+        )
+    if array.shape[1] == 2:
+        raise OptionError(
+            f"an integer array of shape {array.shape} may be a matrix or a list of {len(array)} arcs; pass the edge "
+            "index edges.T, of shape (2, E), or a matrix as scipy.sparse.csr_array(A)"
+        )
+    return (array[0], array[1]) if len(array) == 2 else array
+
+
+def _split_pairs(pairs: list[tuple[Any, ...]]) -> tuple[Any, ...]:
+    lengths = sorted({len(arc) for arc in pairs})
+    if lengths not in ([2], [3]):
+        raise OptionError(
+            "expected a list of pairs (source, target), or one of triples (source, target, weight), found tuples of "
+            f"{' and '.join(map(str, lengths))} elements; make all alike"
+        )
+    return tuple(map(list, zip(*pairs, strict=True)))

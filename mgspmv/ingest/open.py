@@ -17,9 +17,8 @@ from mgspmv.ingest.detect import detect_format, find_format_by_name
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.files import Path, find_files, is_path, name_files, take_name
 from mgspmv.ingest.frames import FrameSource, find_library, source_from_arrays
-from mgspmv.ingest.interchange import convert_arrays
 from mgspmv.ingest.matrix_market import MatrixMarketSource
-from mgspmv.ingest.objects import GraphSource, NpzSource, ScipySource, is_igraph, is_networkx, is_sparse
+from mgspmv.ingest.objects import GraphSource, NpzSource, ScipySource, convert_arrays, is_networkx, is_sparse
 from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Source
@@ -31,8 +30,8 @@ from mgspmv.store.read import StoredMatrix, open_store
 FORMATS = ("matrix-market", "edge-list", "parquet", "npz", *GROUP_FORMATS)
 INGESTIBLE = (
     "a path or URL, a SciPy or CuPy sparse matrix, a two-dimensional array, an edge index (an integer array of shape "
-    "(2, E)), a tuple (src, dst) or (src, dst, weight) of arrays, a list of such pairs or triples, a graph of NetworkX "
-    "or igraph, a table of pandas, polars, cuDF, Dask or Arrow, or any other table with __arrow_c_stream__"
+    "(2, E)), a tuple (src, dst) or (src, dst, weight) of arrays, a list of such pairs or triples, a graph of "
+    "NetworkX, a table of pandas, polars, cuDF, Dask or Arrow, or any other table with __arrow_c_stream__"
 )
 """Objects that are read, for messages."""
 LINE_OPTIONS = ("delimiter", "header", "skip_rows", "comment")
@@ -67,7 +66,7 @@ def open_source(
     is_name : returns whether a string is a known id; if given, all ids of an edge list are strings, even integers
     edge_list_options : `EDGE_LIST_OPTIONS` for `EdgeListSource`, `PARQUET_OPTIONS` for `TableSource`, `GROUP_OPTIONS`
         for `GroupSource`; other formats accept none, except that a tuple of arrays accepts `n_vertices`, and a graph
-        of NetworkX or igraph `weights`, and that all accept `weights=False`
+        of NetworkX `weights`, and that all accept `weights=False`
 
     Raises
     ------
@@ -117,7 +116,7 @@ def open_source(
     if find_library(source):
         own = _take_suitable(edge_list_options, PARQUET_OPTIONS, type(source).__name__)
         return FrameSource(source, threads=threads, id_room=id_room, **own)
-    if is_networkx(source) or is_igraph(source):
+    if is_networkx(source):
         return GraphSource(source, **_take_suitable(edge_list_options, ("weights",), type(source).__name__))
     _take_suitable(edge_list_options, (), type(source).__name__)
     if is_sparse(source) or isinstance(source, np.ndarray):

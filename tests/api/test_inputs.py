@@ -1,6 +1,5 @@
 """One graph in each form that people hold it in, read as one matrix."""
 
-import igraph
 import networkx as nx
 import numpy as np
 import pandas as pd
@@ -33,10 +32,6 @@ def make_networkx(kind=nx.DiGraph):
     return graph
 
 
-def make_igraph():
-    return igraph.Graph(n=4, edges=EDGES.T.tolist(), directed=True, edge_attrs={"cost": COST})
-
-
 WEIGHTED = {
     "sparse array": (ADJACENCY, True),
     "sparse matrix": (sp.coo_matrix(ADJACENCY), True),
@@ -48,7 +43,6 @@ WEIGHTED = {
     "series": ((pd.Series(SRC), pd.Series(DST), pd.Series(COST)), True),
     "triples": (ARCS, True),
     "networkx": (make_networkx(), "cost"),
-    "igraph": (make_igraph(), "cost"),
     "pandas": (pd.DataFrame(COLUMNS), "cost"),
     "polars": (pl.DataFrame(COLUMNS), "cost"),
     "lazy polars": (pl.LazyFrame(COLUMNS), "cost"),
@@ -114,13 +108,10 @@ def test_matrices_are_unchanged(files):
 def test_undirected_graphs_parallel_edges_and_isolated_nodes():
     graph = nx.MultiGraph([("a", "b"), ("a", "b"), ("b", "c"), ("c", "c")])
     graph.add_node("z")
-    named = igraph.Graph.from_networkx(graph)
-    named.vs["name"] = named.vs["_nx_name"]
-    for obj in (graph, named):
-        A = as_matrix(obj)
-        assert A.vertex_ids.tolist() == ["a", "b", "c", "z"]
-        assert A.to_scipy().toarray().tolist() == [[0, 2, 0, 0], [2, 0, 1, 0], [0, 1, 1, 0], [0, 0, 0, 0]]
-        assert A.ingest_report.n_merged == 2
+    A = as_matrix(graph)
+    assert A.vertex_ids.tolist() == ["a", "b", "c", "z"]
+    assert A.to_scipy().toarray().tolist() == [[0, 2, 0, 0], [2, 0, 1, 0], [0, 1, 1, 0], [0, 0, 0, 0]]
+    assert A.ingest_report.n_merged == 2
 
 
 def test_kinds():
@@ -138,7 +129,6 @@ def test_kinds():
         as_matrix(ADJACENCY, "stochastic")
 
 
-SAME_NAMES = igraph.Graph(n=2, edges=[(0, 1)], vertex_attrs={"name": ["a", "a"]})
 UNREADABLE = {
     "a number": (
         7,
@@ -165,7 +155,6 @@ UNREADABLE = {
     "a column": (pd.DataFrame(COLUMNS), "price", SourceError, "expected one column 'price'"),
     "a doubtful column": (pd.DataFrame(COLUMNS), True, SourceError, "cost may be weights or not"),
     "lengths": ((SRC, DST[:3]), True, OptionError, "src has 6 entries but dst has 3"),
-    "names": (SAME_NAMES, True, OptionError, "some have the same name"),
     "no file": ("none.txt", True, SourceNotFoundError, "none.txt"),
     "no store": ("none.zarr", True, (SourceNotFoundError, StoreNotFoundError), "none.zarr"),
 }

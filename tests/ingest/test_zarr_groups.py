@@ -22,10 +22,9 @@ from zarr.storage import LocalStore
 
 import mgspmv as mg
 from mgspmv.errors import CapacityError, OptionError, SourceError, SourceNotFoundError
-from mgspmv.ingest import group_formats, zarr_groups
-from mgspmv.ingest.group_formats import BATCH_ENTRIES
+from mgspmv.ingest import zarr_groups
 from mgspmv.ingest.open import GROUP_OPTIONS, open_source
-from mgspmv.ingest.zarr_groups import GroupSource
+from mgspmv.ingest.zarr_groups import BATCH_ENTRIES, GroupSource
 from tests.support.arrays import read_entries
 from tests.support.memory import measure_peak
 from tests.support.pairwise import cover_pairs
@@ -43,8 +42,7 @@ SMALL_BATCH = 7
 def small_batches():
     """Make batches of 7 entries."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (zarr_groups, group_formats):
-            patch.setattr(module, "BATCH_ENTRIES", SMALL_BATCH)
+        patch.setattr(zarr_groups, "BATCH_ENTRIES", SMALL_BATCH)
         yield
 
 
@@ -408,9 +406,9 @@ def test_chunks_that_do_not_fit_into_memory_are_refused(tmp_path, name):
 
 def test_chunks_that_fit_just_into_memory_are_read(tmp_path, monkeypatch):
     path = write_csr(tmp_path / "a.zarr", MATRIX)
-    monkeypatch.setattr(group_formats, "free_memory", lambda: 5 * 8)
+    monkeypatch.setattr(zarr_groups, "free_memory", lambda: 5 * 8)
     assert agree(read(path)[0], MATRIX)
-    monkeypatch.setattr(group_formats, "free_memory", lambda: 5 * 8 - 1)
+    monkeypatch.setattr(zarr_groups, "free_memory", lambda: 5 * 8 - 1)
     with pytest.raises(CapacityError, match="chunks of 5 elements, which take 40 B each, but 39 B of memory are free"):
         read(path)
 

@@ -6,7 +6,7 @@ import pytest
 import scipy.sparse as sp
 
 from mgspmv.errors import BackendError, OptionError
-from mgspmv.ingest.interchange import convert_arrays, to_host
+from mgspmv.ingest.objects import convert_arrays, to_host
 from mgspmv.kernels import device
 from tests.support.foreign import CUDA, DeviceArray, GradientTensor, SparseMatrix, Tensor, make_cupy
 
