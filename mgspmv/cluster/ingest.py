@@ -336,7 +336,7 @@ class _IngestSteps:
             partitions = source.list_partitions()
         with enter_span():
             computed = client.compute(partitions)
-            owners = [(rank, number) for rank, part in enumerate(self._parts) for number in part.kept.numbers]
+            owners = [(rank, number) for rank, part in enumerate(self._parts) for number in part.numbers]
             with dask.annotate(priority=1):  # before other partitions are computed, so that few are in memory
                 kept = [
                     cluster.submit(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections import Counter
 from collections.abc import Generator, Iterator, Sequence
-from copy import copy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +14,9 @@ import pyarrow.ipc
 from mgspmv.display.frames import wrap_numbers
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.objects import to_host
-from mgspmv.ingest.parts import cut_evenly, make_absolute
+from mgspmv.ingest.parts import cut_evenly
 from mgspmv.ingest.scratch import ScratchFile
-from mgspmv.ingest.tables import BATCH_ROWS, Table, TableSource, find_saved_index, make_empty
+from mgspmv.ingest.tables import BATCH_ROWS, Table, TableSource, make_empty
 from mgspmv.ingest.values import choose_value_dtype
 from mgspmv.ingest.vertex_vectors import is_class, is_table
 
@@ -39,8 +37,7 @@ class FrameSource(TableSource):
         another table with `__arrow_c_stream__`, such as a relation of DuckDB, which is read as a stream
     name : name in messages; default: library, class and size
     format : format in the provenance; default: the library
-    threads : number of threads that compute a partition, if Dask is set to threads; default Dask's own number
-    columns, options : of `TableSource`
+    columns, options : of `TableSource`; `threads` are those that compute a partition too, if Dask is set to threads
 
     Raises
     ------
@@ -55,7 +52,6 @@ class FrameSource(TableSource):
         format: str | None = None,
         *,
         columns: Sequence[str | int] | None = None,
-        threads: int | None = None,
         **options: Any,
     ) -> None:
         library = find_library(frame)
@@ -68,34 +64,20 @@ class FrameSource(TableSource):
             # an integer may be a label
             columns = [str(each) if each in list(frame.columns) else each for each in columns]
         super().__init__(name or _name_frame(frame), format or library, columns=columns, **options)
-        self._frame, self._threads, self._is_computed = frame, threads, library == "dask"
-        self.kept: KeptPartitions | None = None
-        """Partitions of a part, computed by the cluster; None for a whole source."""
+        self._frame, self._is_computed = frame, library == "dask"
+        self.numbers: list[int] = []
+        """Partitions of a part, which the cluster computes; empty for a whole source."""
+        self._kept: ScratchFile | None = None
+        self._places: dict[int, tuple[int, int]] = {}
+        """First byte and number of bytes of each partition that is kept."""
 
     def _tables(self) -> Generator[Table]:
-        yield open_table(self._frame, self.name, self._threads) if self.kept is None else self.kept.open()
+        if self.numbers:
+            yield Table(self.name, self._all_columns, self._read_kept)
+        else:
+            yield open_table(self._frame, self.name, self._threads)
 
-    def split(self, n_parts: int) -> list[FrameSource]:
-        """Split a Dask DataFrame by partitions, which `kept` of each part receives once they are computed.
-
-        Raises
-        ------
-        OptionError : a DataFrame of another library
-        """
-        if find_library(self._frame) != "dask":
-            raise OptionError(
-                f"{self.name}: a cluster cannot read rows in the memory of this process; write them to Parquet files, "
-                "or leave out client="
-            )
-        parts = []
-        for own in cut_evenly(range(self.n_partitions), [1] * self.n_partitions, n_parts):
-            part = copy(self)
-            part.name = f"partitions {own[0]} to {own[-1]} of {self.name}"
-            part._vertices = None if self._vertices is None else make_absolute(os.fspath(self._vertices))
-            part._frame, part._counts = None, Counter(rows=0)
-            part.kept = KeptPartitions(part.name, [str(label) for label in self._frame.columns], own)
-            parts.append(part)
-        return parts
+    # --- partitions of a Dask DataFrame, which a cluster computes
 
     @property
     def n_partitions(self) -> int:
@@ -115,98 +97,28 @@ class FrameSource(TableSource):
         held: list[Any] = futures_of(self._frame)
         return held
 
+    def split(self, n_parts: int) -> list[FrameSource]:
+        """Split a Dask DataFrame by partitions, each of which `keep` receives once it is computed.
 
-def open_table(frame: Any, name: str, threads: int | None = None) -> Table:
-    """Open a table, of which only the columns that are read are computed and converted to Arrow.
-
-    Column names that are not strings are converted to strings.
-
-    Parameters
-    ----------
-    threads : number of threads that compute a partition of Dask; default Dask's own number
-    """
-    library = find_library(frame)
-
-    def read_labeled(names: list[str]) -> Iterator[Any]:
-        if library == "pandas":
-            yield from _convert(frame, names, name)
-        elif library == "dask":
-            yield from _compute(_select(frame, names), names, name, threads)
-        else:
-            table = _select(frame, names).to_arrow(preserve_index=False)
-            yield from table.to_batches() or [make_empty(table.schema)]
-
-    if library in _LABELED:
-        columns = [str(label) for label in frame.columns]
-        return Table(name, columns, read_labeled, n_rows=None if library == "dask" else len(frame))
-    if is_class(frame, "polars", "LazyFrame"):
-        return Table(
-            name,
-            frame.collect_schema().names(),
-            lambda names: open_table(frame.select(names).collect(), name).read(names),
-        )
-    try:
-        stream = pa.RecordBatchReader.from_stream(frame)
-    except (pa.ArrowException, TypeError) as error:
-        raise SourceError(f"cannot be read as a stream of Arrow ({error})", source=name) from error
-
-    def read(names: list[str]) -> Iterator[Any]:
-        yield make_empty(stream.schema).select(names)  # if there are no rows
-        for batch in stream:
-            yield batch.select(names)
-
-    n_rows = len(frame) if library in ("pyarrow", "polars") else None
-    return Table(name, stream.schema.names, read, find_saved_index(stream.schema), n_rows=n_rows)
-
-
-def _convert(frame: Any, names: list[str], name: str) -> Iterator[Any]:
-    """Convert columns of a pandas DataFrame to Arrow, a slice at a time."""
-    for start in range(0, max(1, len(frame)), BATCH_ROWS):
-        rows = _select(frame.iloc[start : start + BATCH_ROWS], names)  # sliced first, as selecting columns copies them
-        try:
-            yield pa.RecordBatch.from_pandas(rows, preserve_index=False)
-        except (pa.ArrowException, TypeError, OverflowError) as error:
-            raise SourceError(
-                f"Arrow cannot convert one of the columns {', '.join(names)} ({error}); cast ids to integers or "
-                "strings, and weights to numbers",
-                source=name,
-            ) from error
-
-
-def _compute(frame: Any, names: list[str], name: str, threads: int | None) -> Iterator[Any]:
-    """Compute the partitions of a Dask DataFrame one at a time, and convert each to Arrow."""
-    import dask
-
-    for partition in frame.to_delayed():
-        with dask.config.set({} if threads is None else {"num_workers": threads}):
-            rows = partition.compute()
-        yield from open_table(rows, name).read(names)
-        del rows  # frees memory before the next partition is computed
-
-
-def _select(frame: Any, names: list[str]) -> Any:
-    """Return the columns of a DataFrame whose labels, as strings, are these names."""
-    labels = {str(label): label for label in frame.columns}
-    return frame[[labels[name] for name in names]]
-
-
-class KeptPartitions:
-    """Computed partitions of a Dask DataFrame, stored in a file until they are read.
-
-    Parameters
-    ----------
-    columns : names of all columns of the DataFrame
-    numbers : numbers of the partitions
-    """
-
-    def __init__(self, name: str, columns: list[str], numbers: Sequence[int]) -> None:
-        self.name, self.numbers = name, numbers
-        self._columns = columns
-        self._file: ScratchFile | None = None
-        self._places: dict[int, tuple[int, int]] = {}
+        Raises
+        ------
+        OptionError : a DataFrame of another library
+        """
+        if not self._is_computed:
+            raise OptionError(
+                f"{self.name}: a cluster cannot read rows in the memory of this process; write them to Parquet files, "
+                "or leave out client="
+            )
+        parts = []
+        for own in cut_evenly(range(self.n_partitions), [1] * self.n_partitions, n_parts):
+            part = self._take_part(f"partitions {own[0]} to {own[-1]} of {self.name}")
+            part._all_columns = [str(label) for label in self._frame.columns]
+            part._frame, part.numbers = None, own
+            parts.append(part)
+        return parts
 
     def keep(self, number: int, frame: Any, folder: Path | None) -> None:
-        """Write a partition to the file; calls from several threads must not overlap.
+        """Write a computed partition to a file until it is read; calls from several threads must not overlap.
 
         Parameters
         ----------
@@ -223,21 +135,82 @@ class KeptPartitions:
         with pa.ipc.new_stream(sink, table.schema) as stream:
             stream.write_table(table)
         data = np.frombuffer(sink.getvalue(), np.uint8)
-        self._file = self._file or ScratchFile(folder)
-        self._places[number] = (self._file.append(data), len(data))
+        self._kept = self._kept or ScratchFile(folder)
+        self._places[number] = (self._kept.append(data), len(data))
 
-    def open(self) -> Table:
-        """Return the kept partitions as one table."""
-        return Table(self.name, self._columns, self._read)
-
-    def _read(self, names: list[str]) -> Iterator[Any]:
-        assert self._file is not None  # a part has at least one partition
+    def _read_kept(self, names: list[str]) -> Iterator[Any]:
+        assert self._kept is not None  # a part has at least one partition
         for number in self.numbers:
-            offset, n_bytes = self._places[number]
-            with pa.ipc.open_stream(self._file.read(offset, n_bytes, np.dtype(np.uint8))) as stream:
+            with pa.ipc.open_stream(self._kept.read(*self._places[number], np.dtype(np.uint8))) as stream:
                 yield make_empty(stream.schema).select(names)
                 yield from (batch.select(names) for batch in stream)
-        self._file.close()
+        self._kept.close()
+
+
+def open_table(frame: Any, name: str, threads: int | None = None) -> Table:
+    """Open a table, of which only the columns that are read are computed and converted to Arrow.
+
+    Column names that are not strings are converted to strings.
+
+    Parameters
+    ----------
+    threads : number of threads that compute a partition of Dask; default Dask's own number
+    """
+    library = find_library(frame)
+    if is_class(frame, "polars", "LazyFrame"):
+        columns = frame.collect_schema().names()
+        return Table(name, columns, lambda names: open_table(frame.select(names).collect(), name).read(names))
+    if library in _LABELED:
+        read = {"pandas": _read_pandas, "dask": _read_dask, "cudf": _read_cudf}[library]
+        n_rows = None if library == "dask" else len(frame)
+        return Table(name, [str(label) for label in frame.columns], partial(read, frame, name, threads), n_rows=n_rows)
+    try:
+        stream = pa.RecordBatchReader.from_stream(frame)
+    except (pa.ArrowException, TypeError) as error:
+        raise SourceError(f"cannot be read as a stream of Arrow ({error})", source=name) from error
+
+    def read_stream(names: list[str]) -> Iterator[Any]:
+        yield make_empty(stream.schema).select(names)  # if there are no rows
+        for batch in stream:
+            yield batch.select(names)
+
+    return Table(name, stream.schema, read_stream, n_rows=len(frame) if library in ("pyarrow", "polars") else None)
+
+
+def _read_pandas(frame: Any, name: str, _threads: int | None, names: list[str]) -> Iterator[Any]:
+    """Convert columns of a pandas DataFrame to Arrow, a slice at a time."""
+    for start in range(0, max(1, len(frame)), BATCH_ROWS):
+        rows = _select(frame.iloc[start : start + BATCH_ROWS], names)  # sliced first, as selecting columns copies them
+        try:
+            yield pa.RecordBatch.from_pandas(rows, preserve_index=False)
+        except (pa.ArrowException, TypeError, OverflowError) as error:
+            raise SourceError(
+                f"Arrow cannot convert one of the columns {', '.join(names)} ({error}); cast ids to integers or "
+                "strings, and weights to numbers",
+                source=name,
+            ) from error
+
+
+def _read_dask(frame: Any, name: str, threads: int | None, names: list[str]) -> Iterator[Any]:
+    """Compute the partitions of a Dask DataFrame one at a time, and convert each to Arrow."""
+    import dask
+
+    for partition in _select(frame, names).to_delayed():
+        with dask.config.set({} if threads is None else {"num_workers": threads}):
+            rows = partition.compute()
+        yield from open_table(rows, name).read(names)
+        del rows  # frees memory before the next partition is computed
+
+
+def _read_cudf(frame: Any, _name: str, _threads: int | None, names: list[str]) -> Iterator[Any]:
+    table = _select(frame, names).to_arrow(preserve_index=False)
+    yield from table.to_batches() or [make_empty(table.schema)]
+
+
+def _select(frame: Any, names: list[str]) -> Any:
+    """Return the columns of a DataFrame whose labels, as strings, are these names."""
+    labels = {str(label): label for label in frame.columns}
+    return frame[[labels[name] for name in names]]
 
 
 def find_library(obj: Any) -> str | None:

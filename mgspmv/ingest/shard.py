@@ -142,13 +142,12 @@ class Shard:
 
         Raises
         ------
-        SourceError, StoreError : see `KeptPartitions.keep`
+        SourceError, StoreError : see `FrameSource.keep`
         """
         part = self._spec.part
         assert isinstance(part, FrameSource)
-        assert part.kept is not None
         with self._keeping:
-            part.kept.keep(number, frame, self._folder)
+            part.keep(number, frame, self._folder)
 
     def read(self) -> PartSummary:
         """Read this share's part of the source.

@@ -1,19 +1,22 @@
-"""Tables of edges, one arc per row, from files or objects."""
+"""Tables of edges, one arc per row, as Arrow record batches: Parquet files here, tables in memory in `frames`."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
+import pyarrow.parquet
 
 from mgspmv.errors import SourceError
 from mgspmv.ingest.column_names import (
@@ -27,12 +30,15 @@ from mgspmv.ingest.column_names import (
 from mgspmv.ingest.columns import TextColumn
 from mgspmv.ingest.edge_list import check_vertex_options
 from mgspmv.ingest.edge_list_head import StatedForm
-from mgspmv.ingest.files import describe_files
+from mgspmv.ingest.files import Path, describe_files, list_paths, name_files, open_anywhere
+from mgspmv.ingest.parts import MANY_FILES, cut_evenly, make_absolute
 from mgspmv.ingest.prefetch import AHEAD, prefetch_map
+from mgspmv.ingest.remote import open_sought
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Combined, FileSource
 from mgspmv.ingest.tokens import Undecided
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN, decode, find_kind, to_integers, to_strings
+from mgspmv.ingest.vector_files import reading_table
 from mgspmv.ingest.vertices import choose_vertices, find_unknown
 from mgspmv.model import CooBatch, default_threads, index_dtype
 from mgspmv.validation import parse_json
@@ -41,6 +47,8 @@ BATCH_ROWS = 1 << 20
 """Rows per batch."""
 PART_ROWS = 1 << 17
 """Rows per part of a batch, which one thread encodes."""
+BUFFER_BYTES = 1 << 20
+"""Bytes of a column of Parquet per read; without a limit, Arrow reads whole row groups."""
 
 
 @dataclass(frozen=True)
@@ -49,25 +57,39 @@ class Table:
 
     name: str
     """Name in messages."""
-    columns: list[str]
+    schema: Any
+    """Arrow schema, or names of the columns; the types are needed only in `read`."""
     read: Callable[[list[str]], Iterator[Any]]
-    """Function that yields the given columns of all rows as Arrow record batches of bounded size, at least one."""
-    index: Sequence[str] = ()
-    """Columns that pandas saved as an index."""
+    """Function that yields the given columns of all rows as Arrow record batches of bounded size."""
     first_row: int = 0
     """Number of the first row, from 0; not 0 if another process reads earlier rows."""
     n_rows: int | None = None
     """Number of rows; None if unknown before all are read."""
 
+    @property
+    def columns(self) -> list[str]:
+        return list(self.schema) if isinstance(self.schema, list) else self.schema.names
+
+    def is_index(self, name: str) -> bool:
+        """Return whether a column was saved as an index and is not named as a source or a target."""
+        if is_saved_index(name):
+            return True
+        described = None if isinstance(self.schema, list) else (self.schema.metadata or {}).get(b"pandas")
+        try:
+            index = parse_json(described)["index_columns"] if described else []
+            return name in index and find_role(name)[0] not in ("source", "target")
+        except (ValueError, KeyError, TypeError):  # written by another program
+            return False
+
 
 @dataclass(frozen=True)
-class _Form:
-    """Types of the columns from some row on, which are the same in all rows."""
+class _Rows:
+    """Parsed rows of a table; types and columns are the same in all rows of a source."""
 
     table: str
     """Name of the table."""
     first: int
-    """Number of the row, from 0."""
+    """Number of the first of these rows, from 0."""
     names: list[str]
     """Names of the columns of sources, targets and, optionally, weights."""
     id_type: str
@@ -75,8 +97,13 @@ class _Form:
     are_names: bool
     dtype: str
     """Dtype of the weights; `missing` if there are none."""
+    ids: list[Any]
+    """Sources and targets: NumPy arrays of integers, or Arrow arrays of large strings; empty in a summary."""
+    weights: np.ndarray | None = None
+    fraction: float | None = None
+    """Approximate fraction of all rows read up to the last of these; None if unknown."""
 
-    def check(self, other: _Form) -> None:
+    def check(self, other: _Rows) -> None:
         """Raise SourceError if ids or weights of other rows are of another type."""
         place = f"from row {other.first} on, but"
         if other.are_names != self.are_names:
@@ -95,24 +122,11 @@ class _Form:
 
 
 @dataclass(frozen=True)
-class _Part:
-    """Rows of a table, parsed."""
-
-    form: _Form
-    ids: list[Any]
-    """Sources and targets: NumPy arrays of integers, or Arrow arrays of large strings."""
-    weights: np.ndarray | None
-    fraction: float | None
-    """Approximate fraction of all rows read up to this part; None if unknown."""
-    problem: SourceError | None
-    """Error of the types of columns without rows, which matters only if no other part has rows."""
-
-
-@dataclass(frozen=True)
 class _TableSummary:
     """Summary of a part of the tables."""
 
-    form: _Form
+    form: _Rows
+    """First rows, without their columns."""
     all_columns: list[str]
     """Names of all columns, including those not read."""
     files: list[dict[str, Any]]
@@ -140,6 +154,7 @@ class TableSource(FileSource):
     vertices : path of a list of vertices, see `EdgeListSource`
     weights : whether to read weights; "auto" to read them if such a column exists, False to ignore it; or their column
     extra_columns : "ignore" columns that no rule takes, or raise an "error" for them
+    threads : number of threads that read and encode
     id_room : memory for the ids of vertices
 
     Raises
@@ -160,6 +175,7 @@ class TableSource(FileSource):
         vertices: str | os.PathLike[str] | None = None,
         weights: str | bool = "auto",
         extra_columns: Literal["error", "ignore"] = "error",
+        threads: int | None = None,
         id_room: MemoryBudget = ANY_ROOM,
     ) -> None:
         self._reading = StatedForm(columns=columns, weights=weights, extra_columns=extra_columns)
@@ -170,12 +186,13 @@ class TableSource(FileSource):
         """Names of all columns of the first table."""
         self._files_read: list[dict[str, Any]] = []
         """Provenance of the files read so far; none for a table that is not a file."""
-        self._form: _Form | None = None
-        """Types of the first rows."""
+        self._form: _Rows | None = None
+        """First rows, without their columns."""
         self._counts = Counter(rows=0)
         self._is_computed = False
         """Whether rows are computed and take memory elsewhere, so that they are not read ahead."""
-        self._n_vertices, self._vertices, self._id_room = n_vertices, vertices, id_room
+        self._n_vertices, self._vertices = n_vertices, vertices
+        self._threads, self._id_room = threads, id_room
         self.has_known_vertices = n_vertices is not None or vertices is not None
 
     def batches(self) -> Iterator[CooBatch]:
@@ -184,14 +201,12 @@ class TableSource(FileSource):
         n_ahead = 0 if self._is_computed else AHEAD * threads
         with contextlib.closing(self._tables()) as tables, ThreadPoolExecutor(threads, "mgspmv-encode") as pool:
             empty = None
-            for part in prefetch_map(pool, self._parse, self._read(tables), n_ahead):
-                if len(part.ids[0]):
-                    yield self._encode(part)
+            for rows in prefetch_map(pool, self._parse, self._read(tables), n_ahead):
+                if len(rows.ids[0]):
+                    yield self._encode(rows)
                 else:
-                    empty = empty or part
+                    empty = empty or rows
             if self._form is None and empty is not None:
-                if empty.problem is not None and not self.may_be_empty:
-                    raise empty.problem
                 yield self._encode(empty)
         assert self._form is not None  # each table yields at least one part
         self._told = _TableSummary(self._form, self._all_columns, self._files_read, self._counts, self._listed)
@@ -200,22 +215,27 @@ class TableSource(FileSource):
     def join(self, told: Sequence[_TableSummary]) -> Combined:
         """Check and join the summaries of all parts; see `FileSource`."""
         filled = [own for own in told if own.counts["rows"]] or told
-        first = filled[0]
+        first = filled[0].form
         for own in filled:
-            first.form.check(own.form)
-        counts = Counter[str]()
-        for own in told:
-            counts.update(own.counts)
+            first.check(own.form)
+        counts = sum((own.counts for own in told), Counter[str]())
         files = [file for own in told for file in own.files] or [{"name": self.name}]
-        header = {"columns": first.form.names, **counts}
+        header = {"columns": first.names, "rows": 0, **counts}
         names = told[0].all_columns
-        taken = ColumnChoice(*map(names.index, first.form.names)).describe(names) | {"n_rows": counts["rows"]}
+        taken = ColumnChoice(*map(names.index, first.names)).describe(names) | {"n_rows": counts["rows"]}
         provenance = {"format": self._format, **describe_files(self.name, files), "header": header}
-        return Combined(None, {**provenance, **first.listed, "taken": taken})
+        return Combined(None, {**provenance, **filled[0].listed, "taken": taken})
 
     @abstractmethod
     def _tables(self) -> Generator[Table]:
         """Open and yield the tables, at least one, one after the other."""
+
+    def _take_part(self, name: str) -> Any:
+        """Return a copy for another process, of which nothing is read yet."""
+        part = copy(self)
+        part.name, part._counts, part._files_read = name, Counter(rows=0), []
+        part._vertices = None if self._vertices is None else make_absolute(os.fspath(self._vertices))
+        return part
 
     def _read(self, tables: Iterable[Table]) -> Iterator[tuple[Table, int, Any, float | None]]:
         """Yield the tables in parts: the table, the number of the first row, the rows, and the fraction read then."""
@@ -224,10 +244,9 @@ class TableSource(FileSource):
             for batch in table.read(self._choose_columns(table)):
                 for start in range(0, max(1, batch.num_rows), PART_ROWS):
                     rows = batch.slice(start, PART_ROWS)
-                    share = (n_rows + rows.num_rows) / table.n_rows if table.n_rows else None
-                    fraction = None if share is None else (k + share) / self._n_tables
-                    yield table, table.first_row + n_rows, rows, fraction
                     n_rows += rows.num_rows
+                    fraction = (k + n_rows / table.n_rows) / self._n_tables if table.n_rows else None
+                    yield table, table.first_row + n_rows - rows.num_rows, rows, fraction
 
     def _choose_columns(self, table: Table) -> list[str]:
         """Return the names of the columns of sources, targets and, optionally, weights."""
@@ -240,7 +259,7 @@ class TableSource(FileSource):
             if reading.columns is not None:
                 chosen = resolve_columns(reading.columns, there, len(there), reading.weights)
             else:
-                there = [name for name in there if not _is_index(name, table.index)]
+                there = [name for name in there if not table.is_index(name)]
                 chosen = choose_columns(there, len(there), reading.weights, reading.extra_columns)
         except Undecided as error:
             raise SourceError(str(error), source=table.name) from error
@@ -254,7 +273,7 @@ class TableSource(FileSource):
                 )
         return names
 
-    def _parse(self, read: tuple[Table, int, Any, float | None]) -> _Part:
+    def _parse(self, read: tuple[Table, int, Any, float | None]) -> _Rows:
         """Parse rows; thread-safe.
 
         Raises
@@ -266,17 +285,14 @@ class TableSource(FileSource):
         types, names = [column.type for column in columns], rows.schema.names
         kinds = [find_kind(each) for each in types]
         are_names = "string" in kinds[:2] and (rows.num_rows > 0 or self._n_vertices is None)
-        form = _Form(table.name, first, names, str(types[0]), are_names, "missing")
-        problem = _check_types(form, types, kinds)
-        if not rows.num_rows:
+        form = _Rows(table.name, first, names, str(types[0]), are_names, "missing", [])
+        if not rows.num_rows:  # the types of columns without rows may be any
             columns = [pa.array([], pa.large_string() if are_names else pa.int64())] * 2 + [
                 column if kind in ("integer", "number") else pa.array([], pa.float64())
                 for column, kind in zip(columns[2:], kinds[2:], strict=True)
             ]
         else:
-            _check_filled(form, columns)
-            if problem is not None:
-                raise problem
+            _check_columns(form, columns, kinds)
             if are_names and self._n_vertices is not None:
                 raise form.make_error("n_vertices= requires integer ids, found strings; pass vertices=")
         ids = [
@@ -284,35 +300,34 @@ class TableSource(FileSource):
             for name, column in zip(names[:2], columns, strict=False)
         ]
         weights = _to_numbers(columns[2]) if len(columns) > 2 else None
-        form = form if weights is None else replace(form, dtype=weights.dtype.name)
-        return _Part(form, ids, weights, fraction, problem)
+        dtype = "missing" if weights is None else weights.dtype.name
+        return replace(form, dtype=dtype, ids=ids, weights=weights, fraction=fraction)
 
-    def _encode(self, part: _Part) -> CooBatch:
+    def _encode(self, rows: _Rows) -> CooBatch:
         """Return the entries of parsed rows, in their order.
 
         Raises
         ------
         SourceError : ids or weights of another type than those before, or an id that is not in the list of vertices
         """
-        form, ids = part.form, part.ids
         if self._form is None:
-            self._form = form
-            column = TextColumn("vertex", "string" if form.are_names else "int64")
+            self._form = replace(rows, ids=[], weights=None)
+            column = TextColumn("vertex", "string" if rows.are_names else "int64")
             known = self._n_vertices, self._vertices, self._reading, self._id_room, self.name
             self._made, self._listed = choose_vertices(column, *known)
-        self._form.check(form)
-        self.fraction = part.fraction
-        self._counts["rows"] += len(ids[0])
-        codes = self._made.encode(*ids)
-        for name, column, own in zip(form.names, ids, codes, strict=False):
+        self._form.check(rows)
+        self.fraction = rows.fraction
+        self._counts["rows"] += len(rows.ids[0])
+        codes = self._made.encode(*rows.ids)
+        for name, column, own in zip(rows.names, rows.ids, codes, strict=False):
             if (k := find_unknown(self._made, own)) is not None:
-                raise form.make_error(
-                    f"row {form.first + k}: {int(column[k])} in column {name!r} is not in the list of vertices; add it "
+                raise rows.make_error(
+                    f"row {rows.first + k}: {int(column[k])} in column {name!r} is not in the list of vertices; add it "
                     "there or remove the edge"
                 )
-        return CooBatch(codes[0], codes[1], part.weights)
+        return CooBatch(codes[0], codes[1], rows.weights)
 
-    def _to_integers(self, form: _Form, name: str, column: Any) -> np.ndarray:
+    def _to_integers(self, form: _Rows, name: str, column: Any) -> np.ndarray:
         n = self._n_vertices
         low, high = (INT64_MIN, INT64_MAX) if n is None else (0, n - 1)
         if len(column) and not low <= (found := pa.compute.min_max(column).as_py())["min"] <= found["max"] <= high:
@@ -322,20 +337,117 @@ class TableSource(FileSource):
         return to_integers(column).astype(np.int64 if n is None else index_dtype(n))
 
 
-def find_saved_index(schema: Any) -> Sequence[str]:
-    """Return the columns of an Arrow schema that pandas saved as an index, by its metadata."""
-    described = (schema.metadata or {}).get(b"pandas")
-    try:
-        index = parse_json(described)["index_columns"] if described else []
-        return [name for name in index if isinstance(name, str)]
-    except (ValueError, KeyError, TypeError):  # written by another program
-        return []
+def _check_columns(form: _Rows, columns: Sequence[Any], kinds: Sequence[str | None]) -> None:
+    """Raise SourceError for a missing value, or for columns of types that are not read."""
+    names, types = form.names, [column.type for column in columns]
+    for name, column in zip(names, columns, strict=True):
+        if column.null_count:
+            row = form.first + int(np.flatnonzero(np.asarray(column.is_null()))[0])
+            raise form.make_error(f"row {row} has a missing value in column {name!r}; drop such rows, or fill them")
+    for name, kind, each in zip(names[:2], kinds, types, strict=False):
+        if kind not in ("integer", "string"):
+            raise form.make_error(
+                f"expected ids in column {name!r} to be integers or strings, found {each}; cast the column to int64 or "
+                "to strings, UUIDs to fixed_size_binary(16)"
+            )
+    if kinds[0] != kinds[1]:
+        raise form.make_error(
+            f"ids in columns {names[0]!r} and {names[1]!r} are {types[0]} and {types[1]}; store both as integers, "
+            "or as strings"
+        )
+    if len(names) > 2 and kinds[2] not in ("integer", "number"):
+        raise form.make_error(
+            f"expected weights in column {names[2]!r} to be numbers, found {types[2]}; pass weights=False, or "
+            "choose another column with columns=(...)"
+        )
 
 
-def _is_index(name: str, index: Sequence[str]) -> bool:
-    """Return whether a column was saved as an index and is not named as a source or a target."""
-    role, _ = find_role(name)
-    return is_saved_index(name) or (name in index and role not in ("source", "target"))
+def _to_numbers(weights: Any) -> np.ndarray:
+    if pa.types.is_decimal(weights.type) or pa.types.is_float16(weights.type) or pa.types.is_null(weights.type):
+        weights = weights.cast(pa.float64())
+    return np.asarray(weights.to_numpy(zero_copy_only=False))
+
+
+# --- Parquet ---------------------------------------------------------------------------------------------------------
+
+
+class ParquetSource(TableSource):
+    """Parquet files of edges as a `Source`; see `TableSource` for the types of their columns.
+
+    Parameters
+    ----------
+    path : local path or URL, or several, whose rows are concatenated
+    options : options of `TableSource`
+
+    Raises
+    ------
+    OptionError : options that contradict each other
+    SourceError : from `batches`: not a Parquet file, or an invalid row; names it
+    SourceNotFoundError : from `batches`: missing file
+    """
+
+    def __init__(self, path: Path | Sequence[Path], **options: Any) -> None:
+        files = list_paths(path)
+        super().__init__(name_files(files), "parquet", **options)
+        self._n_tables = len(files)
+        self._groups: list[tuple[str, range | None]] = [(name, None) for name in files]
+        """Files, each with its row groups that are read; None for all."""
+
+    def split(self, n_parts: int) -> list[ParquetSource]:
+        """Split the source, see `FileSource`; files are cut between row groups, or not at all if there are many."""
+        groups = [(make_absolute(name), read) for name, read in self._groups]
+        sizes = [1] * len(groups)
+        if len(groups) < MANY_FILES * n_parts:
+            names, groups, sizes = [name for name, _ in groups], [], []
+            for name in names:
+                with _open_parquet(name) as file:
+                    lengths = _measure_groups(file)
+                groups += [(name, range(k, k + 1)) for k in range(len(lengths))] or [(name, range(0))]
+                sizes += [1 + n for n in lengths] or [1]
+        parts = []
+        for own in cut_evenly(groups, sizes, n_parts):
+            part = self._take_part(self.name)
+            read = {name: [groups for file, groups in own if file == name] for name, _ in own}
+            part._groups = [(name, _join_ranges(groups)) for name, groups in read.items()]
+            part._n_tables = len(part._groups)
+            parts.append(part)
+        return parts
+
+    def _tables(self) -> Generator[Table]:
+        for name, groups in self._groups:
+            with _open_parquet(name) as file:
+                lengths = _measure_groups(file)
+                read = range(len(lengths)) if groups is None else groups
+                n_rows, first_row = sum(lengths[k] for k in read), sum(lengths[: read.start])
+                yield Table(name, file.schema_arrow, self._make_reader(name, file, read), first_row, n_rows)
+            self._counts["row_groups"] += len(read)
+            if not read.start:
+                self._files_read.append(_describe_file(name, is_whole=len(read) == len(lengths)))
+
+    def _make_reader(self, name: str, file: Any, groups: range) -> Callable[[list[str]], Iterator[Any]]:
+        def read(names: list[str]) -> Iterator[Any]:
+            yield make_empty(file.schema_arrow).select(names)
+            with reading_table(name, "the Parquet file is damaged or cut short ({}); fetch it again"):
+                for rows in file.iter_batches(BATCH_ROWS, groups, names, use_threads=self._threads != 1):
+                    yield rows.select(names)
+
+        return read
+
+
+@contextlib.contextmanager
+def _open_parquet(name: str) -> Iterator[Any]:
+    """Open a Parquet file; Arrow itself opens local files.
+
+    Raises
+    ------
+    SourceError : missing file, or not a Parquet file
+    """
+    with open_sought(name) if "://" in name else open_anywhere(name) as raw:
+        with reading_table(name, "not a Parquet file, or damaged or cut short ({}); write it again"):
+            place = raw if "://" in name else name
+            file = pa.parquet.ParquetFile(place, buffer_size=BUFFER_BYTES, pre_buffer=False)
+            file.schema_arrow.names  # noqa: B018  # decodes the names
+        yield file
 
 
 def make_empty(schema: Any) -> Any:
@@ -343,36 +455,20 @@ def make_empty(schema: Any) -> Any:
     return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
-def _check_filled(form: _Form, columns: Sequence[Any]) -> None:
-    for name, column in zip(form.names, columns, strict=True):
-        if column.null_count:
-            row = form.first + int(np.flatnonzero(np.asarray(column.is_null()))[0])
-            raise form.make_error(f"row {row} has a missing value in column {name!r}; drop such rows, or fill them")
+def _measure_groups(file: Any) -> list[int]:
+    """Return the number of rows of each row group."""
+    return [file.metadata.row_group(k).num_rows for k in range(file.metadata.num_row_groups)]
 
 
-def _check_types(form: _Form, types: Sequence[Any], kinds: Sequence[str | None]) -> SourceError | None:
-    """Return the error of columns of types that are not read; None if there is none."""
-    names = form.names
-    for name, kind, each in zip(names[:2], kinds, types, strict=False):
-        if kind not in ("integer", "string"):
-            return form.make_error(
-                f"expected ids in column {name!r} to be integers or strings, found {each}; cast the column to int64 or "
-                "to strings, UUIDs to fixed_size_binary(16)"
-            )
-    if kinds[0] != kinds[1]:
-        return form.make_error(
-            f"ids in columns {names[0]!r} and {names[1]!r} are {types[0]} and {types[1]}; store both as integers, "
-            "or as strings"
-        )
-    if len(names) > 2 and kinds[2] not in ("integer", "number"):
-        return form.make_error(
-            f"expected weights in column {names[2]!r} to be numbers, found {types[2]}; pass weights=False, or "
-            "choose another column with columns=(...)"
-        )
-    return None
+def _describe_file(name: str, *, is_whole: bool) -> dict[str, Any]:
+    """Return the provenance of a file: only the name of a part, or of a remote file, which would be fetched twice."""
+    if "://" in name or not is_whole:
+        return {"name": name}
+    with open(name, "rb") as file:
+        return {"name": name, "bytes": os.path.getsize(name), "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
-def _to_numbers(weights: Any) -> np.ndarray:
-    if pa.types.is_decimal(weights.type) or pa.types.is_float16(weights.type) or pa.types.is_null(weights.type):
-        weights = weights.cast(pa.float64())
-    return np.asarray(weights.to_numpy(zero_copy_only=False))
+def _join_ranges(ranges: Sequence[range | None]) -> range | None:
+    """Join consecutive ranges into one; None, for all row groups, occurs alone."""
+    first, last = ranges[0], ranges[-1]
+    return None if first is None or last is None else range(first.start, last.stop)

@@ -16,10 +16,10 @@ from mgspmv.ingest import parts
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.matrix_market import MatrixMarketSource
-from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.parts import cut_texts
 from mgspmv.ingest.scratch import ANY_ROOM
 from mgspmv.ingest.streams import Segment
+from mgspmv.ingest.tables import ParquetSource
 from tests.support.stores import forget_checksums
 
 
