@@ -33,10 +33,9 @@ from mgspmv.ingest.edge_list_head import (
 )
 from mgspmv.ingest.files import Path, Pipe, describe_files, list_paths, name_files, take_name
 from mgspmv.ingest.headers import are_names
-from mgspmv.ingest.parts import cut_texts, make_absolute, placing_errors
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Combined, FileSource, Layout, Stated
-from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Segment, TextStream
+from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Segment, TextStream, cut_texts, make_absolute, placing_errors
 from mgspmv.ingest.tokens import Undecided
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
 from mgspmv.ingest.vertices import (

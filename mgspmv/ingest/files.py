@@ -227,20 +227,6 @@ class LentFile(io.RawIOBase):
         return int(self._file.readinto(buffer))  # type: ignore[attr-defined]  # all files read here have it
 
 
-class _WatchedFile(io.FileIO):
-    """Local file that must not change until it is read to its end."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name, "rb")
-        self._source, self._state = name, find_state(self)
-
-    def readinto(self, buffer: Any, /) -> int:
-        n = super().readinto(buffer)
-        if not n:
-            check_state(self._source, self._state, find_state(self))
-        return n
-
-
 def find_state(file: Any) -> tuple[int, int] | None:
     """Return the size of an open local file and the time of its last change; None if it is not a regular file.
 
@@ -260,9 +246,7 @@ def check_state(name: str, before: tuple[int, int] | None, now: tuple[int, int] 
 
 def _open_local(name: str) -> io.FileIO:
     try:
-        return _WatchedFile(name)
-    except SourceError:
-        raise
+        return io.FileIO(name)
     except FileNotFoundError as error:
         raise SourceNotFoundError("there is no such file; check the path", source=name) from error
     except IsADirectoryError as error:

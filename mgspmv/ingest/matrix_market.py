@@ -17,9 +17,17 @@ import numpy as np
 
 from mgspmv.errors import SourceError
 from mgspmv.ingest.columns import TableFormat, TextColumn, nth_line, read_chunks
-from mgspmv.ingest.parts import cut_texts, make_absolute, placing_errors
 from mgspmv.ingest.source import Combined, FileSource, Layout, Stated, symmetrize
-from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Segment, TextLine, TextStream
+from mgspmv.ingest.streams import (
+    BATCH_BYTES,
+    Chunk,
+    Segment,
+    TextLine,
+    TextStream,
+    cut_texts,
+    make_absolute,
+    placing_errors,
+)
 from mgspmv.ingest.tokens import is_integer
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
 from mgspmv.model import CooBatch, default_threads, index_dtype

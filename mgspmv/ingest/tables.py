@@ -31,11 +31,11 @@ from mgspmv.ingest.columns import TextColumn
 from mgspmv.ingest.edge_list import check_vertex_options
 from mgspmv.ingest.edge_list_head import StatedForm
 from mgspmv.ingest.files import Path, describe_files, list_paths, name_files, open_anywhere
-from mgspmv.ingest.parts import MANY_FILES, cut_evenly, make_absolute
 from mgspmv.ingest.prefetch import AHEAD, prefetch_map
 from mgspmv.ingest.remote import open_sought
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Combined, FileSource
+from mgspmv.ingest.streams import MANY_FILES, cut_evenly, make_absolute
 from mgspmv.ingest.tokens import Undecided
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN, decode, find_kind, to_integers, to_strings
 from mgspmv.ingest.vector_files import reading_table

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import mgspmv as mg
 from mgspmv.cluster import ingest
 from mgspmv.errors import ClusterError, OptionError, SourceError, SourceNotFoundError, StoreNotFoundError
-from mgspmv.ingest import parts, shard
+from mgspmv.ingest import shard, streams
 from mgspmv.ingest.scratch import MemoryBudget
 from tests.support.clusters import check_left, find_left, start_cluster
 from tests.support.hearing import on_phases
@@ -33,7 +33,7 @@ from tests.support.waiting import HANG_S
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
-    monkeypatch.setattr(parts, "LEAST_BYTES", 100)
+    monkeypatch.setattr(streams, "LEAST_BYTES", 100)
 
 
 def write_lines(path: Path, lines: list[str]) -> str:
@@ -212,7 +212,7 @@ SMALL: dict[str, tuple[list[str], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", SMALL)
 def test_vertices_are_those_that_one_process_finds(name, in_process, tmp_path, monkeypatch):
-    monkeypatch.setattr(parts, "LEAST_BYTES", 20)
+    monkeypatch.setattr(streams, "LEAST_BYTES", 20)
     lines, options = SMALL[name]
     source = write_lines(tmp_path / "edges.txt", lines)
     mg.ingest(source, tmp_path / "wanted", **options)

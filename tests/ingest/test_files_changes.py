@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest import parts
+from mgspmv.ingest import streams
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.streams import TextStream
@@ -82,7 +82,7 @@ def test_compressed_files_and_other_texts():
 @pytest.mark.parametrize("change", CHANGES)
 def test_parts_for_other_processes(change, monkeypatch):
     """Each sees the file as the client saw it; its machine may number files otherwise."""
-    monkeypatch.setattr(parts, "LEAST_BYTES", 1000)
+    monkeypatch.setattr(streams, "LEAST_BYTES", 1000)
     for name, make in (("e.txt", EdgeListSource), ("a.mtx", MatrixMarketSource)):
         Path(name).write_text(TEXTS[name])
         split = pickle.loads(pickle.dumps(make(name).split(3)))

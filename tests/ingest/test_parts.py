@@ -12,20 +12,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from mgspmv.errors import OptionError, SourceError
-from mgspmv.ingest import parts
+from mgspmv.ingest import streams
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.matrix_market import MatrixMarketSource
-from mgspmv.ingest.parts import cut_texts
 from mgspmv.ingest.scratch import ANY_ROOM
-from mgspmv.ingest.streams import Segment
+from mgspmv.ingest.streams import Segment, cut_texts
 from mgspmv.ingest.tables import ParquetSource
 from tests.support.stores import forget_checksums
 
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
-    monkeypatch.setattr(parts, "LEAST_BYTES", 10)
+    monkeypatch.setattr(streams, "LEAST_BYTES", 10)
 
 
 def collect(source):

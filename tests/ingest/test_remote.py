@@ -20,7 +20,7 @@ import pytest
 
 import mgspmv as mg
 from mgspmv.errors import SourceError, SourceNotFoundError
-from mgspmv.ingest import parts, remote
+from mgspmv.ingest import remote, streams
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.files import find_files
 from mgspmv.ingest.scratch import ANY_ROOM
@@ -198,7 +198,7 @@ def test_a_parquet_table_of_a_web_server(web, tmp_path):
 @pytest.mark.parametrize("has_sizes", [True, False])
 @pytest.mark.parametrize("has_ranges", [True, False])
 def test_texts_of_a_web_server_are_cut_where_it_gives_pieces(web, has_ranges, has_sizes, monkeypatch):
-    monkeypatch.setattr(parts, "LEAST_BYTES", 1000)
+    monkeypatch.setattr(streams, "LEAST_BYTES", 1000)
     web.has_ranges, web.has_sizes = has_ranges, has_sizes
     text = b"".join(b"%d %d\n" % (k % 701, k % 97) for k in range(30_000))
     web.files |= {"/a.txt": text, "/b.txt": text[: len(text) // 2]}

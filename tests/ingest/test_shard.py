@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mgspmv.errors import ClosedError
-from mgspmv.ingest import parts, shard
+from mgspmv.ingest import shard, streams
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.shard import Shard, ShardSpec
@@ -30,7 +30,7 @@ def make_shares(source, n, room, options=None):
 
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_ids_of_all_parts_are_numbered_alike(n, tmp_path, monkeypatch):
-    monkeypatch.setattr(parts, "LEAST_BYTES", 50)
+    monkeypatch.setattr(streams, "LEAST_BYTES", 50)
     edges = np.random.default_rng(1).integers(-(2**60), 2**60, (200, 2))
     edges[::3] = edges[0]
     (tmp_path / "a.txt").write_text("\n".join(f"{i} {j}" for i, j in edges))

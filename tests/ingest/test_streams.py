@@ -5,10 +5,8 @@ from __future__ import annotations
 import bz2
 import gzip
 import hashlib
-import io
 import lzma
 import os
-import threading
 
 import pyarrow as pa
 import pytest
@@ -16,7 +14,6 @@ import pytest
 from mgspmv.errors import SourceError
 from mgspmv.ingest import streams
 from mgspmv.ingest.streams import TextStream
-from tests.support.waiting import wait_for
 
 COMPRESS = {
     None: lambda data: data,
@@ -59,23 +56,6 @@ def test_compression_is_found_whatever_the_name(write, codec):
                 "sha256": hashlib.sha256(stored).hexdigest(),
                 "compression": codec,
             }
-
-
-def test_some_chunks_are_read_ahead_and_no_more(monkeypatch):
-    read = []
-
-    class Counted(io.BytesIO):
-        def readinto(self, buffer):
-            read.append(super().readinto(buffer))
-            return read[-1]
-
-    monkeypatch.setattr(streams, "open_anywhere", lambda name, **options: Counted(b"12345 6\n" * 2**19))
-    with TextStream("x", 2**18) as text:
-        assert sum(read) == 2**18  # to tell the compression
-        assert text.read_line().data == b"12345 6"
-        assert wait_for(lambda: sum(read) >= 3 * 2**18)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("mgspmv-read")]
-    assert sum(read) <= 4 * 2**18
 
 
 @pytest.mark.parametrize("codec", [codec for codec in COMPRESS if codec])
