@@ -223,10 +223,7 @@ class EdgeListSource(FileSource):
         for k, segment in enumerate(self._segments):
             with TextStream(segment, self._batch_bytes) as text:
                 if not segment.begin:
-                    is_first = facts.form is None or facts.form.first is None
-                    others = [name for name in self._files if name != text.name and not isinstance(name, Pipe)]
-                    head = read_head(text, self._reading, self._is_vertex, others=others, is_first=is_first)
-                    facts.begin(text.name, head)
+                    facts.begin(text.name, read_head(text, self._reading, self._is_vertex))
                 if facts.form is not None and facts.form.first is not None:
                     for chunk in text.chunks():
                         self.fraction = None if text.fraction is None else (k + text.fraction) / len(self._segments)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -25,18 +24,14 @@ from mgspmv.ingest.headers import (
     looks_like_edge,
 )
 from mgspmv.ingest.matrix_market import is_banner
-from mgspmv.ingest.streams import BATCH_BYTES, TextLine, TextStream
+from mgspmv.ingest.streams import TextLine, TextStream
 from mgspmv.ingest.tokens import (
     SAMPLE_BYTES,
     SAMPLE_LINES,
     Undecided,
     choose_delimiter,
-    find_stated_delimiter,
 )
 from mgspmv.model import check_choice
-
-SEARCHED_BYTES = 1 << 24
-"""Bytes at the beginning of a file in which the names of a first line that may be a header are sought again."""
 
 
 @dataclass(frozen=True)
@@ -154,17 +149,12 @@ def read_head(
     text: TextStream,
     reading: StatedForm,
     is_vertex: Callable[[str], bool] | None = None,
-    *,
-    others: Sequence[str] = (),
-    is_first: bool = True,
 ) -> Head:
     """Read the comments and the header of a file, up to the first edge, and choose delimiter and columns.
 
     Parameters
     ----------
     is_vertex : as in `EdgeListSource`
-    others : other files of edges, which may have the names of a first line too
-    is_first : whether the lines of this file determine how other files are read
 
     Raises
     ------
@@ -173,23 +163,18 @@ def read_head(
     for _ in range(reading.skip_rows):
         text.read_line()
     preamble = _read_preamble(text, reading)
-    stated = _read_stated_delimiter(text, preamble)
     seen = list(text.peek_lines(SAMPLE_BYTES, SAMPLE_LINES))
     is_whole = len(seen) < SAMPLE_LINES and sum(len(line.data) + 1 for line in seen) < SAMPLE_BYTES
     sample = [line for line in seen if not line.is_blank_or_comment(reading.comments)]
     if not sample:
         return Head(preamble)
-    delimiter = reading.delimiter or stated or choose_delimiter([line.text for line in sample])
+    delimiter = reading.delimiter or choose_delimiter([line.text for line in sample])
     first, *below = [split_line(line, delimiter) for line in sample]
     _check_preamble(preamble, delimiter, len(below[0] if below else first), reading)
     try:
         if max(map(len, (first, *below[:1]))) < 2:
             choose_columns(None, 1)
-        try:
-            is_header = _is_header(first, below, reading, preamble, is_vertex)
-        except Undecided:  # a name of an edge may occur again further down
-            further = _find_names(text, others, sample[0], TableFormat((), delimiter, reading.comments))
-            is_header = _is_header(first, [*below, *further], reading, preamble, is_vertex)
+        is_header = _is_header(first, below, reading, preamble, is_vertex)
         if is_header:
             text.read_line()
             preamble = _read_preamble(text, reading, preamble)
@@ -212,7 +197,7 @@ def read_head(
         if reading.ids == "auto":
             check_missing(rows, columns)
             check_lines(rows, columns, is_below_header=is_header)
-        if is_first and reading.header is None and not is_header:
+        if reading.header is None and not is_header:
             check_sizes(rows, is_whole=is_whole)
     except Undecided as error:
         raise sample[0].make_error(str(error)) from error
@@ -262,16 +247,6 @@ def _read_preamble(text: TextStream, reading: StatedForm, preamble: Preamble | N
     return preamble
 
 
-def _read_stated_delimiter(text: TextStream, preamble: Preamble) -> str | None:
-    """Read the line `sep=;` that states the delimiter for Excel; it counts as a comment."""
-    line = text.peek_line()
-    stated = None if line is None else find_stated_delimiter(line.data.decode("utf-8", "replace"))
-    if stated is not None:
-        text.read_line()
-        preamble.n_lines += 1
-    return stated
-
-
 def _check_preamble(preamble: Preamble, delimiter: str, n_columns: int, reading: StatedForm) -> None:
     """Raise SourceError if a comment before the edges has the form of an edge."""
     if reading.comment is None:
@@ -290,20 +265,6 @@ def _check_comment(line: TextLine, delimiter: str, n_columns: int) -> None:
             'this line begins like a comment but has the columns of an edge; pass comment="none" if it is an edge, or '
             f"comment={line.text[:1]!r} if such lines are comments"
         )
-
-
-def _find_names(text: TextStream, others: Sequence[str], line: TextLine, form: TableFormat) -> list[list[str]]:
-    """Return the fields of lines that may have a name of this line, among the first `SEARCHED_BYTES` of all files."""
-    marks = [b'"', *(name.encode() for name in split_line(line, form.delimiter) if name)]
-    left, found = SEARCHED_BYTES, list[TextLine]()
-    for name in (None, *others):
-        with nullcontext(text) if name is None else TextStream(name, BATCH_BYTES) as each:
-            lines = list(each.peek_lines(left, left))
-        found += [own for own in lines if any(mark in own.data for mark in marks)]
-        left -= sum(len(own.data) + 1 for own in lines)
-        if left <= 0:
-            break
-    return [split_line(own, form.delimiter) for own in found if not own.is_blank_or_comment(form.comments)]
 
 
 def _is_header(

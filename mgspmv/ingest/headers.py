@@ -53,7 +53,7 @@ def has_header(
 
     Raises
     ------
-    Undecided : an ambiguous line, which may be an edge if one of its names occurs in lines that follow `below`
+    Undecided : an ambiguous line
     """
     if given is not None and all(isinstance(each, str) for each in given):
         return True
@@ -86,10 +86,10 @@ def has_header(
         return True
     if below and not any(map(is_number, tokens)) and any(own and not is_number(own) for own in above_numbers):
         return True
-    raise Undecided(
-        f"the first line, {list_names(first)}, may name the columns or be an edge"
-        f"{': none of its ids occurs again' if below else ', and no line follows it'}; {_HEADER_HINT}"
+    again = (
+        f": none of its ids occurs again in the first {SAMPLE_LINES:,} lines" if below else ", and no line follows it"
     )
+    raise Undecided(f"the first line, {list_names(first)}, may name the columns or be an edge{again}; {_HEADER_HINT}")
 
 
 def _find_known_ends(first: Sequence[str]) -> tuple[int, int] | None:

@@ -102,6 +102,8 @@ class _Rows:
     weights: np.ndarray | None = None
     fraction: float | None = None
     """Approximate fraction of all rows read up to the last of these; None if unknown."""
+    problem: SourceError | None = None
+    """Error of the types of columns without rows, which matters only if no table has rows."""
 
     def check(self, other: _Rows) -> None:
         """Raise SourceError if ids or weights of other rows are of another type."""
@@ -207,6 +209,8 @@ class TableSource(FileSource):
                 else:
                     empty = empty or rows
             if self._form is None and empty is not None:
+                if empty.problem is not None and not self.may_be_empty:
+                    raise empty.problem
                 yield self._encode(empty)
         assert self._form is not None  # each table yields at least one part
         self._told = _TableSummary(self._form, self._all_columns, self._files_read, self._counts, self._listed)
@@ -286,22 +290,27 @@ class TableSource(FileSource):
         kinds = [find_kind(each) for each in types]
         are_names = "string" in kinds[:2] and (rows.num_rows > 0 or self._n_vertices is None)
         form = _Rows(table.name, first, names, str(types[0]), are_names, "missing", [])
-        if not rows.num_rows:  # the types of columns without rows may be any
+        problem = None
+        try:
+            _check_columns(form, columns, kinds)
+        except SourceError as error:
+            if rows.num_rows:
+                raise
+            problem = error
+        if not rows.num_rows:
             columns = [pa.array([], pa.large_string() if are_names else pa.int64())] * 2 + [
                 column if kind in ("integer", "number") else pa.array([], pa.float64())
                 for column, kind in zip(columns[2:], kinds[2:], strict=True)
             ]
-        else:
-            _check_columns(form, columns, kinds)
-            if are_names and self._n_vertices is not None:
-                raise form.make_error("n_vertices= requires integer ids, found strings; pass vertices=")
+        elif are_names and self._n_vertices is not None:
+            raise form.make_error("n_vertices= requires integer ids, found strings; pass vertices=")
         ids = [
             to_strings(column) if are_names else self._to_integers(form, name, column)
             for name, column in zip(names[:2], columns, strict=False)
         ]
         weights = _to_numbers(columns[2]) if len(columns) > 2 else None
         dtype = "missing" if weights is None else weights.dtype.name
-        return replace(form, dtype=dtype, ids=ids, weights=weights, fraction=fraction)
+        return replace(form, dtype=dtype, ids=ids, weights=weights, fraction=fraction, problem=problem)
 
     def _encode(self, rows: _Rows) -> CooBatch:
         """Return the entries of parsed rows, in their order.

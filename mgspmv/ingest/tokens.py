@@ -158,15 +158,6 @@ def _find_shared(lines: Sequence[str], delimiters: Sequence[str]) -> str | None:
     return None
 
 
-_STATED_DELIMITER = re.compile(r'"?sep=(.)"?\r?', re.IGNORECASE | re.DOTALL)
-
-
-def find_stated_delimiter(line: str) -> str | None:
-    """Return the delimiter that a line states as Excel does, `sep=;`; None for any other line."""
-    stated = _STATED_DELIMITER.fullmatch(line)
-    return stated.group(1) if stated is not None else None
-
-
 def choose_list_delimiter(lines: Sequence[str], *, are_integers: bool) -> str | None:
     """Return the delimiter between the id and other columns in a list of vertices; None if each line is one id.
 

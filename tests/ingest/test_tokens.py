@@ -8,7 +8,6 @@ from mgspmv.ingest.tokens import (
     Undecided,
     choose_delimiter,
     choose_list_delimiter,
-    find_stated_delimiter,
     find_times,
     has_decimal_comma,
     is_integer,
@@ -124,22 +123,6 @@ def test_the_delimiter_is_the_first_that_all_lines_share(lines, delimiter):
 )
 def test_the_delimiter_of_a_list_of_vertices(lines, are_integers, delimiter):
     assert choose_list_delimiter(lines, are_integers=are_integers) == delimiter
-
-
-@pytest.mark.parametrize(
-    ("line", "delimiter"),
-    [
-        ("sep=;", ";"),
-        ("SEP=,", ","),
-        ('"sep=|"', "|"),
-        ("sep=\t", "\t"),
-        ("sep=;\r", ";"),
-        ("sep=", None),
-        ("a;b", None),
-    ],
-)
-def test_delimiters_that_a_line_states(line, delimiter):
-    assert find_stated_delimiter(line) == delimiter
 
 
 @pytest.mark.parametrize(
