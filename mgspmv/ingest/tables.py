@@ -83,7 +83,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _EdgeRows:
     """Parsed rows of a table; types and columns are the same in all rows of a source."""
 
     table: str
@@ -105,7 +105,7 @@ class _Rows:
     problem: SourceError | None = None
     """Error of the types of columns without rows, which matters only if no table has rows."""
 
-    def check(self, other: _Rows) -> None:
+    def check(self, other: _EdgeRows) -> None:
         """Raise SourceError if ids or weights of other rows are of another type."""
         place = f"from row {other.first} on, but"
         if other.are_names != self.are_names:
@@ -127,7 +127,7 @@ class _Rows:
 class _TableSummary:
     """Summary of a part of the tables."""
 
-    form: _Rows
+    form: _EdgeRows
     """First rows, without their columns."""
     all_columns: list[str]
     """Names of all columns, including those not read."""
@@ -188,7 +188,7 @@ class TableSource(FileSource):
         """Names of all columns of the first table."""
         self._files_read: list[dict[str, Any]] = []
         """Provenance of the files read so far; none for a table that is not a file."""
-        self._form: _Rows | None = None
+        self._form: _EdgeRows | None = None
         """First rows, without their columns."""
         self._counts = Counter(rows=0)
         self._is_computed = False
@@ -277,7 +277,7 @@ class TableSource(FileSource):
                 )
         return names
 
-    def _parse(self, read: tuple[Table, int, Any, float | None]) -> _Rows:
+    def _parse(self, read: tuple[Table, int, Any, float | None]) -> _EdgeRows:
         """Parse rows; thread-safe.
 
         Raises
@@ -289,7 +289,7 @@ class TableSource(FileSource):
         types, names = [column.type for column in columns], rows.schema.names
         kinds = [find_kind(each) for each in types]
         are_names = "string" in kinds[:2] and (rows.num_rows > 0 or self._n_vertices is None)
-        form = _Rows(table.name, first, names, str(types[0]), are_names, "missing", [])
+        form = _EdgeRows(table.name, first, names, str(types[0]), are_names, "missing", [])
         problem = None
         try:
             _check_columns(form, columns, kinds)
@@ -312,7 +312,7 @@ class TableSource(FileSource):
         dtype = "missing" if weights is None else weights.dtype.name
         return replace(form, dtype=dtype, ids=ids, weights=weights, fraction=fraction, problem=problem)
 
-    def _encode(self, rows: _Rows) -> CooBatch:
+    def _encode(self, rows: _EdgeRows) -> CooBatch:
         """Return the entries of parsed rows, in their order.
 
         Raises
@@ -336,7 +336,7 @@ class TableSource(FileSource):
                 )
         return CooBatch(codes[0], codes[1], rows.weights)
 
-    def _to_integers(self, form: _Rows, name: str, column: Any) -> np.ndarray:
+    def _to_integers(self, form: _EdgeRows, name: str, column: Any) -> np.ndarray:
         n = self._n_vertices
         low, high = (INT64_MIN, INT64_MAX) if n is None else (0, n - 1)
         if len(column) and not low <= (found := pa.compute.min_max(column).as_py())["min"] <= found["max"] <= high:
@@ -346,7 +346,7 @@ class TableSource(FileSource):
         return to_integers(column).astype(np.int64 if n is None else index_dtype(n))
 
 
-def _check_columns(form: _Rows, columns: Sequence[Any], kinds: Sequence[str | None]) -> None:
+def _check_columns(form: _EdgeRows, columns: Sequence[Any], kinds: Sequence[str | None]) -> None:
     """Raise SourceError for a missing value, or for columns of types that are not read."""
     names, types = form.names, [column.type for column in columns]
     for name, column in zip(names, columns, strict=True):

@@ -65,7 +65,7 @@ class GroupSource(Source):
     def __init__(self, source: StoreLike | zarr.Group, *, format: str | None = None, n_cols: int | None = None) -> None:
         group = source if isinstance(source, zarr.Group) else _open_group(source)
         name = str(group.store_path) if isinstance(source, zarr.Group) else describe_store(source)
-        found = _Group(name.rstrip("/"), group)
+        found = _ZarrGroup(name.rstrip("/"), group)
         if is_version(group):
             raise found.make_error(
                 "this is a matrix store of mgspmv or one of its versions, which is not read by format= or from a .zip "
@@ -82,7 +82,7 @@ class GroupSource(Source):
         """Yield all entries, in at least one batch; the pointers of all lines are in memory."""
         matrix, n_entries = self._matrix, self.n_entries
         pointers = None if matrix.pointers is None else _read_pointers(matrix.pointers, matrix.indices)
-        arrays = [each for each in (matrix.indices, matrix.lines, matrix.values) if isinstance(each, _Array)]
+        arrays = [each for each in (matrix.indices, matrix.lines, matrix.values) if isinstance(each, _ZarrArray)]
         step = max(BATCH_ENTRIES, *(each.chunk for each in arrays))
         for start in range(0, max(1, n_entries), step):
             stop = min(start + step, n_entries)
@@ -191,7 +191,7 @@ def _translating_damage(source: str, what: str) -> Iterator[None]:
 # --- groups and arrays -----------------------------------------------------------------------------------------------
 
 
-class _Array:
+class _ZarrArray:
     """One-dimensional array of a group, of integers or of values.
 
     Raises
@@ -251,7 +251,7 @@ class _Array:
 
 
 @dataclass(frozen=True)
-class _Group:
+class _ZarrGroup:
     """Zarr group, and its name for messages."""
 
     name: str
@@ -266,12 +266,12 @@ class _Group:
         with _translating_damage(self.name, name):
             return self.group.get(name)
 
-    def open_array(self, name: str, *, are_integers: bool = False) -> _Array:
+    def open_array(self, name: str, *, are_integers: bool = False) -> _ZarrArray:
         """Open an array of integers, or of numbers or booleans; raises SourceError if there is none."""
         array = self.get(name)
         if not isinstance(array, zarr.Array):
             raise self.make_error(f"the array {name!r} is missing; write the group again")
-        return _Array(self.name, name, array, are_integers=are_integers)
+        return _ZarrArray(self.name, name, array, are_integers=are_integers)
 
     def read_shape(self, stated: Any) -> tuple[int, int]:
         are_sizes = isinstance(stated, list) and all(type(n) is int and 0 <= n < INT64_MAX for n in stated)
@@ -284,29 +284,29 @@ class _Group:
 
 
 @dataclass(frozen=True)
-class _Matrix:
+class _GroupMatrix:
     """Sparse matrix, and the arrays that hold its entries; raises SourceError if their lengths do not match."""
 
-    found: _Group
+    found: _ZarrGroup
     format: str
     """Format in which the group is read."""
     shape: tuple[int, int]
     by_columns: bool
     """True if lines are columns, False if they are rows."""
-    indices: _Array
+    indices: _ZarrArray
     """Position of each entry in its line."""
-    pointers: _Array | None
+    pointers: _ZarrArray | None
     """Number of the first entry of each line, then the number of entries; None if `lines` is given."""
-    lines: _Array | None
+    lines: _ZarrArray | None
     """Number of each entry's line; None if `pointers` is given."""
-    values: _Array | np.ndarray | None
+    values: _ZarrArray | np.ndarray | None
     """Values of the entries, of shape (1,) if all are equal; None for a pattern."""
     are_flags: bool
     """Whether values are booleans."""
 
     def __post_init__(self) -> None:
         n_entries = len(self.indices)
-        if isinstance(self.values, _Array):
+        if isinstance(self.values, _ZarrArray):
             self.values.check_length(n_entries)
         if self.pointers is not None:
             self.pointers.check_length(1 + self.n_lines)
@@ -325,7 +325,7 @@ class _Matrix:
 # --- formats ---------------------------------------------------------------------------------------------------------
 
 
-def _find_format(found: _Group) -> str:
+def _find_format(found: _ZarrGroup) -> str:
     if "binsparse" in found.attributes:
         return "binsparse"
     if "encoding-type" in found.attributes:
@@ -338,7 +338,7 @@ def _find_format(found: _Group) -> str:
     )
 
 
-def _describe_anndata(found: _Group) -> _Matrix:
+def _describe_anndata(found: _ZarrGroup) -> _GroupMatrix:
     attributes = found.attributes
     what = attributes.get("encoding-type")
     if what is None:
@@ -350,7 +350,7 @@ def _describe_anndata(found: _Group) -> _Matrix:
             raise found.make_error(
                 f"X of this AnnData is {state}; name a sparse group inside it, such as {found.name}/layers/counts"
             )
-        return _describe_anndata(_Group(f"{found.name}/X", inner))
+        return _describe_anndata(_ZarrGroup(f"{found.name}/X", inner))
     if what not in ("csr_matrix", "csc_matrix"):
         raise found.make_error(f"this group of anndata is a {what}; supported are csr_matrix and csc_matrix")
     if (version := attributes.get("encoding-version")) != _ANNDATA_VERSION:
@@ -359,7 +359,7 @@ def _describe_anndata(found: _Group) -> _Matrix:
     return _describe_compressed(found, f"anndata {what}", shape, what == "csc_matrix", found.open_array("data"))
 
 
-def _describe_csr(found: _Group, n_cols: int | None) -> _Matrix:
+def _describe_csr(found: _ZarrGroup, n_cols: int | None) -> _GroupMatrix:
     stated = found.attributes.get("shape")
     if n_cols is not None and n_cols < 0:
         raise OptionError(f"n_cols must be 0 or more, not {n_cols}")
@@ -376,14 +376,14 @@ def _describe_csr(found: _Group, n_cols: int | None) -> _Matrix:
 
 
 def _describe_compressed(
-    found: _Group, format: str, shape: tuple[int, int], by_columns: bool, values: _Array | None
-) -> _Matrix:
+    found: _ZarrGroup, format: str, shape: tuple[int, int], by_columns: bool, values: _ZarrArray | None
+) -> _GroupMatrix:
     pointers, indices = (found.open_array(name, are_integers=True) for name in ("indptr", "indices"))
     are_flags = values is not None and values.dtype == bool
-    return _Matrix(found, format, shape, by_columns, indices, pointers, None, values, are_flags)
+    return _GroupMatrix(found, format, shape, by_columns, indices, pointers, None, values, are_flags)
 
 
-def _describe_binsparse(found: _Group) -> _Matrix:
+def _describe_binsparse(found: _ZarrGroup) -> _GroupMatrix:
     header = _read_header(found)
     form, types = header["format"], header["data_types"]
     is_listed = form.startswith("COO")
@@ -393,10 +393,10 @@ def _describe_binsparse(found: _Group) -> _Matrix:
         raise indices.make_error(f"has {len(indices)} elements, but number_of_stored_values is {stated}")
     pointers, lines = (None, ends) if is_listed else (ends, None)
     shape, stored = found.read_shape(header["shape"]), _open_binsparse_values(found, types.get("values"))
-    return _Matrix(found, f"binsparse {form}", shape, form.endswith("C"), indices, pointers, lines, *stored)
+    return _GroupMatrix(found, f"binsparse {form}", shape, form.endswith("C"), indices, pointers, lines, *stored)
 
 
-def _read_header(found: _Group) -> dict[str, Any]:
+def _read_header(found: _ZarrGroup) -> dict[str, Any]:
     """Read the descriptor of a binsparse group, and check that it is complete and supported."""
     header = found.attributes.get("binsparse")
     if isinstance(header, dict) and "binsparse" in header:  # nested by the Python reference implementation
@@ -423,7 +423,7 @@ def _read_header(found: _Group) -> dict[str, Any]:
     return header
 
 
-def _open_binsparse_values(found: _Group, declared: Any) -> tuple[_Array | np.ndarray | None, bool]:
+def _open_binsparse_values(found: _ZarrGroup, declared: Any) -> tuple[_ZarrArray | np.ndarray | None, bool]:
     """Open the values; return them and whether they are booleans."""
     text = str(declared)
     inner = text[4:-1] if text.startswith("iso[") else text
@@ -443,7 +443,7 @@ def _open_binsparse_values(found: _Group, declared: Any) -> tuple[_Array | np.nd
 # --- entries ---------------------------------------------------------------------------------------------------------
 
 
-def _read_pointers(pointers: _Array, indices: _Array) -> np.ndarray:
+def _read_pointers(pointers: _ZarrArray, indices: _ZarrArray) -> np.ndarray:
     """Read and check the number of the first entry of each line, then the number of entries."""
     n_entries = len(indices)
     bounds = pointers.read_below(0, len(pointers), n_entries + 1)
@@ -465,7 +465,7 @@ def _find_lines(pointers: np.ndarray, start: int, stop: int) -> np.ndarray:
     return np.repeat(lines, np.diff(np.clip(pointers[first : last + 1], start, stop)))
 
 
-def _make_batch(matrix: _Matrix, start: int, lines: np.ndarray) -> CooBatch:
+def _make_batch(matrix: _GroupMatrix, start: int, lines: np.ndarray) -> CooBatch:
     stop = start + len(lines)
     places = matrix.indices.read_below(start, stop, matrix.line_length)
     rows, cols = (places, lines) if matrix.by_columns else (lines, places)
