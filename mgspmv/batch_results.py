@@ -16,6 +16,7 @@ import numpy as np
 
 from mgspmv.display.frames import Columns, TopRanks
 from mgspmv.errors import OptionError, ShapeError, UnknownIdError
+from mgspmv.kernels.highest import check_places
 from mgspmv.model import Event, Stability, Status
 from mgspmv.results import ROWS_AT_ONCE, Ranks, Solution, find_non_finite, take_ids
 from mgspmv.saving import load_result
@@ -299,8 +300,6 @@ def load_batch(path: str | os.PathLike[str]) -> BatchSolution:
 
 def _check_highest(ranks: np.ndarray, k: int | None, bound: float) -> Stability | None:
     """Apply `BatchSolution.check_order` to the highest ranks of one vector."""
-    from mgspmv.solvers.topk_certificate import check_places
-
     most = min(int(np.count_nonzero(ranks)), len(ranks) - 1)
     k = most if k is None else min(k, most)
     return check_places(ranks[: k + 1], bound) if k >= 1 and math.isfinite(bound) else None

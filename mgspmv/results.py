@@ -14,7 +14,7 @@ import numpy as np
 
 from mgspmv.display.frames import Columns, Tabular, TopRanks, quote, render_card
 from mgspmv.errors import OptionError, ShapeError, UnknownIdError, hide_secrets
-from mgspmv.kernels.highest import select_highest
+from mgspmv.kernels.highest import check_order, select_highest
 from mgspmv.lookup import ArrayLookup
 from mgspmv.model import Event, MatrixInfo, NonFinite, Recovery, Stability, Status, Underflow, check_choice
 from mgspmv.saving import ARRAYS, load_result, save_result
@@ -354,8 +354,6 @@ class Solution(Ranks):
         k = min(len(self.select_highest(k)), len(self.values) - 1)
         if k < 1 or self.scaler != "none" or not math.isfinite(self.error_bound_l1):
             return None
-        from mgspmv.solvers.topk_certificate import check_order
-
         judged, proven = check_order(self.values, k, self.error_bound_l1), self.stability
         if proven is None or not proven.is_proven or k > proven.k:
             return judged

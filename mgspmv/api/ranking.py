@@ -14,6 +14,7 @@ from mgspmv.api.checkpointing import Checkpoint, add_resume_hint, begin_checkpoi
 from mgspmv.api.inputs import MatrixLike, reads_input
 from mgspmv.errors import ConvergenceError
 from mgspmv.kernels.catalogue import BACKENDS
+from mgspmv.kernels.highest import check_order
 from mgspmv.kernels.select import check_kernel, find_step_layout, list_kernels
 from mgspmv.logs import log_recovery, name_run
 from mgspmv.model import (
@@ -233,8 +234,6 @@ def _check_stability(options: PageRankOptions, outcome: Outcome) -> Stability | 
     """Return the stability of the highest vertices at the end; None if `stop` does not require it."""
     if options.top is None or outcome.stability is not None:
         return outcome.stability
-    from mgspmv.solvers.topk_certificate import check_order
-
     return check_order(outcome.values, options.top, outcome.error_bound_l1)
 
 

@@ -34,7 +34,7 @@ from mgspmv.cli.options import (
     read_settings,
 )
 from mgspmv.errors import MgspmvError, StoreError, escape_controls, hide_secrets
-from mgspmv.monitor.progress import show_progress
+from mgspmv.monitor.progress import can_show, show_progress
 from mgspmv.os_errors import describe_os_error, translating
 
 EXIT_UNEXPECTED = 1
@@ -99,7 +99,7 @@ class Group(PanelledHelp, TyperGroup):
         KEPT.set("")
         _CONTEXT.set(None)
         try:
-            shown = nullcontext() if mode.quiet else show_progress()
+            shown = show_progress() if can_show() and not mode.quiet else nullcontext()
             with mode.open_log(), shorten_warnings(), translating(), shown:
                 outcome = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
             if outcome == EXIT_INTERRUPTED:  # newer versions of Typer return it

@@ -24,8 +24,8 @@ from mgspmv.cluster.worker_run import TaskSpec, WorkerRun
 from mgspmv.errors import ClusterError
 from mgspmv.exchange.halo import Halo
 from mgspmv.exchange.peer import HaloColumns, cut_again
-from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.device import describe_device
+from mgspmv.kernels.host import HostBlock
 from mgspmv.model import ChangeNorm, Event, Normalization, Progress
 from mgspmv.order import permute, restore
 from mgspmv.solvers.power import PowerLoop, PowerTask, Products, Step, combine, compile_product
@@ -115,7 +115,7 @@ def _bind(part: RowBlock, task: PowerTask) -> tuple[Callable[[np.ndarray], np.nd
         options = ProductOptions(dtype, threads=threads, weights=task.weights)
         return partial(part.multiply, y=None, options=options), describe_device()
     kernel = part.bind(dtype if task.weights else None, dtype, threads=threads)
-    assert isinstance(kernel, CpuBlock)
+    assert isinstance(kernel, HostBlock)
     compile_product(kernel, dtype)
 
     def multiply(x: np.ndarray) -> np.ndarray:

@@ -33,8 +33,8 @@ from mgspmv.exchange.peer import AllToAll, PeerTransport
 from mgspmv.exchange.peer_comm import PeerComm, RunSpec
 from mgspmv.exchange.transport import ClientTransport, HostStagedTransport, Open, Zeros
 from mgspmv.heartbeat import Heartbeat
-from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.device import describe_device, measure_memory
+from mgspmv.kernels.host import HostBlock
 from mgspmv.kernels.select import StepLayout
 from mgspmv.logs import WORKERS
 from mgspmv.model import Event, Stability, Status, StepSums
@@ -294,7 +294,7 @@ class CsrWorkerRun(RankWorkerRun):
         self._relays: list[ClientTransport] = []
         """Transport of rounds of tasks, at most one; empty in supersteps."""
         self.transport = "peer"
-        self.computes = kernel.threads if isinstance(kernel, CpuBlock) else describe_device()
+        self.computes = kernel.threads if isinstance(kernel, HostBlock) else describe_device()
         kernel.compile(is_relative=task.options.is_relative)
 
     # --- in supersteps, in lockstep with the other workers

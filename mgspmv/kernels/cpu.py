@@ -10,7 +10,6 @@ Rows and columns are counted as unsigned: a signed column costs a test for wrap-
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable
 from typing import Any
 
@@ -18,9 +17,9 @@ import numpy as np
 from numba import types
 from numba.extending import overload
 
-from mgspmv.errors import OptionError
 from mgspmv.kernels.catalogue import Kernel
 from mgspmv.kernels.compiled import compile_kernel
+from mgspmv.kernels.host import HostBlock
 from mgspmv.kernels.operands import multiply_columns
 from mgspmv.kernels.parts import run_parts, take
 from mgspmv.model import (
@@ -42,37 +41,21 @@ SERIAL_NNZ = 1 << 16
 """Nonzeros below which only the calling thread computes: waking others takes longer than the product."""
 
 
-class CpuBlock:
+class CpuBlock(HostBlock):
     """CPU kernels bound to one block: y = alpha A x + beta y, and the fused PageRank step.
 
     Parameters
     ----------
-    block : rows of the matrix; its values are not converted
-    precision : `exact` sums int64 fixed point; the others sum in float64
+    block, precision : as for `HostBlock`
     threads : maximum number of threads; default: the processors available to this process
     """
 
     def __init__(self, block: CsrBlock, precision: Precision = "float64", threads: int | None = None) -> None:
-        if threads is not None and threads < 1:
-            raise OptionError(f"threads must be at least 1, not {threads}")
-        self.block = block
-        self.precision = precision
+        super().__init__(block, precision, threads)
         self.threads = 1 if block.nnz < SERIAL_NNZ else threads or default_threads()
         n_parts = self.threads * PARTS_PER_THREAD
         item = block.indices.itemsize + (0 if block.data is None else block.data.itemsize)
         self._bounds = split_rows(block.indptr, n_parts, bytes_per_nonzero=item, bytes_per_row=16)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the matrix in the format of this kernel."""
-        return self.block.nbytes
-
-    @property
-    def z_dtype(self) -> np.dtype[Any]:
-        """Dtype of the vector that a step multiplies: int64 fixed point for a pattern in `exact`."""
-        if self.precision == "exact":
-            return np.dtype(np.int64 if self.block.data is None else np.float64)
-        return np.dtype(self.precision)
 
     def multiply(self, x: np.ndarray, y: np.ndarray, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Compute y = alpha A x + beta y in place; y is not read when beta is 0.
@@ -169,33 +152,9 @@ class CpuBlock:
         plain.scale(x, one[:0], one[:0])
         plain.residual(one[:0], x, 0.5, 0.0, one, one)
 
-    def with_precision(self, precision: Precision) -> CpuBlock:
-        """Return the same block with steps in another precision."""
-        return CpuBlock(self.block, precision, self.threads)
-
-    def zeros(self, n: int, dtype: Any) -> np.ndarray:
-        """Return (n,) zeros."""
-        return np.zeros(n, dtype)
-
-    def put(self, vector: np.ndarray) -> np.ndarray:
-        """Return the vector itself, which is already where the kernels compute."""
-        return vector
-
-    def get(self, vector: np.ndarray) -> np.ndarray:
-        """Return the vector itself."""
-        return vector
-
-    def describe(self) -> str:
-        """Describe the machine and the number of threads."""
-        return f"{platform.machine()}, {self.threads} threads"
-
     @property
     def _csr(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         return self.block.indptr, self.block.indices, self.block.data
-
-    @property
-    def _unit(self) -> float:
-        return 1.0 / FIXED_POINT if self.precision == "exact" else 1.0
 
     def _new_sums(self) -> np.ndarray:
         return np.zeros((len(self._bounds) - 1, 4), np.int64)

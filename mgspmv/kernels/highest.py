@@ -1,4 +1,7 @@
-"""Selection of the highest ranks, on host or device, by one rule: highest first, ties by number, NaN last."""
+"""Selection of the highest ranks, on host or device, by one rule: highest first, ties by number, NaN last.
+
+The functions at the end judge whether a bound on the error of the ranks certifies who is highest, and in which order.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from mgspmv.model import Stability
 
 SAMPLED = 16
 """Sampling interval, in entries, for a lower bound on the k highest."""
@@ -78,3 +83,33 @@ def _find(values: Any, k: int, numbers: Any | None, xp: Any) -> Any:
         own = numbers[equal]
         equal = equal[own <= xp.partition(own, n_wanted - 1)[n_wanted - 1]]
     return xp.concatenate([above, equal[:n_wanted]])
+
+
+def find_ties(is_cut: np.ndarray) -> tuple[tuple[int, int], ...]:
+    """Find the first and last place, from 1, of each run of places without a cut.
+
+    Parameters
+    ----------
+    is_cut : (n - 1,) whether places k + 1 and k + 2 are in a known order
+    """
+    ends = np.flatnonzero(np.append(is_cut, True)) + 1
+    starts = np.append(1, ends[:-1] + 1)
+    return tuple((int(a), int(b)) for a, b in zip(starts, ends, strict=True) if a < b)
+
+
+def check_order(values: np.ndarray, k: int, bound: float) -> Stability:
+    """Return the stability of the k highest ranks, given an error bound on the difference of any two.
+
+    Parameters
+    ----------
+    values : (n,) ranks
+    bound : on the L1 distance of the ranks to the solution, which also bounds the difference of any two
+    """
+    return check_places(values[select_highest(values, k + 1)], bound)
+
+
+def check_places(places: np.ndarray, bound: float) -> Stability:
+    """Return the stability of `check_order`, given the ranks at places 1 .. k + 1."""
+    places = places.astype(np.float64)
+    gaps = places[:-1] - places[1:]
+    return Stability(len(gaps), bool(gaps[-1] > bound), float(gaps[-1]), float(bound), find_ties(gaps > bound))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 from mgspmv.errors import CapacityError, FormatError, OptionError
 from mgspmv.kernels.catalogue import BACKENDS, KERNELS, SPARSE_KERNELS, Backend
 from mgspmv.kernels.device import check_device, has_device, report_full_device
+from mgspmv.kernels.host import SMALL_NNZ, SmallBlock
 from mgspmv.model import INT32_LIMIT, CsrBlock, Precision, check_choice
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from mgspmv.kernels.cuda import CudaBlock, CudaMany
 
 StepLayout = Literal["auto", "column-sorted-blocks", "sell-slices"]
-BoundKernel: TypeAlias = "CpuBlock | CudaBlock"
+BoundKernel: TypeAlias = "CpuBlock | SmallBlock | CudaBlock"
 """Kernels bound to one block; `CpuBlock` documents the methods. Vectors are on the block's device."""
 BoundMany: TypeAlias = "CpuMany | CudaMany"
 """Kernels for many vectors bound to one block; `CpuMany` documents the methods."""
@@ -70,6 +71,8 @@ def bind_kernel(
         from mgspmv.kernels.cuda import CudaBlock
 
         return CudaBlock(block, precision, "csr-split" if kernel == "auto" else kernel)
+    if kernel in ("auto", "csr-rows") and block.nnz <= SMALL_NNZ:
+        return SmallBlock(block, precision, threads)
     from mgspmv.kernels.cpu import CpuBlock, ReferenceBlock
 
     if kernel in ("auto", "csr-rows", "csr-serial"):

@@ -42,6 +42,7 @@ SAID = {
     "join": "joining the workers",
     "queue": "waiting for another run",
     "start": "starting the run",
+    "compile": "compiling kernels (first run only)",
     "residual": "bounding the error",
     "recover": "recovering",
 }
@@ -79,7 +80,7 @@ class ProgressLine:
         is_shown: bool | None = None,
     ) -> None:
         if is_shown is None:
-            is_shown = console is not None or sys.stderr.isatty() or is_notebook()
+            is_shown = console is not None or can_show()
         self._bars, self._tol, self._max_iter = _make_bars(console, is_shown=is_shown), tol, max_iter
         self.title = ""
         """Text before each phase."""
@@ -189,6 +190,11 @@ def _make_bars(console: Console | None, *, is_shown: bool) -> Bars:
     return Progress(
         SpinnerColumn(), *columns, console=console or Console(stderr=True), transient=True, disable=not is_shown
     )
+
+
+def can_show() -> bool:
+    """Return whether somebody can see the progress: stderr is a terminal, or this process is a notebook's kernel."""
+    return sys.stderr.isatty() or is_notebook()
 
 
 def is_notebook() -> bool:

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mgspmv.kernels.highest import select_highest
+from mgspmv.kernels.highest import find_ties
 from mgspmv.kernels.rank_bounds import N_BINS, UNIT, add_mean, bin_bounds, count_bins, find_highest
 from mgspmv.model import Stability, default_threads
 from mgspmv.solvers.mass_check import Rounding
@@ -335,36 +335,6 @@ class TopkCertificate:
         (low_of_last, _), (_, high_of_next) = (_bound(choice, *place) for place in top[-2:])
         bound = max(0.0, float(gap - (low_of_last - high_of_next)))
         return Stability(self._k, True, float(gap), bound, find_ties(is_cut[:-1]))
-
-
-def find_ties(is_cut: np.ndarray) -> tuple[tuple[int, int], ...]:
-    """Find the first and last place, from 1, of each run of places without a cut.
-
-    Parameters
-    ----------
-    is_cut : (n - 1,) whether places k + 1 and k + 2 are in a known order
-    """
-    ends = np.flatnonzero(np.append(is_cut, True)) + 1
-    starts = np.append(1, ends[:-1] + 1)
-    return tuple((int(a), int(b)) for a, b in zip(starts, ends, strict=True) if a < b)
-
-
-def check_order(values: np.ndarray, k: int, bound: float) -> Stability:
-    """Return the stability of the k highest ranks, given an error bound on the difference of any two.
-
-    Parameters
-    ----------
-    values : (n,) ranks
-    bound : on the L1 distance of the ranks to the solution, which also bounds the difference of any two
-    """
-    return check_places(values[select_highest(values, k + 1)], bound)
-
-
-def check_places(places: np.ndarray, bound: float) -> Stability:
-    """Return the stability of `check_order`, given the ranks at places 1 .. k + 1."""
-    places = places.astype(np.float64)
-    gaps = places[:-1] - places[1:]
-    return Stability(len(gaps), bool(gaps[-1] > bound), float(gaps[-1]), float(bound), find_ties(gaps > bound))
 
 
 def _bound(choice: _Choice, x: Any, r: Any, w: Any) -> tuple[Any, Any]:

@@ -11,12 +11,13 @@ from benchmarks.matrices import RECIPES, add_values
 from mgspmv.errors import CapacityError, FormatError, OptionError
 from mgspmv.kernels import features, select
 from mgspmv.kernels.catalogue import KERNELS
-from mgspmv.kernels.cpu import SERIAL_NNZ, CpuBlock, ReferenceBlock
+from mgspmv.kernels.cpu import CpuBlock, ReferenceBlock
+from mgspmv.kernels.host import SMALL_NNZ, SmallBlock
 from mgspmv.kernels.select import LEAST_FLOAT32, bind_kernel, bind_product, check_kernel, find_step_layout
 from mgspmv.model import CsrBlock
 from tests.support.blocks import to_scipy
 
-BLOCK = CsrBlock(0, 1, np.array([0, SERIAL_NNZ]), np.zeros(SERIAL_NNZ, np.int32), None)
+BLOCK = CsrBlock(0, 1, np.array([0, SMALL_NNZ + 1]), np.zeros(SMALL_NNZ + 1, np.int32), None)
 SMALL = CsrBlock(0, 3, np.array([0, 2, 3]), np.array([0, 2, 1], np.int32), np.array([1.0, 2.0, 4.0]))
 REFERENCES = (
     "csr-scalar, csr-warp, csr-vector, csr-cached, csr-split, csr-many, ell, coo, dia, hyb, bsr, sell, "
@@ -29,6 +30,11 @@ def test_kernel_by_name():
         kernel = bind_kernel(BLOCK, "exact", kernel=name, threads=2)
         assert type(kernel) is CpuBlock
         assert (kernel.block, kernel.precision, kernel.threads) == (BLOCK, "exact", threads), name
+
+
+def test_small_blocks_need_no_numba():
+    for name, wanted in (("auto", SmallBlock), ("csr-rows", SmallBlock), ("csr-serial", CpuBlock)):
+        assert type(bind_kernel(SMALL, "exact", kernel=name)) is wanted, name
 
 
 def test_twin_by_name():
