@@ -17,12 +17,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from numba import config, njit
+from numba import config, njit, types
+from numba.extending import intrinsic
 
 from mgspmv.kernels.modules import find_folder
 
 _HERE = Path(__file__).parent
-_NAMES = ("cpu", "csr_cuts", "formats", "lanes", "parts", "column_sorted_tiles", "reference")
+_NAMES = ("compiled", "cpu", "csr_cuts", "formats", "lanes", "column_sorted_tiles", "reference")
 SOURCES = (_HERE.parent / "model.py", *(_HERE / f"{name}.py" for name in _NAMES))
 """Files whose functions and constants are compiled into functions of other files."""
 _TOKEN = secrets.token_hex(4)
@@ -53,3 +54,15 @@ def _find_compiled(folder: str) -> Path:
     beside = _HERE / "__pycache__"
     chosen = Path(folder) if folder else beside if os.access(beside, os.W_OK) else find_folder() / "numba"
     return chosen / digest[:16]
+
+
+@intrinsic
+def take(typing_context, counter):
+    """Add 1 to counter[0] atomically and return the old value."""
+
+    def generate(context, builder, signature, args):
+        array = context.make_array(signature.args[0])(context, builder, args[0])
+        one = context.get_constant(types.int64, 1)
+        return builder.atomic_rmw("add", array.data, one, "monotonic")
+
+    return types.int64(counter), generate

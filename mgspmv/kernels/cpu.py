@@ -18,19 +18,16 @@ from numba import types
 from numba.extending import overload
 
 from mgspmv.kernels.catalogue import Kernel
-from mgspmv.kernels.compiled import compile_kernel
-from mgspmv.kernels.host import HostBlock
+from mgspmv.kernels.compiled import compile_kernel, take
+from mgspmv.kernels.host import HostBlock, is_rounded
 from mgspmv.kernels.operands import multiply_columns
-from mgspmv.kernels.parts import run_parts, take
+from mgspmv.kernels.parts import run_parts
 from mgspmv.model import (
     CHANGE_POINT,
     FIXED_POINT,
-    FLOAT32_LEAST_ROUNDING,
-    FLOAT32_ROUNDING,
     RELATIVE_LIMIT,
     CsrBlock,
     Precision,
-    RowCheck,
     StepSums,
     default_threads,
 )
@@ -74,18 +71,6 @@ class CpuBlock(HostBlock):
 
         multiply_vectors(self.threads, self._bounds, self._csr, x, y, float(alpha), float(beta))
 
-    def scale(self, x: np.ndarray, weight: np.ndarray, z: np.ndarray) -> StepSums:
-        """Set z = x / weight (0 where weight is 0), all (n_rows,), in the units of `step`; return the sums of x."""
-        sums = self._new_sums()
-        self._run(_scale, x, weight, z, self._unit, sums)
-        return _add_up(sums)
-
-    def check_rows(self, x: np.ndarray, weight: np.ndarray, z: np.ndarray) -> RowCheck:
-        """Sum x and count the rows where z differs from what `scale` computes from x; all (n_rows,)."""
-        found = np.zeros((len(self._bounds) - 1, 3), np.uint64)
-        self._run(_check_rows, x, weight, z, self._unit, found)
-        return sum((RowCheck(*own) for own in found.tolist()), RowCheck())
-
     def step(
         self,
         z: np.ndarray,
@@ -114,24 +99,18 @@ class CpuBlock(HostBlock):
         zero = np.int64(0) if self.precision == "exact" else np.float64(0)
         sums = self._new_sums()
         scalars = (float(alpha), float(alpha * mass), 1.0 - alpha)
-        vectors = (z, x, z_next, weight, self._unit, zero)
+        vectors = (z, x, z_next, weight, self.unit, zero)
         relative = True if is_relative else None  # by type, so that other steps are compiled without the division
         self._run(_step, *self._csr, *vectors, *scalars, dangling, personalization, sums, relative)
         return _add_up(sums)
 
-    def residual(
-        self, z: np.ndarray, x: np.ndarray, alpha: float, mass: float, dangling: np.ndarray, personalization: np.ndarray
-    ) -> float:
-        """Return the sum over the rows of |alpha (A z + m d) + (1 - alpha) p - x|, plus a bound on its rounding.
-
-        Computed in float64. Parameters as for `step`, but z is float64 and not scaled. Values in float32 are assumed to
-        be rounded, which adds to the bound.
-        """
-        sums = np.zeros(len(self._bounds) - 1)
-        value_rounding = FLOAT32_ROUNDING if self.block.data is not None and self.block.data.itemsize == 4 else 0.0
-        scalars = (float(alpha), float(alpha * mass), 1.0 - alpha, value_rounding)
-        self._run(_residual, *self._csr, z, x, *scalars, dangling, personalization, sums)
-        return float(sums.sum())
+    def sum_rows(self, z: np.ndarray, start: int, stop: int, *, has_values: bool = True) -> np.ndarray:
+        """Return rows start .. stop of A z in float64, by one thread; see `HostBlock.sum_rows`."""
+        indptr, indices, data = self._csr
+        csr = (indptr[start : stop + 1], indices, data if has_values else None)
+        sums = np.empty(stop - start)
+        run_parts(1, _multiply, np.array([0, stop - start]), *csr, z, sums, 1.0, 0.0)
+        return sums
 
     def compile(self, *, is_relative: bool = False) -> None:
         """Compile the kernels of a PageRank run, or load them from Numba's cache, so that no step's time includes it.
@@ -145,12 +124,14 @@ class CpuBlock(HostBlock):
         kernel, one = CpuBlock(empty, self.precision), np.ones(1)
         x = np.empty(0, np.float32 if self.precision == "float32" else np.float64)
         z = np.empty(0, self.z_dtype)
-        kernel.scale(x, one[:0], z)
-        kernel.check_rows(x, one[:0], z)
         kernel.step(z, x, z, one[:0], 0.5, 0.0, one, one, is_relative=is_relative)
-        plain = CpuBlock(empty, "float64")
-        plain.scale(x, one[:0], one[:0])
-        plain.residual(one[:0], x, 0.5, 0.0, one, one)
+        for has_values in {True, not is_rounded(b)}:  # see `residual`
+            kernel.sum_rows(one[:0], 0, 0, has_values=has_values)
+
+    @property
+    def pieces(self) -> list[int]:
+        """Rows where pieces begin: those of `HostBlock`, cut further into pieces of about equal bytes."""
+        return sorted({*super().pieces, *self._bounds.tolist()})
 
     @property
     def _csr(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
@@ -272,33 +253,6 @@ def _finish_rows(start, stop, change, x, weight, z_next, unit, sums, relative):
 
 
 @compile_kernel
-def _scale(counter, bounds, x, weight, z_next, unit, sums):
-    part = take(counter)
-    while part < len(bounds) - 1:
-        start, stop = bounds[part], bounds[part + 1]
-        _finish_rows(start, stop, np.zeros(stop - start), x, weight, z_next, unit, sums[part], None)
-        part = take(counter)
-
-
-@compile_kernel
-def _check_rows(counter, bounds, x, weight, z, unit, found):
-    part = take(counter)
-    while part < len(bounds) - 1:
-        total, n_off, dangling = np.uint64(0), np.uint64(0), np.uint64(0)
-        for i in range(bounds[part], bounds[part + 1]):
-            rank, is_dangling = np.float64(x[i]), weight[i] == 0.0
-            ratio = (0.0 if is_dangling else rank / weight[i]) / unit
-            if (rank >= 0.0) & (rank < 2.0):
-                total += np.uint64(np.int64(np.rint(rank * CHANGE_POINT)))
-                dangling += np.uint64(np.int64(np.rint((rank if is_dangling else 0.0) * FIXED_POINT)))
-                n_off += np.uint64(z.dtype.type(_quantize(ratio, z[0])) != z[i])
-            else:
-                n_off += np.uint64(1)
-        found[part, 0], found[part, 1], found[part, 2] = total, n_off, dangling
-        part = take(counter)
-
-
-@compile_kernel
 def _step(
     counter, bounds, indptr, indices, data, z, x, z_next, weight, unit, zero, alpha, alpha_mass, jump,
     dangling, personalization, sums, relative,
@@ -320,24 +274,4 @@ def _step(
             x[i] = alpha * buffer[i - start] + rest
             buffer[i - start] = abs(np.float64(x[i]) - old)
         _finish_rows(start, stop, buffer, x, weight, z_next, unit, sums[part], relative)
-        part = take(counter)
-
-
-@compile_kernel
-def _residual(
-    counter, bounds, indptr, indices, data, z, x, alpha, alpha_mass, jump, value_rounding,
-    dangling, personalization, sums,
-):  # fmt: skip
-    d_stride, p_stride = min(1, len(dangling) - 1), min(1, len(personalization) - 1)
-    part = take(counter)
-    while part < len(bounds) - 1:
-        for i in range(bounds[part], bounds[part + 1]):
-            product = alpha * _sum_row(indices, data, z, indptr[i], indptr[i + 1], 0.0)
-            rest = alpha_mass * dangling[i * d_stride] + jump * personalization[i * p_stride]
-            # The relative error of a sum of k terms >= 0 is at most k u: Higham, Accuracy and Stability, section 4.2.
-            rounding = 2.0**-53 * ((indptr[i + 1] - indptr[i] + 4) * product + 4 * rest + x[i])
-            if value_rounding > 0.0:
-                touched = _sum_row(indices, None, z, indptr[i], indptr[i + 1], 0.0)
-                rounding += value_rounding * product + FLOAT32_LEAST_ROUNDING * touched
-            sums[part] += abs(product + rest - x[i]) + rounding
         part = take(counter)

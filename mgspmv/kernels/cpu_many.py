@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.kernels.compiled import compile_kernel
+from mgspmv.kernels.compiled import compile_kernel, take
 from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.highest import select_each
 from mgspmv.kernels.lanes import (
@@ -31,7 +31,6 @@ from mgspmv.kernels.lanes import (
     zeros_in_lines,
 )
 from mgspmv.kernels.many import Terms
-from mgspmv.kernels.parts import take
 from mgspmv.model import (
     CHANGE_POINT,
     FIXED_POINT,
@@ -58,7 +57,7 @@ class CpuMany(CpuBlock):
     def scale_many(self, x: np.ndarray, weight: np.ndarray, z: np.ndarray) -> list[StepSums]:
         """Set z = x / weight (0 where weight is 0), all (n_rows, width); return the sums of x, with a change of 0."""
         sums = self._new_many_sums(x.shape[1])
-        self._run(_scale_many, x, weight, z, self._unit, sums, (0,) * x.shape[1])
+        self._run(_scale_many, x, weight, z, self.unit, sums, (0,) * x.shape[1])
         return _add_up_many(sums)
 
     def step_many(
@@ -77,7 +76,7 @@ class CpuMany(CpuBlock):
         With `is_relative` the largest change is that of |x' - x| / x', which is 0 where x' is 0."""
         zero = np.int64(0) if self.precision == "exact" else np.float64(0)
         sums = self._new_many_sums(x.shape[1])
-        vectors = (z, x, z_next, weight, self._unit, zero)
+        vectors = (z, x, z_next, weight, self.unit, zero)
         relative = True if is_relative else None  # by type, as in `CpuBlock.step`
         width = (0,) * x.shape[1]
         self._run(_step_many, *self._csr, *vectors, *self._list_terms(mass, terms), sums, relative, width)

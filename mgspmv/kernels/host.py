@@ -1,19 +1,22 @@
-"""Kernels of one CSR block on the host: what they have in common, and those of small blocks by NumPy's own functions.
+"""Kernels of one CSR block on the host: passes over its rows, and products and steps of small blocks, by NumPy.
 
-`mgspmv.kernels.cpu` has those that Numba compiles. They are faster, but to load Numba takes longer than all iterations
-on a small block, and to compile takes seconds. Both add in the same order, so that steps and products are
-bit-identical.
+`mgspmv.kernels.cpu` has the products and steps that Numba compiles. They are faster, but to load Numba takes longer
+than all iterations on a small block, and to compile takes seconds. Both add in the same order, so that they are
+bit-identical. What a run computes once or twice is not compiled.
 """
 
 from __future__ import annotations
 
 import platform
-from functools import cached_property
-from typing import Any, Self
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from mgspmv.errors import OptionError
+from mgspmv.kernels.parts import map_ranges
 from mgspmv.model import (
     CHANGE_POINT,
     FIXED_POINT,
@@ -26,12 +29,16 @@ from mgspmv.model import (
     StepSums,
 )
 
+T = TypeVar("T")
+
 SMALL_NNZ = 1 << 19
 """Nonzeros up to which NumPy's functions are used: a step of these takes 4 ms, to load Numba 0.5 s."""
+PIECE = 1 << 16
+"""Rows of a pass at a time, so that its temporary vectors stay in the cache."""
 
 
-class HostBlock:
-    """A block on the host: what does not depend on who multiplies.
+class HostBlock(ABC):
+    """A block on the host: what does not depend on who multiplies. Sums are those of integers, in any order.
 
     Parameters
     ----------
@@ -78,12 +85,82 @@ class HostBlock:
         return f"{platform.machine()}, {self.threads} threads"
 
     @property
-    def _unit(self) -> float:
+    def unit(self) -> float:
+        """Unit of the vector that a step multiplies."""
         return 1.0 / FIXED_POINT if self.precision == "exact" else 1.0
+
+    @property
+    def pieces(self) -> list[int]:
+        """Rows where the pieces of a pass begin, and n_rows."""
+        return [*range(0, self.block.n_rows, PIECE), self.block.n_rows]
+
+    @abstractmethod
+    def sum_rows(self, z: np.ndarray, start: int, stop: int, *, has_values: bool = True) -> np.ndarray:
+        """Return rows start .. stop of A z in float64, (stop - start,); without values, each entry counts as 1."""
+
+    def scale(self, x: np.ndarray, weight: np.ndarray, z: np.ndarray) -> StepSums:
+        """Set z = x / weight (0 where weight is 0), all (n_rows,), in the units of `step`; return the sums of x."""
+        return self._add_up(partial(self._scale, x, weight, z))
+
+    def _scale(self, x: np.ndarray, weight: np.ndarray, z: np.ndarray, start: int, stop: int) -> StepSums:
+        own = slice(start, stop)
+        return finish_rows(np.zeros(stop - start), x[own], weight[own], z[own], self.unit)
+
+    def check_rows(self, x: np.ndarray, weight: np.ndarray, z: np.ndarray) -> RowCheck:
+        """Sum x and count the rows where z differs from what `scale` computes from x; all (n_rows,)."""
+        checks = self._map(partial(self._check_rows, x, weight, z))
+        return sum(checks, RowCheck())
+
+    def _check_rows(self, x: np.ndarray, weight: np.ndarray, z: np.ndarray, start: int, stop: int) -> RowCheck:
+        rank, weight, z = x[start:stop].astype(np.float64), weight[start:stop], z[start:stop]
+        with np.errstate(all="ignore"):
+            is_rank = (rank >= 0.0) & (rank < 2.0)
+            is_off = ~is_rank | (_quantize(_divide(rank, weight, self.unit), z.dtype) != z)
+            total = _to_fixed(rank[is_rank], CHANGE_POINT).sum()
+            dangling = _to_fixed(rank[is_rank & (weight == 0.0)], FIXED_POINT).sum()
+        return RowCheck(int(total) % 2**64, int(is_off.sum()), int(dangling) % 2**64)
+
+    def residual(
+        self, z: np.ndarray, x: np.ndarray, alpha: float, mass: float, dangling: np.ndarray, personalization: np.ndarray
+    ) -> float:
+        """Return the sum over the rows of |alpha (A z + m d) + (1 - alpha) p - x|, plus a bound on its rounding.
+
+        Computed in float64. Parameters as for `step`, but z is float64 and not scaled. Values in float32 are assumed to
+        be rounded, which adds to the bound.
+        """
+        scalars = (float(alpha), float(alpha * mass), 1.0 - alpha)
+        return sum(self._map(partial(self._residual, z, x, scalars, dangling, personalization)))
+
+    def _residual(
+        self,
+        z: np.ndarray,
+        x: np.ndarray,
+        scalars: tuple[float, float, float],
+        dangling: np.ndarray,
+        personalization: np.ndarray,
+        start: int,
+        stop: int,
+    ) -> float:
+        alpha, alpha_mass, jump = scalars
+        indptr, own = self.block.indptr[start : stop + 1], slice(start, stop)
+        product: np.ndarray = alpha * self.sum_rows(z, start, stop)
+        rest = alpha_mass * _cut(dangling, own) + jump * _cut(personalization, own)
+        # The relative error of a sum of k terms >= 0 is at most k u: Higham, Accuracy and Stability, section 4.2.
+        rounding = 2.0**-53 * ((np.diff(indptr) + 4) * product + 4 * rest + x[own])
+        if is_rounded(self.block):
+            touched = self.sum_rows(z, start, stop, has_values=False)
+            rounding += FLOAT32_ROUNDING * product + FLOAT32_LEAST_ROUNDING * touched
+        return float((np.abs(product + rest - x[own]) + rounding).sum())
+
+    def _map(self, function: Callable[[int, int], T]) -> list[T]:
+        return map_ranges(self.threads, function, self.pieces)
+
+    def _add_up(self, function: Callable[[int, int], StepSums]) -> StepSums:
+        return sum(self._map(function), StepSums())
 
 
 class SmallBlock(HostBlock):
-    """Kernels of a small block by NumPy's functions, in one thread; the methods are those of `CpuBlock`."""
+    """Kernels of a small block by NumPy's functions, in one thread."""
 
     def __init__(self, block: CsrBlock, precision: Precision = "float64", threads: int | None = None) -> None:
         super().__init__(block, precision, threads)
@@ -99,22 +176,8 @@ class SmallBlock(HostBlock):
                 self.multiply(x[:, column], y[:, column], alpha, beta)
             return
         with np.errstate(all="ignore"):
-            total = float(alpha) * self._sum_rows(self._contribute(x))
+            total = float(alpha) * self.sum_rows(x, 0, self.block.n_rows)
             y[:] = total if beta == 0 else total + float(beta) * y
-
-    def scale(self, x: np.ndarray, weight: np.ndarray, z: np.ndarray) -> StepSums:
-        """Compute `CpuBlock.scale`."""
-        return self._finish(np.zeros(len(x)), x, weight, z)
-
-    def check_rows(self, x: np.ndarray, weight: np.ndarray, z: np.ndarray) -> RowCheck:
-        """Compute `CpuBlock.check_rows`."""
-        with np.errstate(all="ignore"):
-            rank = x.astype(np.float64)
-            is_rank = (rank >= 0.0) & (rank < 2.0)
-            is_off = ~is_rank | (_quantize(self._divide(rank, weight), z.dtype) != z)
-            total = _to_fixed(rank[is_rank], CHANGE_POINT).sum()
-            dangling = _to_fixed(rank[is_rank & (weight == 0.0)], FIXED_POINT).sum()
-        return RowCheck(int(total) % 2**64, int(is_off.sum()), int(dangling) % 2**64)
 
     def step(
         self,
@@ -131,72 +194,75 @@ class SmallBlock(HostBlock):
     ) -> StepSums:
         """Compute `CpuBlock.step`."""
         with np.errstate(all="ignore"):
-            product = self._sum_rows(self._contribute(z, z.dtype)).astype(np.float64) * self._unit
+            sums = self._sum_fixed(z) if self.precision == "exact" else self.sum_rows(z, 0, self.block.n_rows)
             rest = float(alpha * mass) * dangling + (1.0 - alpha) * personalization
             old = x.astype(np.float64)
-            x[:] = float(alpha) * product + rest
-            return self._finish(np.abs(x.astype(np.float64) - old), x, weight, z_next, is_relative=is_relative)
+            x[:] = float(alpha) * (sums * self.unit) + rest
+            change = np.abs(x.astype(np.float64) - old)
+        return finish_rows(change, x, weight, z_next, self.unit, is_relative=is_relative)
 
-    def residual(
-        self, z: np.ndarray, x: np.ndarray, alpha: float, mass: float, dangling: np.ndarray, personalization: np.ndarray
-    ) -> float:
-        """Compute `CpuBlock.residual`."""
-        indptr, data = self.block.indptr, self.block.data
-        product: np.ndarray = float(alpha) * self._sum_rows(self._contribute(z))
-        rest = float(alpha * mass) * dangling + (1.0 - alpha) * personalization
-        # The relative error of a sum of k terms >= 0 is at most k u: Higham, Accuracy and Stability, section 4.2.
-        rounding = 2.0**-53 * ((np.diff(indptr) + 4) * product + 4 * rest + x)
-        if data is not None and data.itemsize == 4:
-            touched = self._sum_rows(z[self.block.indices])
-            rounding += FLOAT32_ROUNDING * product + FLOAT32_LEAST_ROUNDING * touched
-        return float((np.abs(product + rest - x) + rounding).sum())
-
-    def _contribute(self, z: np.ndarray, dtype: np.dtype[Any] | None = None) -> np.ndarray:
-        """Return the terms that the entries add to the sums of their rows, (nnz,)."""
-        gathered: np.ndarray = z[self.block.indices]
-        data = self.block.data
-        if data is None:
-            return gathered
-        terms: np.ndarray = data * gathered
-        return _quantize(terms, np.dtype(np.int64)) if dtype is not None and self.precision == "exact" else terms
-
-    def _sum_rows(self, terms: np.ndarray) -> np.ndarray:
-        """Sum (nnz,) terms by rows: modulo 2^64 if integers, else in float64 in the order of the entries; (n_rows,)."""
+    def sum_rows(self, z: np.ndarray, start: int, stop: int, *, has_values: bool = True) -> np.ndarray:
+        """Return rows start .. stop of A z, summed in float64 in the order of the entries; (stop - start,)."""
         block = self.block
-        if terms.dtype == np.int64:
-            ends = np.zeros(block.nnz + 1, np.int64)
-            np.cumsum(terms, out=ends[1:])
-            sums: np.ndarray = np.diff(ends[block.indptr])
-            return sums
-        return np.bincount(self._rows, terms, block.n_rows)
+        entries = slice(block.indptr[start], block.indptr[stop])
+        terms: np.ndarray = z[block.indices[entries]]
+        if block.data is not None and has_values:
+            terms = block.data[entries] * terms
+        return np.bincount(self._rows[entries] - start, terms, stop - start)
+
+    def _sum_fixed(self, z: np.ndarray) -> np.ndarray:
+        """Return A z in float64, summed as int64, to which the terms are rounded, modulo 2^64."""
+        block, ends = self.block, np.zeros(self.block.nnz + 1, np.int64)
+        terms = z[block.indices]
+        np.cumsum(terms if block.data is None else _quantize(block.data * terms, ends.dtype), out=ends[1:])
+        sums: np.ndarray = np.diff(ends[block.indptr])
+        return sums.astype(np.float64)
 
     @cached_property
     def _rows(self) -> np.ndarray:
         """Row of each entry, (nnz,)."""
         return np.repeat(np.arange(self.block.n_rows), np.diff(self.block.indptr))
 
-    def _divide(self, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-        """Return x / weight in the unit of steps, and 0 where weight is 0."""
-        ratio: np.ndarray = np.divide(x, weight, out=np.zeros(len(x)), where=weight != 0.0)
-        return ratio / self._unit
 
-    def _finish(
-        self, change: np.ndarray, x: np.ndarray, weight: np.ndarray, z_next: np.ndarray, *, is_relative: bool = False
-    ) -> StepSums:
-        """Store the next z, and sum over the rows; `change` is |x' - x|."""
-        with np.errstate(all="ignore"):
-            new = x.astype(np.float64)
-            ratio = self._divide(new, weight)
-            is_right = (change <= 2.0) & (new >= 0.0) & (new <= 2.0) & (ratio < np.inf)
-            changes = _to_fixed(np.where(is_right, change, 0.0), CHANGE_POINT)
-            largest = changes
-            if is_relative:
-                part = np.minimum(change / np.where(new > 0.0, new, 1.0), RELATIVE_LIMIT)
-                largest = _to_fixed(np.where(is_right & (new > 0.0), part, 0.0), CHANGE_POINT)
-            dangling = _to_fixed(new[is_right & (weight == 0.0)], FIXED_POINT)
-            z_next[:] = _quantize(ratio, z_next.dtype)
-        wrong = len(x) - int(is_right.sum())
-        return StepSums(int(changes.sum()), int(largest.max(initial=0)), int(dangling.sum()), wrong)
+def is_rounded(block: CsrBlock) -> bool:
+    """Return whether the values are float32, which may be rounded ones."""
+    return block.data is not None and block.data.itemsize == 4
+
+
+def finish_rows(
+    change: np.ndarray,
+    x: np.ndarray,
+    weight: np.ndarray,
+    z_next: np.ndarray,
+    unit: float,
+    *,
+    is_relative: bool = False,
+) -> StepSums:
+    """Store z = x / weight of rows, in multiples of `unit`, and sum over them; `change` is |x' - x|."""
+    with np.errstate(all="ignore"):
+        new = x.astype(np.float64)
+        ratio = _divide(new, weight, unit)
+        is_right = (change <= 2.0) & (new >= 0.0) & (new <= 2.0) & (ratio < np.inf)
+        changes = _to_fixed(np.where(is_right, change, 0.0), CHANGE_POINT)
+        largest = changes
+        if is_relative:
+            part = np.minimum(change / np.where(new > 0.0, new, 1.0), RELATIVE_LIMIT)
+            largest = _to_fixed(np.where(is_right & (new > 0.0), part, 0.0), CHANGE_POINT)
+        dangling = _to_fixed(new[is_right & (weight == 0.0)], FIXED_POINT)
+        z_next[:] = _quantize(ratio, z_next.dtype)
+    n_wrong = len(x) - int(is_right.sum())
+    return StepSums(int(changes.sum()), int(largest.max(initial=0)), int(dangling.sum()), n_wrong)
+
+
+def _divide(x: np.ndarray, weight: np.ndarray, unit: float) -> np.ndarray:
+    """Return x / weight in multiples of `unit`, and 0 where weight is 0."""
+    ratio: np.ndarray = np.divide(x, weight, out=np.zeros(len(x)), where=weight != 0.0)
+    return ratio / unit
+
+
+def _cut(vector: np.ndarray, own: slice) -> np.ndarray:
+    """Return the part of some rows, of a vector that may have one value for all rows."""
+    return vector[own] if len(vector) > 1 else vector
 
 
 def _quantize(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:

@@ -18,9 +18,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, lower_builtin, models, overload, register_model, type_callable
 
-from mgspmv.kernels.compiled import compile_kernel
+from mgspmv.kernels.compiled import compile_kernel, take
 from mgspmv.kernels.many import fit_width
-from mgspmv.kernels.parts import run_parts, take
+from mgspmv.kernels.parts import run_parts
 
 CACHE_LINE = 64
 """Bytes of a cache line."""

@@ -1,20 +1,20 @@
 """Parts of rows that threads take in turn.
 
 A compiled kernel takes (counter, bounds) first: the shared counter of parts, and the rows where parts begin. Every
-thread calls the kernel once, and the kernel takes the next part until none is left.
+thread calls the kernel once, and the kernel takes the next part by `mgspmv.kernels.compiled.take` until none is left.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from numba import types
-from numba.extending import intrinsic
+
+T = TypeVar("T")
 
 
 def run_parts(threads: int, kernel: Callable[..., None], bounds: np.ndarray, *args: Any) -> None:
@@ -26,6 +26,13 @@ def run_parts(threads: int, kernel: Callable[..., None], bounds: np.ndarray, *ar
         other.result()
 
 
+def map_ranges(threads: int, function: Callable[[int, int], T], bounds: Sequence[int]) -> list[T]:
+    """Return function(start, stop) of each range of rows between bounds, computed in `threads` threads."""
+    if threads == 1 or len(bounds) < 3:
+        return list(map(function, bounds[:-1], bounds[1:]))
+    return list(_pool(threads).map(function, bounds[:-1], bounds[1:]))
+
+
 @functools.cache
 def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="mgspmv-kernel")
@@ -33,15 +40,3 @@ def _pool(threads: int) -> ThreadPoolExecutor:
 
 # Threads do not survive a fork, so a child process needs a new pool.
 os.register_at_fork(after_in_child=_pool.cache_clear)
-
-
-@intrinsic
-def take(typing_context, counter):
-    """Add 1 to counter[0] atomically and return the old value."""
-
-    def generate(context, builder, signature, args):
-        array = context.make_array(signature.args[0])(context, builder, args[0])
-        one = context.get_constant(types.int64, 1)
-        return builder.atomic_rmw("add", array.data, one, "monotonic")
-
-    return types.int64(counter), generate

@@ -359,7 +359,7 @@ def test_compile_leaves_nothing_to_compile_in_a_run(precision, has_values):
     n, one = kernel.block.n_rows, np.ones(1)
     x, weight, z64 = np.full(n, 1 / n, rank_dtype(precision)), np.ones(n), np.zeros(n)
     kernel.compile()
-    dispatchers = (cpu._scale, cpu._step, cpu._residual)
+    dispatchers = (cpu._multiply, cpu._step)
     before = [len(f.signatures) for f in dispatchers]
     kernel.scale(x, weight, z)
     kernel.step(z, x, np.empty_like(z), weight, 0.85, 0.0, one / n, np.full(n, 1 / n))
