@@ -14,8 +14,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numba import types
-from numba.extending import overload
 
 from mgspmv.kernels.catalogue import Kernel
 from mgspmv.kernels.compiled import compile_kernel, take
@@ -53,6 +51,7 @@ class CpuBlock(HostBlock):
         n_parts = self.threads * PARTS_PER_THREAD
         item = block.indices.itemsize + (0 if block.data is None else block.data.itemsize)
         self._bounds = split_rows(block.indptr, n_parts, bytes_per_nonzero=item, bytes_per_row=16)
+        self._longest = int(np.diff(self._bounds).max())
 
     def multiply(self, x: np.ndarray, y: np.ndarray, alpha: float = 1.0, beta: float = 0.0) -> None:
         """Compute y = alpha A x + beta y in place; y is not read when beta is 0.
@@ -96,13 +95,16 @@ class CpuBlock(HostBlock):
         dangling, personalization : d and p, float64, (n_rows,), or (1,) for one value for all rows
         is_relative : the largest change is that of |x' - x| / x', which is 0 where x' is 0
         """
-        zero = np.int64(0) if self.precision == "exact" else np.float64(0)
-        sums = self._new_sums()
+        # None or True, by type, so that no kernel is compiled with what it does not need.
+        exact, relative = (True if flag else None for flag in (self.precision == "exact", is_relative))
+        zero = np.int64(0) if exact else np.float64(0)
+        vectors = (z, x, z_next, weight, self.unit, zero, exact)
         scalars = (float(alpha), float(alpha * mass), 1.0 - alpha)
-        vectors = (z, x, z_next, weight, self.unit, zero)
-        relative = True if is_relative else None  # by type, so that other steps are compiled without the division
-        self._run(_step, *self._csr, *vectors, *scalars, dangling, personalization, sums, relative)
-        return _add_up(sums)
+        shares = (dangling, min(1, len(dangling) - 1), personalization, min(1, len(personalization) - 1))
+        sums = np.zeros((len(self._bounds) - 1, 4), np.int64)
+        self._run(_step, self._longest, *self._csr, *vectors, *scalars, *shares, sums, relative)
+        change, _, dangling_mass, wrong = (int(total) for total in sums.sum(axis=0))
+        return StepSums(change, int(sums[:, 1].max()), dangling_mass, wrong)
 
     def sum_rows(self, z: np.ndarray, start: int, stop: int, *, has_values: bool = True) -> np.ndarray:
         """Return rows start .. stop of A z in float64, by one thread; see `HostBlock.sum_rows`."""
@@ -136,9 +138,6 @@ class CpuBlock(HostBlock):
     @property
     def _csr(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         return self.block.indptr, self.block.indices, self.block.data
-
-    def _new_sums(self) -> np.ndarray:
-        return np.zeros((len(self._bounds) - 1, 4), np.int64)
 
     def _run(self, kernel: Callable[..., None], *args: Any) -> None:
         run_parts(self.threads, kernel, self._bounds, *args)
@@ -174,45 +173,9 @@ class ReferenceBlock(CpuBlock):
         multiply_columns(self._reference, x, y, *scalars)
 
 
-def _add_up(sums: np.ndarray) -> StepSums:
-    change, _, dangling, wrong = (int(total) for total in sums.sum(axis=0))
-    return StepSums(change, int(sums[:, 1].max()), dangling, wrong)
-
-
 # --- kernels ---------------------------------------------------------------------------------------------------------
-# Each takes (counter, bounds) first: the shared counter of parts and the rows where parts begin.
-
-
-def _quantize(value, like):
-    """Convert `value` to the type of `like`, rounding to nearest even for an integer."""
-
-
-@overload(_quantize)
-def _quantize_overload(value, like):
-    if isinstance(like, types.Integer):
-        return lambda value, like: np.int64(np.rint(value))
-    return lambda value, like: value
-
-
-def _contribute(data, k, zj, zero):
-    """Return the term that entry k adds to its row's sum, in the type of `zero`."""
-
-
-@overload(_contribute)
-def _contribute_overload(data, k, zj, zero):
-    if isinstance(data, types.NoneType):
-        return lambda data, k, zj, zero: zj
-    if isinstance(zero, types.Integer):
-        return lambda data, k, zj, zero: np.int64(np.rint(data[k] * zj))
-    return lambda data, k, zj, zero: data[k] * zj
-
-
-@compile_kernel
-def _sum_row(indices, data, z, start, stop, zero):
-    total = zero
-    for k in range(np.uint64(start), np.uint64(stop)):
-        total += _contribute(data, k, z[np.uint64(indices[k])], zero)
-    return total
+# Each takes (counter, bounds) first: the shared counter of parts and the rows where parts begin. Branches on arguments
+# that are None are decided when a kernel is compiled. They call no other kernels, and take half as long to compile.
 
 
 @compile_kernel
@@ -220,58 +183,64 @@ def _multiply(counter, bounds, indptr, indices, data, x, y, alpha, beta):
     part = take(counter)
     while part < len(bounds) - 1:
         for i in range(np.uint64(bounds[part]), np.uint64(bounds[part + 1])):
-            total = alpha * _sum_row(indices, data, x, indptr[i], indptr[i + np.uint64(1)], 0.0)
+            total = 0.0
+            for k in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
+                if data is None:
+                    total += x[np.uint64(indices[k])]
+                else:
+                    total += data[k] * x[np.uint64(indices[k])]
+            total *= alpha
             y[i] = total if beta == 0 else total + beta * y[i]
         part = take(counter)
 
 
 @compile_kernel
-def _measure_row(fixed_change, change, new, is_right, relative):
-    """Return a row's change in fixed point, divided by x' if `relative` is not None, for the largest change."""
-    if relative is None:
-        return fixed_change
-    part = min(change / (new if new > 0.0 else 1.0), RELATIVE_LIMIT)
-    return np.int64(np.rint((part if is_right & (new > 0.0) else 0.0) * CHANGE_POINT))
-
-
-@compile_kernel
-def _finish_rows(start, stop, change, x, weight, z_next, unit, sums, relative):
-    """Store the next z of some rows, and their sums; `change` holds |x' - x|. Branch-free, so that it vectorizes."""
-    total, greatest, dangling, wrong = 0, 0, 0, 0
-    for i in range(start, stop):
-        new = np.float64(x[i])
-        is_dangling = weight[i] == 0.0
-        ratio = (0.0 if is_dangling else new / weight[i]) / unit
-        is_right = (change[i - start] <= 2.0) & (new >= 0.0) & (new <= 2.0) & (ratio < np.inf)
-        fixed_change = np.int64(np.rint((change[i - start] if is_right else 0.0) * CHANGE_POINT))
-        total += fixed_change
-        greatest = max(greatest, _measure_row(fixed_change, change[i - start], new, is_right, relative))
-        wrong += 0 if is_right else 1
-        dangling += np.int64(np.rint((new if is_dangling & is_right else 0.0) * FIXED_POINT))
-        z_next[i] = _quantize(ratio, z_next[0])
-    sums[0], sums[1], sums[2], sums[3] = total, greatest, dangling, wrong
-
-
-@compile_kernel
 def _step(
-    counter, bounds, indptr, indices, data, z, x, z_next, weight, unit, zero, alpha, alpha_mass, jump,
-    dangling, personalization, sums, relative,
+    counter, bounds, longest, indptr, indices, data, z, x, z_next, weight, unit, zero, is_exact, alpha, alpha_mass,
+    jump, dangling, d_stride, personalization, p_stride, sums, is_relative,
 ):  # fmt: skip
-    d_stride, p_stride = min(1, len(dangling) - 1), min(1, len(personalization) - 1)
-    longest = np.int64(0)
-    for k in range(len(bounds) - 1):  # np.diff(bounds).max() takes ten times as long to compile as the rest
-        longest = max(longest, bounds[k + 1] - bounds[k])
-    buffer = np.empty(longest)
+    changes = np.empty(longest)  # |x' - x| of the rows of a part; before that, their products
     part = take(counter)
     while part < len(bounds) - 1:
         start, stop = bounds[part], bounds[part + 1]
         for i in range(np.uint64(start), np.uint64(stop)):
-            total = _sum_row(indices, data, z, indptr[i], indptr[i + np.uint64(1)], zero)
-            buffer[i - np.uint64(start)] = np.float64(total) * unit
+            first, last = np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])
+            product = zero
+            if data is None:
+                for k in range(first, last):
+                    product += z[np.uint64(indices[k])]
+            elif is_exact is None:
+                for k in range(first, last):
+                    product += data[k] * z[np.uint64(indices[k])]
+            else:
+                for k in range(first, last):
+                    product += np.int64(np.rint(data[k] * z[np.uint64(indices[k])]))
+            changes[i - np.uint64(start)] = np.float64(product) * unit
         for i in range(start, stop):
             rest = alpha_mass * dangling[i * d_stride] + jump * personalization[i * p_stride]
             old = np.float64(x[i])
-            x[i] = alpha * buffer[i - start] + rest
-            buffer[i - start] = abs(np.float64(x[i]) - old)
-        _finish_rows(start, stop, buffer, x, weight, z_next, unit, sums[part], relative)
+            x[i] = alpha * changes[i - start] + rest
+            changes[i - start] = abs(np.float64(x[i]) - old)
+        total, greatest, dangling_mass, wrong = 0, 0, 0, 0
+        for i in range(start, stop):  # branch-free, so that it vectorizes
+            new, change, is_dangling = np.float64(x[i]), changes[i - start], weight[i] == 0.0
+            ratio = (0.0 if is_dangling else new / weight[i]) / unit
+            is_right = (change <= 2.0) & (new >= 0.0) & (new <= 2.0) & (ratio < np.inf)
+            fixed_change = np.int64(np.rint((change if is_right else 0.0) * CHANGE_POINT))
+            total += fixed_change
+            if is_relative is None:
+                greatest = max(greatest, fixed_change)
+            else:
+                share = min(change / (new if new > 0.0 else 1.0), RELATIVE_LIMIT)
+                share = share if is_right & (new > 0.0) else 0.0
+                greatest = max(greatest, np.int64(np.rint(share * CHANGE_POINT)))
+            wrong += 0 if is_right else 1
+            dangling_mass += np.int64(np.rint((new if is_dangling & is_right else 0.0) * FIXED_POINT))
+            if is_exact is None:
+                z_next[i] = ratio
+            elif data is None:
+                z_next[i] = np.int64(np.rint(ratio))
+            else:
+                z_next[i] = ratio
+        sums[part, 0], sums[part, 1], sums[part, 2], sums[part, 3] = total, greatest, dangling_mass, wrong
         part = take(counter)
