@@ -193,7 +193,7 @@ def _make_bars(console: Console | None, *, is_shown: bool) -> Bars:
 
 
 def can_show() -> bool:
-    """Return whether somebody can see the progress: stderr is a terminal, or this process is a notebook's kernel."""
+    """Return whether progress is visible: stderr is a terminal, or this process is the kernel of a notebook."""
     return sys.stderr.isatty() or is_notebook()
 
 
