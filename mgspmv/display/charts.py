@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mgspmv.display.numbers import format_number, format_power, format_seconds, shorten
+from mgspmv.display.numbers import format_number, format_power, shorten
 from mgspmv.errors import MissingDependencyError
 
 if TYPE_CHECKING:
@@ -28,14 +28,13 @@ POINTS = 1000
 """Most points of a plotted distribution, in geometric progression of their places."""
 N_COLORS = 6
 MOST_LINES = 12
-MOST_BARS = 16
-LONGEST_LABEL = 28
-"""Most characters of a label of a bar or in a legend."""
+LONGEST_LABEL = 56
+"""Most characters of a label in the legend."""
 LEAST, MOST = 1e-300, 1e300
 """Bounds of numbers on logarithmic axes; matplotlib's ticks beyond them are 0 or infinite."""
 
 _WIDTH, _HEIGHT, _ROW = 4.4, 2.5, 0.19
-"""Inches: width of a chart, height of the axes of lines, and height of a bar or a row of the legend."""
+"""Inches: width of a chart, height of its axes, and height of a row of the legend."""
 _DASHES = ("-", (0, (5, 3)), (0, (1, 2.2)))
 _VARIABLES = [*(f"c{number}" for number in range(N_COLORS)), "text", "muted", "rule", "card"]
 """Color variables of the style sheet; matplotlib draws with placeholders for them."""
@@ -61,10 +60,6 @@ _STYLE: dict[str, Any] = {
     "legend.frameon": False,
     "legend.labelcolor": _STAND_INS["muted"],
 }
-
-
-Parts = Sequence[float | None]
-"""Part of an item in each series; None if it has no part of a series."""
 
 
 def make_axes(ax: Axes | None) -> Axes:
@@ -134,8 +129,6 @@ def draw_lines(
     lines: Sequence[Series],
     x: str,
     y: str,
-    *,
-    is_x_log: bool = False,
     levels: Sequence[tuple[float, str]] = (),
 ) -> Chart:
     """Draw lines on a logarithmic y axis, with levels to compare them with.
@@ -148,7 +141,7 @@ def draw_lines(
     MissingDependencyError : matplotlib is not installed
     """
     shown = [
-        Series(line.label, [(a, b) for a, b in line.points if _has_place(a, b, is_x_log)], line.is_success)
+        Series(line.label, [(a, b) for a, b in line.points if math.isfinite(a) and LEAST <= b <= MOST], line.is_success)
         for line in lines[:MOST_LINES]
     ]
     points = [point for line in shown for point in line.points]
@@ -161,9 +154,7 @@ def draw_lines(
         for value, label in levels:
             axes.axhline(value, label=label, color=_STAND_INS["muted"], linewidth=1, linestyle=(0, (1, 3)))
         if points:
-            _set_log_axis(axes, "y", [*(b for _, b in points), *(value for value, _ in levels)])
-            if is_x_log:
-                _set_log_axis(axes, "x", [a for a, _ in points])
+            _set_log_axis(axes, [*(b for _, b in points), *(value for value, _ in levels)])
         else:
             axes.text(0.5, 0.5, "nothing to draw", transform=axes.transAxes, ha="center")
         axes.set_xlabel(x)
@@ -173,49 +164,10 @@ def draw_lines(
     notes = [f"lines not drawn: {len(lines) - len(shown):,}"] * (len(lines) > len(shown))
     if n_lost:
         notes.append(f"points not drawn because they are not positive, not finite or out of range: {n_lost:,}")
-    scale = "logarithmic" if is_x_log else "linear"
-    said = [f"Lines; across: {x}, {scale}; up: {y}, logarithmic.", *(f"{label}." for _, label in levels)]
+    said = [f"Lines; across: {x}, linear; up: {y}, logarithmic.", *(f"{label}." for _, label in levels)]
     said += map(_describe_line, shown)
     height = _HEIGHT + _ROW * (len(shown) + len(levels))
     return Chart(title, _render(title, " ".join(said), height, draw), "; ".join(notes))
-
-
-def draw_bars(title: str, bars: Sequence[tuple[str, Parts]], series: Sequence[str]) -> Chart:
-    """Draw the seconds of each labeled item by part, stacked in one bar with their sum at its end.
-
-    Raises
-    ------
-    MissingDependencyError : matplotlib is not installed
-    """
-    shown = bars[:MOST_BARS]
-    columns = zip(series, zip(*(parts for _, parts in shown), strict=True), strict=True)
-
-    def draw(figure: Figure) -> None:
-        axes, ends = figure.subplots(), [0.0] * len(shown)
-        for number, (label, values) in enumerate(columns):
-            if any(value is not None for value in values):
-                widths = [value or 0.0 for value in values]
-                look: dict[str, Any] = {"color": _STAND_INS[f"c{number % N_COLORS}"], "edgecolor": _STAND_INS["card"]}
-                axes.barh(range(len(shown)), widths, 0.6, left=ends, label=label, linewidth=0.5, **look)
-                ends = [end + width for end, width in zip(ends, widths, strict=True)]
-        for number, end in enumerate(ends):
-            place: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
-            axes.annotate(format_seconds(end), (end, number), color=_STAND_INS["muted"], **place)
-        axes.set_yticks(range(len(shown)), [shorten(label, LONGEST_LABEL) for label, _ in shown])
-        axes.set_ylim(len(shown), -1)
-        axes.grid(visible=False, axis="y")
-        axes.set_xlim(0, 1.3 * max(ends, default=0.0) or 1.0)
-        axes.locator_params(axis="x", nbins=3)
-        axes.xaxis.set_major_formatter(lambda value, _: format_seconds(value))
-
-    said = " ".join(_describe_bar(*bar, series) for bar in shown)
-    note = f"bars not drawn: {len(bars) - len(shown):,}" if len(bars) > len(shown) else ""
-    height = 0.5 + _ROW * (1.6 * len(shown) + len(series))
-    return Chart(title, _render(title, f"Bars. {said}", height, draw), note)
-
-
-def _has_place(a: float, b: float, is_x_log: bool) -> bool:
-    return (LEAST <= a <= MOST if is_x_log else math.isfinite(a)) and LEAST <= b <= MOST
 
 
 def _draw_line(axes: Axes, line: Series, number: int) -> None:
@@ -223,22 +175,21 @@ def _draw_line(axes: Axes, line: Series, number: int) -> None:
     # Neighboring colors differ in their dash too, so that two coinciding lines are both visible.
     dash = (number + number // N_COLORS) % len(_DASHES)
     drawn: dict[str, Any] = {"color": _STAND_INS[f"c{number % N_COLORS}"], "zorder": 2 + dash / 10}
-    label = shorten(line.label, 2 * LONGEST_LABEL)
+    label = shorten(line.label, LONGEST_LABEL)
     axes.plot(places, values, label=label, linewidth=1.6, linestyle=_DASHES[dash], **drawn)
     if line.is_success is not None:
         axes.plot(places[-1:], values[-1:], marker="o" if line.is_success else "x", markersize=4, **drawn)
 
 
-def _set_log_axis(axes: Axes, which: str, values: Sequence[float]) -> None:
-    """Make an axis logarithmic, from one power of ten to another, with ticks at some of those between."""
+def _set_log_axis(axes: Axes, values: Sequence[float]) -> None:
+    """Make the y axis logarithmic, from one power of ten to another, with ticks at some of those between."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     first, last = math.floor(math.log10(min(values)) + 1e-9), math.ceil(math.log10(max(values)) - 1e-9)
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    axes.set(**{f"{which}scale": "log", f"{which}lim": (10.0**first, 10.0 ** max(last, first + 1))})
-    axis.set_major_locator(LogLocator(numticks=7))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(lambda value, _: format_power(round(math.log10(value))))
+    axes.set(yscale="log", ylim=(10.0**first, 10.0 ** max(last, first + 1)))
+    axes.yaxis.set_major_locator(LogLocator(numticks=7))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(lambda value, _: format_power(round(math.log10(value))))
 
 
 def _describe_line(line: Series) -> str:
@@ -246,12 +197,6 @@ def _describe_line(line: Series) -> str:
     ends = line.points[:: max(1, len(line.points) - 1)]
     said = [f"{format_number(value)} at {format_number(place)}" for place, value in ends]
     return f"{line.label}: {' to '.join(said[:2]) or 'nothing'}."
-
-
-def _describe_bar(label: str, parts: Parts, series: Sequence[str]) -> str:
-    named = zip(series, parts, strict=False)
-    said = [f"{name} {format_seconds(value)}" for name, value in named if value is not None]
-    return f"{label}: {', '.join(said)}."
 
 
 def _render(title: str, description: str, height: float, draw: Callable[[Figure], None]) -> str:

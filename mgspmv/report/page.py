@@ -11,7 +11,7 @@ from importlib.resources import files
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, get_args
 
-from mgspmv.display.charts import N_COLORS, Chart, Series, draw_bars, draw_lines
+from mgspmv.display.charts import Chart, Series, draw_lines
 from mgspmv.display.numbers import (
     format_bytes,
     format_count,
@@ -86,9 +86,8 @@ def _render(run: RunRecord) -> str:
         peaks=_list_peaks(records),
         problems=_list_problems(run),
         convergence=draw_convergence(run),
-        times=draw_times(run),
+        times=list_times(run),
         memory=list_memory(records),
-        distributions=draw_distributions(run),
     )
 
 
@@ -251,53 +250,17 @@ def _list_levels(records: Iterable[StepRecord]) -> list[tuple[float, str]]:
 # --- time ------------------------------------------------------------------------------------------------------------
 
 
-def draw_times(run: RunRecord) -> list[Chart]:
-    """Draw the seconds of steps by phase."""
-    timed = [record for record in list_records(run) if record.seconds]
-    kept = {step.name for step in run.steps if step.state == "kept"}
-    ranked = [record for record in timed if is_ranks(record)]
-    others = [record for record in timed if not is_ranks(record)]
-    charts = [_draw_phases("Other steps than runs", others, _choose_phases(others), kept)] if others else []
-    phases = _choose_phases(ranked)
-    return charts + [_draw_phases(group, records, phases, kept) for group, records in group_records(ranked)]
-
-
-def _choose_phases(records: Iterable[StepRecord]) -> list[str]:
-    """Return the phases that took longest in sum, in their usual order; one fewer than there are colors."""
-    took: dict[str, float] = {}
-    for record in records:
-        for phase, elapsed_s in record.seconds.items():
-            took[phase] = took.get(phase, 0.0) + elapsed_s
-    longest = sorted(took, key=lambda phase: -took[phase])[: N_COLORS - 1]
-    return sorted(longest, key=lambda phase: _PHASES.index(phase) if phase in _PHASES else len(_PHASES))
-
-
-def _draw_phases(title: str, records: Sequence[StepRecord], phases: Sequence[str], kept: set[str]) -> Chart:
-    """Draw stacks of these phases, and of the sum of the others if there are any; steps in `kept` are marked."""
-    names = [name_in_group(own) if is_ranks(own) else own.name for own in records]
-    labels = [f"{name} (kept)" if own.name in kept else name for name, own in zip(names, records, strict=True)]
-    others = [sum(s for phase, s in record.seconds.items() if phase not in phases) for record in records]
-    stacks = [[*map(own.seconds.get, phases), other] for own, other in zip(records, others, strict=True)]
-    n_series = len(phases) + any(stack[-1] for stack in stacks)
-    bars = [(label, stack[:n_series]) for label, stack in zip(labels, stacks, strict=True)]
-    return draw_bars(f"{title}: time by phase", bars, [*phases, "other"][:n_series])
-
-
-# --- ranks -----------------------------------------------------------------------------------------------------------
-
-
-def draw_distributions(run: RunRecord) -> list[Chart]:
-    """Draw the number of vertices at or above each rank."""
-    return [
-        draw_lines(
-            f"{group}: ranks",
-            [Series(name_in_group(own), own.distribution) for own in records],
-            "rank",
-            "vertices of at least this rank",
-            is_x_log=True,
-        )
-        for group, records in group_records(own for own in list_records(run) if own.distribution)
-    ]
+def list_times(run: RunRecord) -> list[tuple[str, list[str], list[tuple[str, list[float | None]]]]]:
+    """List the phases of runs and of other steps, each with the seconds of every step by phase."""
+    records = [record for record in list_records(run) if record.seconds]
+    kinds = {"Runs": [own for own in records if is_ranks(own)], "Other steps": [o for o in records if not is_ranks(o)]}
+    found = []
+    for title, own in kinds.items():
+        known = {phase for record in own for phase in record.seconds}
+        phases = sorted(known, key=lambda phase: (_PHASES.index(phase) if phase in _PHASES else len(_PHASES), phase))
+        if own:
+            found.append((title, phases, [(record.name, [*map(record.seconds.get, phases)]) for record in own]))
+    return found
 
 
 # --- header ----------------------------------------------------------------------------------------------------------

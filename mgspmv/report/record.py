@@ -9,8 +9,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import numpy as np
-
 from mgspmv.batch_results import BatchSolution
 from mgspmv.display.frames import render_card
 from mgspmv.display.numbers import format_seconds
@@ -24,13 +22,8 @@ FORMAT_VERSION = 1
 RUNS = Path(".mgspmv", "runs")
 """Path of the records of runs in the folder of a pipeline; their names are the times of their start."""
 RANKS = (".zarr", ".parquet", ".csv")
-_FORMER = ("degrees",)
+_FORMER = ("degrees", "distribution")
 """Fields of a step that earlier versions wrote."""
-POINTS = 256
-"""Most points of a distribution, in geometric progression."""
-
-Pairs = list[tuple[float, float]]
-
 StepKind = Literal["matrix", "pagerank", "batch", "product"]
 State = Literal["made", "kept", "failed", "skipped"]
 """State of a step in a run: made; kept unchanged from an earlier run; failed; or skipped, as a required step failed."""
@@ -80,8 +73,6 @@ class StepRecord:
     stability. For batches, `vectors`: their results, and the changes of the slowest, the median and the fastest."""
     summary: dict[str, Any] = field(default_factory=dict)
     """Summary of ranks, as `Summary.to_dict`: percentiles, Gini coefficient, histogram."""
-    distribution: Pairs = field(default_factory=list)
-    """Pairs (rank, number of vertices with at least that rank), descending, thinned to a few hundred."""
     top: list[tuple[str | int, float]] = field(default_factory=list)
     """Highest ranks, (id, rank), descending."""
     comparison: dict[str, Any] = field(default_factory=dict)
@@ -183,27 +174,7 @@ def read_record(model: type[T], described: dict[str, Any], path: str) -> T:
     return record
 
 
-# --- measurements ----------------------------------------------
-
-
-def measure_distribution(values: np.ndarray) -> Pairs:
-    """Count the ranks at or above some of them; O(n log n), with a sorted float64 copy.
-
-    Parameters
-    ----------
-    values : (n,) float32 or float64; non-finite values are left out
-
-    Returns
-    -------
-    (rank, number of ranks at least that high), ranks descending, counts ascending; each count is exact. They are the
-    ranks at up to `POINTS` places in geometric progression, from the highest rank to the lowest.
-    """
-    found = np.sort(values[np.isfinite(values)].astype(np.float64))
-    if not len(found):
-        return []
-    places = np.geomspace(1, len(found), POINTS).round().astype(np.int64)
-    ranks = np.unique(found[-places])[::-1]
-    return list(zip(ranks.tolist(), (len(found) - np.searchsorted(found, ranks)).tolist(), strict=True))
+# --- results ---------------------------------------------------------------------------------------------------------
 
 
 def describe_iterations(solution: Solution | BatchSolution) -> dict[str, Any]:
@@ -225,10 +196,9 @@ def _choose_vectors(batch: BatchSolution) -> dict[int, str]:
 
 
 def describe_solution(solution: Solution, k: int = 10) -> dict[str, Any]:
-    """Return the fields of a `StepRecord` about ranks: iterations, summary, distribution and top k, as JSON values."""
+    """Return the fields of a `StepRecord` about ranks: iterations, summary and top k, as JSON values."""
     return describe_iterations(solution) | {
         "summary": to_json(solution.summary().to_dict()),
-        "distribution": measure_distribution(solution.values),
         "top": list(solution.top(k)),
     }
 

@@ -47,7 +47,7 @@ def test_of_ranks(folder):
     out, _ = invoke("report", "ranks.parquet", "-o", "r.html")
     assert out.startswith("r.html: ranks.parquet, 1 made, ")
     text = (folder / "r.html").read_text()
-    for name in ("steps", "convergence", "time", "memory", "distributions", "highest"):
+    for name in ("steps", "convergence", "time", "memory", "ranks", "highest"):
         assert f'id="{name}"' in text
 
 
