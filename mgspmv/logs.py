@@ -11,15 +11,13 @@
 Nothing is logged until a program gives one of them, or `mgspmv`, a handler and a level. Fields are attributes of the
 records, as `extra` sets them, so that any formatter can use them; `JsonFormatter` writes all of them.
 
-Several processes may write to one file: each line is appended by a single write. Workers do so if the environment
-variables below are set, which processes started by a command inherit.
+Several processes may write to one file: each line is appended by a single write.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
 import sys
 import time
 import uuid
@@ -30,7 +28,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from mgspmv.errors import OptionError, StoreError, hide_secrets
+from mgspmv.errors import StoreError, hide_secrets
 from mgspmv.os_errors import describe_os_error, is_operators
 from mgspmv.validation import to_json
 
@@ -42,10 +40,6 @@ logging.getLogger("mgspmv").addHandler(logging.NullHandler())  # or Python would
 CALLS, RUNS, WORKERS, PIPELINE = (
     logging.getLogger(f"mgspmv.{name}") for name in ("calls", "runs", "workers", "pipeline")
 )
-
-FILE_VARIABLE, LEVEL_VARIABLE = "MGSPMV_LOG", "MGSPMV_LOG_LEVEL"
-"""Environment variables with the log file of a worker process, and with its level."""
-LEVELS = ("info", "debug")
 
 _PLAIN = frozenset({*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"})
 """Attributes of every log record, which are not fields."""
@@ -110,7 +104,7 @@ class LogFile(logging.FileHandler):
 
 @contextmanager
 def write_log(path: str, level: str) -> Iterator[None]:
-    """Append logs made within the context to a file, in this process and in worker processes it starts.
+    """Append logs made by this process within the context to a file.
 
     Parameters
     ----------
@@ -118,41 +112,18 @@ def write_log(path: str, level: str) -> Iterator[None]:
 
     Raises
     ------
-    OptionError : unknown level
     StoreError : it cannot be written
     """
-    variables = {FILE_VARIABLE: os.path.abspath(path), LEVEL_VARIABLE: level}
-    before = {name: os.environ.get(name) for name in variables}
-    logger = logging.getLogger("mgspmv")
+    handler, logger = LogFile(path), logging.getLogger("mgspmv")
     level_before = logger.level
-    handler = _add_file(path, level)
-    os.environ.update(variables)
+    logger.addHandler(handler)
+    logger.setLevel(level.upper())
     try:
         yield
     finally:
-        for name, value in before.items():
-            os.environ.pop(name)
-            os.environ.update({} if value is None else {name: value})
         logger.removeHandler(handler)
         logger.setLevel(level_before)
         handler.close()
-
-
-def write_worker_log() -> None:
-    """Log from a worker process to the file that its environment names, if any; errors as in `write_log`."""
-    path = os.environ.get(FILE_VARIABLE)
-    if path and not any(isinstance(handler, LogFile) for handler in logging.getLogger("mgspmv").handlers):
-        _add_file(path, os.environ.get(LEVEL_VARIABLE) or "info")
-
-
-def _add_file(path: str, level: str) -> LogFile:
-    if level not in LEVELS:
-        raise OptionError(f"the log level must be {' or '.join(LEVELS)}, not {level!r}")
-    handler = LogFile(path)
-    logger = logging.getLogger("mgspmv")
-    logger.addHandler(handler)
-    logger.setLevel(level.upper())
-    return handler
 
 
 def name_run() -> str:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +13,7 @@ import pytest
 
 import mgspmv as mg
 from mgspmv.errors import ConvergenceError
-from mgspmv.logs import CALLS, JsonFormatter, write_log, write_worker_log
-from tests.support.waiting import HANG_S
+from mgspmv.logs import JsonFormatter, write_log
 
 
 @pytest.fixture(scope="module")
@@ -98,45 +95,16 @@ def test_a_record_does_not_keep_what_failed(graph: mg.Matrix, caplog: pytest.Log
     assert not [value for value in kept if isinstance(value, BaseException)]
 
 
-WRITES = """
-import logging, sys
-from mgspmv.logs import write_worker_log
-write_worker_log()
-for k in range(200):
-    logging.getLogger("mgspmv.workers").debug("x" * 20_000, extra={"worker": sys.argv[1], "k": k})
-"""
-
-
-@pytest.mark.slow
-def test_lines_of_several_processes_are_whole(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    with write_log(str(path), "debug"):
-        writers = [subprocess.Popen([sys.executable, "-c", WRITES, str(k)]) for k in range(3)]
-        for _ in range(100):
-            CALLS.info("here")
-        assert [writer.wait(HANG_S) for writer in writers] == [0, 0, 0]
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    for worker in "012":
-        assert [line["k"] for line in lines if line.get("worker") == worker] == [*range(200)]
-    assert sum(line["message"] == "here" for line in lines) == 100
-
-
 def test_a_log_ends_with_its_context_and_goes_on_at_its_end(
     graph: mg.Matrix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MGSPMV_LOG_LEVEL", "info")
     monkeypatch.chdir(tmp_path)
     logger = logging.getLogger("mgspmv")
     before = [*logger.handlers], logger.level
     for k, level in enumerate(("debug", "info"), 1):
         with write_log("log.jsonl", level):
-            assert os.environ["MGSPMV_LOG"] == str(tmp_path / "log.jsonl")
-            assert os.environ["MGSPMV_LOG_LEVEL"] == level
-            write_worker_log()  # as a worker in this process would
             ranks = mg.pagerank(graph)
         assert ([*logger.handlers], logger.level) == before
         mg.pagerank(graph)
         lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
         assert len(lines) == ranks.iterations + k
-    assert "MGSPMV_LOG" not in os.environ
-    assert os.environ["MGSPMV_LOG_LEVEL"] == "info"

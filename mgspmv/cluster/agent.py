@@ -37,7 +37,6 @@ from mgspmv.kernels.device import (
     free_device_memory,
     release_device_memory,
 )
-from mgspmv.logs import write_worker_log
 from mgspmv.model import free_memory
 from mgspmv.os_errors import is_operators, translating
 
@@ -65,7 +64,6 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
     name = NAME
 
     def setup(self, worker: Worker) -> None:
-        write_worker_log()
         if hosts := dask.config.get(HOSTS, None):
             guard(worker.http_application, hosts)
         self._worker = worker
