@@ -106,7 +106,7 @@ def ingest(
         workers must reach, as the store. `memory`, `threads` and `scratch` are of each worker; default half of what it
         may still take, its threads, and Dask's own folder. The store is the same for any number of workers, and without
     timeout : with `client`, as for `Matrix.distribute`
-    edge_list_options : `columns`, `n_vertices`, `vertices`, `extra_columns` of an edge list or a table;
+    edge_list_options : `columns`, `n_vertices`, `vertices` of an edge list or a table;
         `delimiter`, `header`, `skip_rows`, `comment`, `ids` of an edge list; see the page "CSV and edge lists";
         `n_vertices` of a tuple of arrays; `n_cols` of plain CSR arrays in a Zarr group
 

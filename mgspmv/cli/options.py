@@ -83,7 +83,6 @@ OPTIONS: dict[str, Any] = {
         "Edges: columns of sources, targets and, optionally, weights, such as src,dst,weight or 2,3; default by name.",
         "NAMES|NUMBERS",
     ),
-    "extra_columns": option("Edges: action for columns that are not used; default error.", "error|ignore"),
     "allow_hypersparse": option(
         "Allow far more rows than entries, if the source states that shape.", None, "--allow-hypersparse"
     ),
@@ -219,7 +218,6 @@ class TextOptions:
     columns: str | None = None
     weights: Annotated[bool | None, option("Require weights, or store no values; default detected.")] = None
     ids: Annotated[str | None, option("Text: type of ids; default by the first edge.", "auto|int|string")] = None
-    extra_columns: str | None = None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -268,7 +266,7 @@ def given(options: dict[str, Any]) -> dict[str, Any]:
 
 
 _NAMES = (
-    "n_cols allow_hypersparse extra_columns skip_rows dtype order self_loops scratch missing "
+    "n_cols allow_hypersparse skip_rows dtype order self_loops scratch missing "
     "a b c scramble pattern points n bandwidth norm weight out_weight reverse scaler checkpoint_every "
     "kernel width host_memory executor transport timeout recover"
 )

@@ -20,7 +20,7 @@ from mgspmv.control_groups import find_memory_limit, list_groups, read_text
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import MgspmvError
 from mgspmv.files import find_inside, is_url
-from mgspmv.ingest.remote import translate_error
+from mgspmv.ingest.files import translate_error
 from mgspmv.model import free_memory
 
 TWINS = (("cupy-cuda12x", "cupy-cuda13x", "cupy"), ("distributed-ucxx-cu12", "distributed-ucxx-cu13"))

@@ -118,7 +118,6 @@ class ColumnChoice:
 
 Weights = str | bool
 """True to require weights, False to read none, "auto" to read them if they are found, or the name of their column."""
-Extra = Literal["error", "ignore"]
 
 _COLUMNS_HINT = 'columns=("SOURCE", "TARGET")'
 
@@ -155,9 +154,7 @@ def _resolve_column(given: str | int, names: Sequence[str] | None, n_columns: in
     return list(names).index(given)
 
 
-def choose_columns(
-    names: Sequence[str] | None, n_columns: int, weights: Weights = "auto", extra_columns: Extra = "error"
-) -> ColumnChoice:
+def choose_columns(names: Sequence[str] | None, n_columns: int, weights: Weights = "auto") -> ColumnChoice:
     """Return the columns of sources, targets and weights: by their names if these state it, else by place.
 
     Places decide only if there are no names, or two or three names without a known meaning.
@@ -166,7 +163,6 @@ def choose_columns(
     ----------
     names : names of all columns; None without a header
     weights : True to require weights, False to read none, "auto" to read them if they are found, or their column
-    extra_columns : "ignore" columns that no rule takes, or raise for them
 
     Raises
     ------
@@ -179,31 +175,29 @@ def choose_columns(
             + "; pass delimiter= if another character separates them"
         )
     if isinstance(weights, str) and weights != "auto":
-        return _choose_beside(weights, names, n_columns, extra_columns)
-    columns = None if names is None else _choose_by_names(names, weights, extra_columns)
-    return columns if columns is not None else _choose_by_place(names, n_columns, weights, extra_columns)
+        return _choose_beside(weights, names, n_columns)
+    columns = None if names is None else _choose_by_names(names, weights)
+    return columns if columns is not None else _choose_by_place(names, n_columns, weights)
 
 
-def _choose_beside(weights: str, names: Sequence[str] | None, n_columns: int, extra_columns: Extra) -> ColumnChoice:
+def _choose_beside(weights: str, names: Sequence[str] | None, n_columns: int) -> ColumnChoice:
     """Choose the sources and targets among the columns other than that of the weights."""
     if names is None:
         raise Undecided(f"weights={weights!r} is a name, but there is no header; pass columns= with numbers, from 1")
     place = _resolve_column(weights, names, n_columns)
     kept = [k for k in range(n_columns) if k != place]
-    ends = choose_columns([names[k] for k in kept], len(kept), False, extra_columns)
+    ends = choose_columns([names[k] for k in kept], len(kept), False)
     return ColumnChoice(kept[ends.source], kept[ends.target], place)
 
 
-def _choose_by_place(
-    names: Sequence[str] | None, n_columns: int, weights: Weights, extra_columns: Extra
-) -> ColumnChoice:
+def _choose_by_place(names: Sequence[str] | None, n_columns: int, weights: Weights) -> ColumnChoice:
     """Choose columns by place, as no name means a source or a target."""
     kept = [k for k in range(n_columns) if names is None or not is_saved_index(names[k])]
-    if len(kept) < 2 or (len(kept) > 3 and extra_columns == "error"):
+    if not 2 <= len(kept) <= 3:
         found = f"{n_columns} columns" if names is None else list_names(names)
         raise Undecided(
             f"expected columns of sources, targets and optionally weights, found {found}; choose them with "
-            f'{_COLUMNS_HINT} or columns=(1, 2), or pass extra_columns="ignore" to read the first three'
+            f"{_COLUMNS_HINT} or columns=(1, 2)"
         )
     if weights is True and len(kept) == 2:
         raise Undecided(
@@ -232,7 +226,7 @@ def _check_places(names: Sequence[str]) -> None:
         )
 
 
-def _choose_by_names(names: Sequence[str], weights: Weights, extra_columns: Extra) -> ColumnChoice | None:
+def _choose_by_names(names: Sequence[str], weights: Weights) -> ColumnChoice | None:
     """Choose columns if a name is that of a source or a target, else return None."""
     roles = [find_role(name) for name in names]
     found: dict[str, int] = {}
@@ -251,7 +245,7 @@ def _choose_by_names(names: Sequence[str], weights: Weights, extra_columns: Extr
         return None
     if len(found) == 1:
         found = _complete(found, names, roles)
-    weight = _find_weight(set(found.values()), names, roles, weights, extra_columns)
+    weight = _find_weight(set(found.values()), names, roles, weights)
     return ColumnChoice(found["source"], found["target"], weight)
 
 
@@ -273,7 +267,6 @@ def _find_weight(
     names: Sequence[str],
     roles: Sequence[tuple[Role | None, bool]],
     weights: Weights,
-    extra_columns: Extra,
 ) -> int | None:
     """Find the column of weights, given both ends, which were found by name."""
     if weights is False:
@@ -290,7 +283,7 @@ def _find_weight(
             f"expected a column of weights, found the columns {list_names(names)}; name it as the third of "
             'columns=("SOURCE", "TARGET", "WEIGHT"), or leave weights=True out'
         )
-    if not unknown or extra_columns == "ignore":
+    if not unknown:
         return None
     what = list_names([names[k] for k in unknown])
     example = ", ".join(f'"{name}"' for name in (*(names[k] for k in sorted(ends)), names[unknown[0]]))

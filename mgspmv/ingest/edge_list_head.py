@@ -47,7 +47,6 @@ class StatedForm:
     columns : names of sources, targets and optionally weights, or numbers from 1; None to choose by name or place
     weights : whether weights are read (float64); "auto" if there is such a column; or the name of the column
     ids : "int", "string", or "auto" to detect it from the first edge
-    extra_columns : "ignore" columns that no rule chooses, or raise an "error" for them
     """
 
     delimiter: str | None = None
@@ -57,13 +56,11 @@ class StatedForm:
     columns: Sequence[str | int] | None = None
     weights: Weights = "auto"
     ids: Literal["auto", "int", "string"] = "auto"
-    extra_columns: Literal["error", "ignore"] = "error"
 
     def __post_init__(self) -> None:
         if not isinstance(self.weights, str):
             check_choice("weights", self.weights, ("auto", True, False))
         check_choice("ids", self.ids, ("auto", "int", "string"))
-        check_choice("extra_columns", self.extra_columns, ("error", "ignore"))
         check_choice("header", self.header, (None, True, False))
         delimiter, comment = self.delimiter, self.comment
         if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n'):
@@ -288,4 +285,4 @@ def _choose_columns(names: list[str] | None, n_columns: int, reading: StatedForm
                 f"columns={tuple(reading.columns)!r} are names, but there is no header; pass numbers, counted from 1"
             )
         return resolve_columns(reading.columns, names, n_columns, reading.weights)
-    return choose_columns(names, n_columns, reading.weights, reading.extra_columns)
+    return choose_columns(names, n_columns, reading.weights)

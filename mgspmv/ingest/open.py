@@ -36,8 +36,8 @@ INGESTIBLE = (
 """Objects that are read, for messages."""
 LINE_OPTIONS = ("delimiter", "header", "skip_rows", "comment")
 """Options of texts."""
-EDGE_LIST_OPTIONS = ("n_vertices", "vertices", "columns", "weights", "ids", "extra_columns", *LINE_OPTIONS)
-PARQUET_OPTIONS = ("columns", "n_vertices", "vertices", "weights", "extra_columns")
+EDGE_LIST_OPTIONS = ("n_vertices", "vertices", "columns", "weights", "ids", *LINE_OPTIONS)
+PARQUET_OPTIONS = ("columns", "n_vertices", "vertices", "weights")
 """Options of all tables, including DataFrames."""
 GROUP_OPTIONS = ("n_cols",)
 _SUITABLE = {"edge-list": EDGE_LIST_OPTIONS, "parquet": PARQUET_OPTIONS, **dict.fromkeys(GROUP_FORMATS, GROUP_OPTIONS)}

@@ -21,8 +21,16 @@ from typing import IO, Any, cast
 import numpy as np
 
 from mgspmv.errors import SourceError, SourceNotFoundError
-from mgspmv.ingest.files import HEAD_BYTES, LentFile, Pipe, check_state, find_size, find_state, open_anywhere
-from mgspmv.ingest.remote import translating
+from mgspmv.ingest.files import (
+    HEAD_BYTES,
+    LentFile,
+    Pipe,
+    check_state,
+    find_size,
+    find_state,
+    open_anywhere,
+    translating,
+)
 from mgspmv.os_errors import source_error
 
 CHUNK_BYTES = 4 * 2**20

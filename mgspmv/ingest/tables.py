@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -30,9 +30,8 @@ from mgspmv.ingest.column_names import (
 from mgspmv.ingest.columns import TextColumn
 from mgspmv.ingest.edge_list import check_vertex_options
 from mgspmv.ingest.edge_list_head import StatedForm
-from mgspmv.ingest.files import Path, describe_files, list_paths, name_files, open_anywhere
+from mgspmv.ingest.files import Path, describe_files, list_paths, name_files, open_anywhere, open_sought
 from mgspmv.ingest.prefetch import AHEAD, prefetch_map
-from mgspmv.ingest.remote import open_sought
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Combined, FileSource
 from mgspmv.ingest.streams import MANY_FILES, cut_evenly, make_absolute
@@ -155,7 +154,6 @@ class TableSource(FileSource):
     n_vertices : number of vertices, whose ids are 0..n_vertices-1
     vertices : path of a list of vertices, see `EdgeListSource`
     weights : whether to read weights; "auto" to read them if such a column exists, False to ignore it; or their column
-    extra_columns : "ignore" columns that no rule takes, or raise an "error" for them
     threads : number of threads that read and encode
     id_room : memory for the ids of vertices
 
@@ -176,11 +174,10 @@ class TableSource(FileSource):
         n_vertices: int | None = None,
         vertices: str | os.PathLike[str] | None = None,
         weights: str | bool = "auto",
-        extra_columns: Literal["error", "ignore"] = "error",
         threads: int | None = None,
         id_room: MemoryBudget = ANY_ROOM,
     ) -> None:
-        self._reading = StatedForm(columns=columns, weights=weights, extra_columns=extra_columns)
+        self._reading = StatedForm(columns=columns, weights=weights)
         check_vertex_options(n_vertices, vertices, "auto")
         super().__init__(name)
         self._format, self._n_tables = format, 1
@@ -264,7 +261,7 @@ class TableSource(FileSource):
                 chosen = resolve_columns(reading.columns, there, len(there), reading.weights)
             else:
                 there = [name for name in there if not table.is_index(name)]
-                chosen = choose_columns(there, len(there), reading.weights, reading.extra_columns)
+                chosen = choose_columns(there, len(there), reading.weights)
         except Undecided as error:
             raise SourceError(str(error), source=table.name) from error
         places = [chosen.source, chosen.target, chosen.weight]

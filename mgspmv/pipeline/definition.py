@@ -164,8 +164,6 @@ class ReadingSection(Section):
     """False stores the pattern only; true requires a column of weights; default by the columns found."""
     ids: Literal["auto", "int", "string"] | None = None
     """Edge lists: type of the ids; default auto."""
-    extra_columns: Literal["error", "ignore"] | None = None
-    """Edge lists and tables: handling of columns that are neither ids nor weights; default error."""
     columns: list[str] | list[int] | None = None
     """Edge lists and tables: columns of sources, targets and, optionally, weights, by name or by number from 1; default
     by name."""

@@ -24,7 +24,7 @@ import zarr
 
 from mgspmv.batch_results import BatchSolution
 from mgspmv.files import create_file, find_inside, find_system, is_url, translating_errors, write_beside
-from mgspmv.ingest.remote import MARKS
+from mgspmv.ingest.files import MARKS
 from mgspmv.pipeline.records import write_record
 from mgspmv.report.record import Output, StepRecord
 from mgspmv.results import Solution

@@ -14,8 +14,7 @@ from typing import Any
 
 from mgspmv.errors import MgspmvError, SourceNotFoundError, StoreError
 from mgspmv.files import find_system, is_url, write_beside
-from mgspmv.ingest.files import find_files
-from mgspmv.ingest.remote import describe_url, translate_error
+from mgspmv.ingest.files import describe_url, find_files, translate_error
 from mgspmv.ingest.zarr_groups import is_group_path
 from mgspmv.os_errors import source_error
 from mgspmv.store.read import open_store

@@ -50,7 +50,7 @@ VALUES = {"columns": ("a", "b"), "x": np.ones(3)}
 """Of arguments in Python, where these are no strings or numbers of the command line."""
 ROWS = {
     # the command; what its message names; what that of Python names
-    "columns": ("ingest four.txt h.zarr", "--columns --set extra_columns", "columns extra_columns"),
+    "columns": ("ingest four.txt h.zarr", "--columns", "columns"),
     "ids": ("ingest float.txt h.zarr", "--ids", "ids"),
     "weights": ("ingest g.txt h.zarr --weights", "--no-weights", "weights"),
     "names": ("ingest two.mtx h.zarr --columns a,b", "--columns", "columns"),

@@ -92,13 +92,13 @@ def test_options_of_update_are_given_on(folder, monkeypatch):
     monkeypatch.setattr(mgspmv, "update", record)
     words = "--insert i --delete d --set missing=error --set self_loops=drop --symmetrize --keep 2 "
     words += "--memory 2GiB --format parquet --n-vertices 9 --vertices v --delimiter ; --no-weights --ids int "
-    words += "--set extra_columns=ignore --columns a,b --set n_cols=5 --set allow_hypersparse=true "
+    words += "--columns a,b --set n_cols=5 --set allow_hypersparse=true "
     words += "--threads 3 --set scratch=."
     invoke("update", "g.zarr", *words.split(), code=6)
     assert given == {
         "insert": "i", "delete": "d", "missing": "error", "self_loops": "drop", "symmetrize": True,
         "keep": 2, "memory": "2GiB", "format": "parquet", "n_vertices": 9, "vertices": "v",
-        "delimiter": ";", "weights": False, "ids": "int", "extra_columns": "ignore", "columns": ["a", "b"], "n_cols": 5,
+        "delimiter": ";", "weights": False, "ids": "int", "columns": ["a", "b"], "n_cols": 5,
         "allow_hypersparse": True, "threads": 3, "scratch": ".",
     }  # fmt: skip
 
@@ -143,7 +143,7 @@ def test_options_of_ingest_are_given_on():
     with open("w.csv", "w") as file:
         file.write("ann;bob;2;x\nann;bob;3;x\nbob;bob;1;x\n")
     words = "--format edge-list --delimiter ; --ids string --duplicates keep "
-    words += "--set extra_columns=ignore --set self_loops=drop --set dtype=float32"
+    words += "--columns 1,2,3 --set self_loops=drop --set dtype=float32"
     stored = invoke_json("ingest", "w.csv", "w.zarr", *words.split())["store"]
     wanted = {"nnz": 2, "dtype": "float32", "vertex_ids": "string", "duplicates": "keep"}
     assert {name: stored[name] for name in wanted} == wanted

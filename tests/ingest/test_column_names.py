@@ -88,10 +88,8 @@ def test_names_of_columns_say_what_they_hold(name, role, is_exact):
         (["user", "item"], {}, (0, 1, None)),
         (["s", "o"], {}, (0, 1, None)),
         (["Person.id", "Person.id", "creationDate"], {}, (0, 1, None)),
-        (["a", "b", "c", "d"], {"extra_columns": "ignore"}, (0, 1, 2)),
         (None, {"n_columns": 2}, (0, 1, None)),
         (None, {"n_columns": 3}, (0, 1, 2)),
-        (None, {"n_columns": 4, "extra_columns": "ignore"}, (0, 1, 2)),
     ],
 )
 def test_columns_are_chosen_by_name_or_by_place(names, options, columns):

@@ -248,7 +248,7 @@ def test_memory_is_that_of_a_batch_and_not_of_the_text(write):
             "\n1 2 3 4\n",
             {},
             2,
-            'found 4 columns; choose them with columns=("SOURCE", "TARGET") or columns=(1, 2), or pass extra_columns=',
+            'found 4 columns; choose them with columns=("SOURCE", "TARGET") or columns=(1, 2)',
         ),
         ("1 2 3 4\n", {"weights": False}, 1, "found 4 columns"),
         (
@@ -336,7 +336,6 @@ def test_line_numbers_far_into_a_compressed_file(make_error):
     [
         ({"weights": 1.5}, "weights must be one of 'auto', True, False, not 1.5"),
         ({"ids": "text"}, "ids must be one of 'auto', 'int', 'string', not 'text'"),
-        ({"extra_columns": "drop"}, "extra_columns must be one of 'error', 'ignore', not 'drop'"),
         ({"delimiter": ""}, "delimiter must be one character such as ',' or ';', not ''"),
         ({"delimiter": "::"}, "delimiter must be one character"),
         ({"delimiter": "#"}, "delimiter '#' begins comments too; pass comment="),

@@ -106,7 +106,7 @@ def test_what_is_deleted_needs_no_weights(files):
     assert read_all(open_update(None, table, weights=True)[1])[2] is None
     assert read_all(open_update(None, table, columns=("b", "a", "c"))[1])[3].tolist() == [3, 4]
     (files / "gone.txt").write_text("0 1 of no matter\n")
-    assert read_all(open_update(None, files / "gone.txt", extra_columns="ignore")[1])[:2] == ([0], [1])
+    assert read_all(open_update(None, files / "gone.txt", columns=(1, 2))[1])[:2] == ([0], [1])
 
 
 def test_names_are_read_as_names(files):

@@ -20,7 +20,7 @@ import pytest
 
 import mgspmv as mg
 from mgspmv.errors import SourceError, SourceNotFoundError
-from mgspmv.ingest import remote, streams
+from mgspmv.ingest import files, streams
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.files import find_files
 from mgspmv.ingest.scratch import ANY_ROOM
@@ -38,7 +38,7 @@ TEXT = "".join(f"{k} {k * k % 977}\n" for k in range(60_000)).encode()
 def small(monkeypatch):
     """Pieces of which a small file has many, and no waiting."""
     for name, value in {"PIECE_BYTES": 50_000, "WAITS_S": (0.0, 0.0)}.items():
-        monkeypatch.setattr(remote, name, value)
+        monkeypatch.setattr(files, name, value)
 
 
 def read_text(url):
@@ -224,7 +224,7 @@ def table(tmp_path):
 
 def test_pieces_of_a_parquet_table_are_fetched_once(web, table, monkeypatch):
     """But for the last, which says where everything is and is needed first."""
-    monkeypatch.setattr(remote, "PIECE_BYTES", 200_000)
+    monkeypatch.setattr(files, "PIECE_BYTES", 200_000)
     web.files["/e"] = table.read_bytes()
     shrink(monkeypatch, ingest__tables={"BATCH_ROWS": 10_000})
     source = ParquetSource(f"{web.url}/e")
@@ -354,7 +354,7 @@ def test_parquet_tables_of_s3(s3, bucket, tmp_path):
 @pytest.mark.external
 def test_an_object_that_is_replaced_while_it_is_read(s3, bucket, monkeypatch):
     s3.pipe(f"{bucket}/e", TEXT)
-    real, starts = remote._fetch, []
+    real, starts = files._fetch, []
 
     def replace(file, url, fetch, found, start, stop):
         starts.append(start)
@@ -362,7 +362,7 @@ def test_an_object_that_is_replaced_while_it_is_read(s3, bucket, monkeypatch):
             s3.pipe(f"{bucket}/e", TEXT[::-1])
         return real(file, url, fetch, found, start, stop)
 
-    monkeypatch.setattr(remote, "_fetch", replace)
+    monkeypatch.setattr(files, "_fetch", replace)
     with pytest.raises(SourceError, match=r"/e: cannot be read: .*Etag .* no longer exists.*; check the address"):
         read_text(f"s3://{bucket}/e")
     assert len(starts) > 1
@@ -374,20 +374,20 @@ def test_an_object_that_is_replaced_while_it_is_read(s3, bucket, monkeypatch):
 @pytest.mark.slow
 def test_a_web_server_tells_whether_a_file_changed(web):
     web.files["/e.txt"] = TEXT
-    before = remote.describe_url(f"{web.url}/e.txt")
-    assert remote.describe_url(f"{web.url}/e.txt") == before
+    before = files.describe_url(f"{web.url}/e.txt")
+    assert files.describe_url(f"{web.url}/e.txt") == before
     web.files["/e.txt"] = TEXT[::-1]
-    assert remote.describe_url(f"{web.url}/e.txt") != before
+    assert files.describe_url(f"{web.url}/e.txt") != before
 
 
 @pytest.mark.external
 def test_s3_tells_whether_a_file_changed(s3, bucket):
     s3.pipe(f"{bucket}/e.txt", TEXT)
-    before = remote.describe_url(f"s3://{bucket}/e.txt")
+    before = files.describe_url(f"s3://{bucket}/e.txt")
     s3.pipe(f"{bucket}/e.txt", TEXT[::-1])
-    assert remote.describe_url(f"s3://{bucket}/e.txt") != before
+    assert files.describe_url(f"s3://{bucket}/e.txt") != before
 
 
 def test_a_server_without_the_file(web):
     with pytest.raises(SourceNotFoundError, match="there is no such file"):
-        remote.describe_url(f"{web.url}/none")
+        files.describe_url(f"{web.url}/none")
