@@ -172,8 +172,7 @@ def read_header(text: TextStream) -> Header:
 
     Raises
     ------
-    SourceError : complex values, hermitian symmetry, a vector
-    SourceError : no banner, or an invalid banner or size line
+    SourceError : no banner, or an invalid banner or size line; complex values, hermitian symmetry, a vector
     """
     banner = text.read_line()
     if banner is None:
@@ -194,15 +193,9 @@ def _parse_banner(line: TextLine) -> tuple[str, str, str]:
     words = line.text.lower().split()
     if len(words) != 5:
         raise line.make_error(f"expected a first line of five words like {_EXAMPLE}, found {len(words)}")
-    _, matrix, layout, field, symmetry = words
-    if matrix == "vector":
-        raise line.make_error("vectors are not supported; write it as a matrix of one column")
-    if field == "complex":
-        raise line.make_error("complex values are not supported; write real and imaginary part as two real matrices")
+    _, _, layout, field, symmetry = words
     # The format defines hermitian for complex values only. A real file with this word may be symmetric, but more
     # likely its imaginary parts are lost, so it is an error.
-    if symmetry == "hermitian":
-        raise line.make_error("hermitian symmetry is not supported; if the values are real, write 'symmetric' instead")
     for word, (what, choices) in zip(words[1:], _WORDS.items(), strict=True):
         if word not in choices:
             raise line.make_error(f"the {what} must be {' or '.join(choices)}, not {word!r}")

@@ -18,9 +18,9 @@ from mgspmv.errors import SourceError
 from mgspmv.ingest.matrix_market import MatrixMarketSource
 from tests.support.reference_data import shared_data
 
-COMPLEX = "complex values are not supported; write real and imaginary part as two real matrices"
-VECTOR = "vectors are not supported; write it as a matrix of one column"
-HERMITIAN = "hermitian symmetry is not supported; if the values are real, write 'symmetric' instead"
+COMPLEX = "the field must be real or double or integer or unsigned-integer or pattern, not 'complex'"
+VECTOR = "the object must be matrix, not 'vector'"
+HERMITIAN = "the symmetry must be general or symmetric or skew-symmetric, not 'hermitian'"
 NO_BANNER = "not a Matrix Market file; expected a first line like '%%MatrixMarket matrix coordinate real general'"
 
 # file: rows, columns, entries (mirrored ones too; no zeros of arrays), dtype of the values
