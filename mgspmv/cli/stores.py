@@ -196,7 +196,7 @@ def subgraph(
 ) -> Answer:
     """Write a subgraph as a new store: the edges between some vertices, or selected edges."""
     import mgspmv as mg
-    from mgspmv.ingest.edge_list_head import StatedForm
+    from mgspmv.ingest.headers import StatedForm
     from mgspmv.ingest.subgraph import read_edges, read_selection
     from mgspmv.lookup import VertexLookup
     from mgspmv.store.read import open_store

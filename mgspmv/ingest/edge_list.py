@@ -2,54 +2,87 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from numbers import Integral
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute
 
 from mgspmv.errors import OptionError, SourceError
-from mgspmv.ingest.column_names import ColumnChoice
-from mgspmv.ingest.columns import (
-    TableFormat,
-    TextColumn,
-    nth_line,
-    read_chunks,
-    split_line,
-)
-from mgspmv.ingest.edge_list_head import (
-    Head,
+from mgspmv.ingest.column_names import ColumnChoice, choose_columns, resolve_columns
+from mgspmv.ingest.columns import TableFormat, TextColumn, nth_line, read_chunks, split_line
+from mgspmv.ingest.files import Path, Pipe, describe_files, list_paths, name_files
+from mgspmv.ingest.headers import (
+    Preamble,
     StatedForm,
-    check_alike,
-    check_edge_comment,
-    read_head,
+    are_names,
+    check_lines,
+    check_missing,
+    check_separators,
+    check_sizes,
+    has_header,
+    looks_like_edge,
 )
-from mgspmv.ingest.files import Path, Pipe, describe_files, list_paths, name_files, take_name
-from mgspmv.ingest.headers import are_names
-from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
-from mgspmv.ingest.source import Combined, FileSource, Layout, Stated
-from mgspmv.ingest.streams import BATCH_BYTES, Chunk, Segment, TextStream, cut_texts, make_absolute, placing_errors
-from mgspmv.ingest.tokens import Undecided
+from mgspmv.ingest.matrix_market import is_banner
+from mgspmv.ingest.source import Combined, EdgeSource, Layout, Stated
+from mgspmv.ingest.streams import (
+    BATCH_BYTES,
+    Chunk,
+    Segment,
+    TextLine,
+    TextStream,
+    cut_texts,
+    make_absolute,
+    placing_errors,
+)
+from mgspmv.ingest.tokens import SAMPLE_BYTES, SAMPLE_LINES, Undecided, choose_delimiter
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
-from mgspmv.ingest.vertices import (
-    OccurringIntegers,
-    Vertices,
-    choose_vertices,
-    find_unknown,
-    lists_names,
-)
+from mgspmv.ingest.vertices import OccurringIntegers, Vertices, choose_vertices, find_unknown, lists_names
 from mgspmv.model import CooBatch, default_threads, index_dtype
 
 _NAMES_HINT = 'pass ids="string" if ids are names'
 _ZEROS_HINT = 'pass ids="string" to keep them apart, or ids="int" if they are the same'
 _WEIGHTS_HINT = "pass weights=False to leave that column out"
+
+
+@dataclass(frozen=True)
+class Head:
+    """Lines up to the first edge of a file, and the format of its edges."""
+
+    preamble: Preamble
+    n_header: int = 0
+    """Number of lines that name the columns."""
+    first: TextLine | None = None
+    """First edge; None if there is none."""
+    names: list[str] | None = None
+    """Names of the columns; None without a header."""
+    header_by: str | None = None
+    """Reason for taking `names` as names: `a comment`, `as given` or `by its names`; None without a header."""
+    delimiter: str = " "
+    columns: ColumnChoice = field(default=ColumnChoice(0, 1))
+    n_columns: int = 2
+    table: TableFormat = field(default=TableFormat((), " ", b""))
+    """Format of the lines of all files, in the first file that has an edge."""
+
+    @property
+    def id_column(self) -> TextColumn:
+        return self.table.columns[self.columns.source]
+
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """Facts in which all files agree."""
+        return self.delimiter, self.n_columns, self.columns, self.preamble.is_undirected
+
+    def describe(self) -> str:
+        """Describe the form of the file, for messages."""
+        header = "no header" if self.names is None else f"a header, {', '.join(self.names)}"
+        edges = "undirected" if self.preamble.is_undirected else "directed"
+        return f"{header}, {self.n_columns} columns, the delimiter {self.delimiter!r} and {edges} edges"
 
 
 @dataclass
@@ -89,7 +122,7 @@ class _EdgeListFacts:
         self.counts.update(n_header=head.n_header, n_comments=head.preamble.n_lines)
 
 
-class EdgeListSource(FileSource):
+class EdgeListSource(EdgeSource):
     """Edge lists as a `Source`: an arc per line, from a column of sources to one of targets, optionally with a weight.
 
     Delimiter, header, columns, comments and ids are detected by rules (`mgspmv.ingest.headers`), or stated by options
@@ -107,13 +140,9 @@ class EdgeListSource(FileSource):
     Parameters
     ----------
     path : local path or URL, or several; may be compressed with gzip, bzip2, xz or zstd; `-` is standard input
-    n_vertices : number of vertices, isolated ones included
-    vertices : path of a list of vertices (LDBC's `.v`): one per line, its id in the first column
     batch_bytes : bytes of text a batch is made from
-    threads : number of threads that parse
-    id_room : memory for the vertices' ids
     is_vertex : returns whether a name is a known id, so that a first line with it is not a header
-    reading : the fields of `StatedForm`
+    options : of `EdgeSource`
 
     Raises
     ------
@@ -122,32 +151,20 @@ class EdgeListSource(FileSource):
     SourceNotFoundError : by `batches`, if there is no file
     """
 
-    default_kind = "graph"
-
     def __init__(
         self,
         path: Path | Sequence[Path],
         *,
-        n_vertices: int | None = None,
-        vertices: str | os.PathLike[str] | None = None,
         batch_bytes: int = BATCH_BYTES,
-        threads: int | None = None,
-        id_room: MemoryBudget = ANY_ROOM,
         is_vertex: Callable[[str], bool] | None = None,
-        **reading: Any,
+        **options: Any,
     ) -> None:
-        self._reading = StatedForm(**reading)
-        check_vertex_options(n_vertices, vertices, self._reading.ids)
         self._files = list_paths(path)
         self._segments = tuple(map(Segment, self._files))
         self._form: Head | None = None
         """Form of all lines, for a part; None for a whole source."""
-        super().__init__(name_files(self._files))
-        self._n_vertices, self._batch_bytes = n_vertices, batch_bytes
-        self._vertices = None if vertices is None else take_name(vertices)
-        self.has_known_vertices = n_vertices is not None or vertices is not None
-        self._threads, self._id_room = threads, id_room
-        self._is_vertex = is_vertex
+        super().__init__(name_files(self._files), **options)
+        self._batch_bytes, self._is_vertex = batch_bytes, is_vertex
 
     def batches(self) -> Iterator[CooBatch]:
         """Yield all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
@@ -157,8 +174,7 @@ class EdgeListSource(FileSource):
             assert facts.form is not None
             form = self._form or self._find_form(facts.form)
             self.is_undirected = form.preamble.is_undirected
-            known = self._n_vertices, self._vertices, self._reading, self._id_room, self.name
-            self._made, facts.listed = choose_vertices(form.id_column, *known)
+            self._made, facts.listed = choose_vertices(form.id_column, self._reading, self._id_room, self.name)
             threads = self._threads or default_threads()
             yield from _read_batches(chain([first], chunks), form, self._made, facts, threads)
         facts.ids = self._made.extent if isinstance(self._made, OccurringIntegers) else None
@@ -170,13 +186,12 @@ class EdgeListSource(FileSource):
 
     def split(self, n_parts: int) -> list[EdgeListSource]:
         """Return parts for other processes, see `FileSource`; the first edge determines how all lines are read."""
-        for name in (*self._files, self._vertices):
+        for name in (*self._files, self._reading.vertices):
             if isinstance(name, Pipe):
                 raise OptionError(f"{name} is a pipe, read by one process; save it as a file, or leave client= out")
-        whole, facts = copy(self), _EdgeListFacts()
+        whole, facts = self._take_part(), _EdgeListFacts()
         whole._files = tuple(make_absolute(name) for name in self._files)
         whole._segments = tuple(map(Segment, whole._files))
-        whole._vertices = None if self._vertices is None else make_absolute(os.fspath(self._vertices))
         with closing(whole._read(facts)) as chunks:
             next(chunks)
         assert facts.form is not None
@@ -248,19 +263,19 @@ class EdgeListSource(FileSource):
 
     def _has_names(self, head: Head) -> bool:
         """Return whether ids are names, by the first edge or, without edges, by the list of vertices."""
-        ids = self._reading.ids
+        ids, vertices = self._reading.ids, self._reading.vertices
         if head.first is None:
-            if self._n_vertices is None and self._vertices is None and not self.may_be_empty:
+            if not self.has_known_vertices and not self.may_be_empty:
                 where = "this file has" if len(self._files) == 1 else "these files have"
                 raise SourceError(
                     f"{where} no edges; pass n_vertices= or vertices= for a graph without edges", source=self.name
                 )
-            if ids == "auto" and self._vertices is not None:
-                return lists_names(self._vertices, self._reading)
+            if ids == "auto" and vertices is not None:
+                return lists_names(vertices, self._reading)
             return ids == "string"
         tokens = split_line(head.first, head.delimiter)
         try:
-            may_be_names = ids == "auto" and self._n_vertices is None
+            may_be_names = ids == "auto" and self._reading.n_vertices is None
             return ids == "string" or (may_be_names and are_names([tokens[place] for place in head.columns.ids]))
         except Undecided as error:
             raise head.first.make_error(str(error)) from error
@@ -268,12 +283,13 @@ class EdgeListSource(FileSource):
     def _id_columns(self, are_names: bool) -> tuple[TextColumn, TextColumn]:
         if are_names:
             return TextColumn("source", "string"), TextColumn("target", "string")
-        if self._n_vertices is None:
+        n = self._reading.n_vertices
+        if n is None:
             low, high, dtype, hint = INT64_MIN, INT64_MAX, "int64", _NAMES_HINT
         else:
-            low, high, dtype = 0, self._n_vertices - 1, index_dtype(self._n_vertices).name
-            hint = f"n_vertices={self._n_vertices} sets this range; correct it, or remove the edge"
-        plain = _ZEROS_HINT if self._reading.ids == "auto" and self._n_vertices is None else ""
+            low, high, dtype = 0, n - 1, index_dtype(n).name
+            hint = f"n_vertices={n} sets this range; correct it, or remove the edge"
+        plain = _ZEROS_HINT if self._reading.ids == "auto" and n is None else ""
         source, target = (TextColumn(name, dtype, low, high, hint=hint, plain=plain) for name in ("source", "target"))  # type: ignore[arg-type]  # int32 or int64
         return source, target
 
@@ -295,18 +311,6 @@ def _list_notes(head: Head, parts: Sequence[_EdgeListFacts]) -> list[str]:
             "header"
         )
     return notes
-
-
-def check_vertex_options(n_vertices: Any, vertices: Any, ids: str) -> None:
-    """Raise OptionError for options that contradict each other."""
-    if n_vertices is None:
-        return
-    if isinstance(n_vertices, bool) or not isinstance(n_vertices, Integral) or n_vertices < 0:
-        raise OptionError(f"n_vertices must be an integer of at least 0, not {n_vertices!r}")
-    if vertices is not None:
-        raise OptionError("n_vertices= and vertices= both define the vertices; pass only one of them")
-    if ids == "string":
-        raise OptionError("n_vertices= requires integer ids; for names, pass a list of vertices with vertices=")
 
 
 def _read_batches(
@@ -334,3 +338,152 @@ def _check_repeated(chunk: Chunk, form: Head, names: list[str], sources: Any, ta
         raise nth_line(chunk, form.table, k).make_error(
             "this line repeats the header; remove it, or pass skip_rows=1 and header=False if it is an edge"
         )
+
+
+# --- beginning of a file ---------------------------------------------------------------------------------------------
+
+
+def read_head(
+    text: TextStream,
+    reading: StatedForm,
+    is_vertex: Callable[[str], bool] | None = None,
+) -> Head:
+    """Read the comments and the header of a file, up to the first edge, and choose delimiter and columns.
+
+    Parameters
+    ----------
+    is_vertex : as in `EdgeListSource`
+
+    Raises
+    ------
+    SourceError : the lines may be read in several ways, or a comment may be an edge; names the argument that decides
+    """
+    for _ in range(reading.skip_rows):
+        text.read_line()
+    preamble = _read_preamble(text, reading)
+    seen = list(text.peek_lines(SAMPLE_BYTES, SAMPLE_LINES))
+    is_whole = len(seen) < SAMPLE_LINES and sum(len(line.data) + 1 for line in seen) < SAMPLE_BYTES
+    sample = [line for line in seen if not line.is_blank_or_comment(reading.comments)]
+    if not sample:
+        return Head(preamble)
+    delimiter = reading.delimiter or choose_delimiter([line.text for line in sample])
+    first, *below = [split_line(line, delimiter) for line in sample]
+    _check_preamble(preamble, delimiter, len(below[0] if below else first), reading)
+    try:
+        if max(map(len, (first, *below[:1]))) < 2:
+            choose_columns(None, 1)
+        is_header = _is_header(first, below, reading, preamble, is_vertex)
+        if is_header:
+            text.read_line()
+            preamble = _read_preamble(text, reading, preamble)
+            if reading.columns is not None:
+                resolve_columns(reading.columns, first, len(first), reading.weights)
+            if not below:
+                return Head(preamble, 1, None, first)
+        names, n_columns = first if is_header else preamble.names, len(below[0] if is_header else first)
+        if is_header and len(first) != n_columns:
+            raise Undecided(
+                f"the header has {len(first)} columns, {', '.join(first)}, but the line below it has {n_columns}; "
+                "write a header with a name for each column, or pass skip_rows= and columns= with numbers"
+            )
+        if names is not None and len(names) != n_columns:
+            names = None
+        columns = _choose_columns(names, n_columns, reading)
+        rows = below if is_header else [first, *below]
+        if reading.columns is None:
+            check_separators(rows, columns)
+        if reading.ids == "auto":
+            check_missing(rows, columns)
+            check_lines(rows, columns, is_below_header=is_header)
+        if reading.header is None and not is_header:
+            check_sizes(rows, is_whole=is_whole)
+    except Undecided as error:
+        raise sample[0].make_error(str(error)) from error
+    _check_preamble(preamble, delimiter, n_columns, reading)
+    by = "a comment" if not is_header else "as given" if reading.header else "by its names"
+    header_by = None if names is None else by
+    return Head(preamble, int(is_header), text.peek_line(), names, header_by, delimiter, columns, n_columns)
+
+
+def check_alike(name: str, head: Head, first: Head) -> None:
+    """Raise SourceError if a file has another form than the first file that has edges or names of columns.
+
+    Parameters
+    ----------
+    name : path or URL of the file
+    """
+    if any(each.first is None and each.names is None for each in (head, first)):
+        return
+    are_edges = head.first is not None and first.first is not None
+    if head.names != first.names or (are_edges and head.form != first.form):
+        raise SourceError(
+            f"it has {head.describe()}, but files before it have {first.describe()}; files that are ingested together "
+            "must have one form: pass delimiter=, header=, columns= or comment= for all, or ingest them separately",
+            source=name,
+        )
+
+
+def _read_preamble(text: TextStream, reading: StatedForm, preamble: Preamble | None = None) -> Preamble:
+    """Read comments and, unless the user passed `comment`, the facts that they state."""
+    preamble = preamble or Preamble()
+    for line in text.read_comments(reading.comments):
+        if is_banner(line):
+            raise line.make_error(
+                'this is a Matrix Market file, not an edge list; ingest it alone, with format="matrix-market"'
+            )
+        if reading.comment is None:
+            preamble.take(line)
+        else:
+            preamble.n_lines += 1
+    if preamble.is_bipartite:
+        raise SourceError(
+            "the file is bipartite (% bip): sources and targets are numbered separately, so equal ids would be merged; "
+            "make the ids distinct, for example with a letter before each, or pass "
+            'comment="%" if both have one numbering',
+            source=text.name,
+        )
+    return preamble
+
+
+def _check_preamble(preamble: Preamble, delimiter: str, n_columns: int, reading: StatedForm) -> None:
+    """Raise SourceError if a comment before the edges has the form of an edge."""
+    if reading.comment is None:
+        for comment in preamble.others:
+            _check_comment(comment, delimiter, n_columns)
+
+
+def check_edge_comment(line: TextLine, form: TableFormat) -> None:
+    """Raise SourceError for a comment that has the form of an edge."""
+    _check_comment(line, form.delimiter, len(form.columns))
+
+
+def _check_comment(line: TextLine, delimiter: str, n_columns: int) -> None:
+    if looks_like_edge(line.text, delimiter, n_columns):
+        raise line.make_error(
+            'this line begins like a comment but has the columns of an edge; pass comment="none" if it is an edge, or '
+            f"comment={line.text[:1]!r} if such lines are comments"
+        )
+
+
+def _is_header(
+    first: list[str],
+    below: list[list[str]],
+    reading: StatedForm,
+    preamble: Preamble,
+    is_vertex: Callable[[str], bool] | None,
+) -> bool:
+    if reading.header is not None:
+        return reading.header
+    if preamble.names is not None and len(preamble.names) == len(first):
+        return first == preamble.names
+    return has_header(first, below, reading.columns, is_vertex)
+
+
+def _choose_columns(names: list[str] | None, n_columns: int, reading: StatedForm) -> ColumnChoice:
+    if reading.columns is not None:
+        if names is None and isinstance(reading.columns[0], str):
+            raise Undecided(
+                f"columns={tuple(reading.columns)!r} are names, but there is no header; pass numbers, counted from 1"
+            )
+        return resolve_columns(reading.columns, names, n_columns, reading.weights)
+    return choose_columns(names, n_columns, reading.weights)

@@ -111,7 +111,8 @@ class FrameSource(TableSource):
             )
         parts = []
         for own in cut_evenly(range(self.n_partitions), [1] * self.n_partitions, n_parts):
-            part = self._take_part(f"partitions {own[0]} to {own[-1]} of {self.name}")
+            part = self._take_part()
+            part.name = f"partitions {own[0]} to {own[-1]} of {self.name}"
             part._all_columns = [str(label) for label in self._frame.columns]
             part._frame, part.numbers = None, own
             parts.append(part)

@@ -1,15 +1,19 @@
-"""Rules for the lines of a file: headers, comments, and the ids of the first edge.
+"""Rules for the lines of a file, headers, comments and the ids of the first edge, and options that overrule them.
 
 See `mgspmv.ingest.tokens` for the form of rules.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
+from typing import Any, Literal
 
-from mgspmv.ingest.column_names import ColumnChoice, find_role, list_names, names_vertices
+from mgspmv.errors import OptionError
+from mgspmv.ingest.column_names import ColumnChoice, Weights, find_role, list_names, names_vertices
 from mgspmv.ingest.streams import TextLine
 from mgspmv.ingest.tokens import (
     BLANKS,
@@ -24,6 +28,7 @@ from mgspmv.ingest.tokens import (
     is_plain_integer,
     split_fields,
 )
+from mgspmv.model import check_choice
 
 # --- headers ---------------------------------------------------------------------------------------------------------
 
@@ -343,3 +348,96 @@ def are_names(tokens: Sequence[str]) -> bool:
     if any(is_number(token) and not is_integer(token) and re.search("[0-9]", token) for token in tokens):
         raise Undecided('ids must be integers or names, found other numbers; pass ids="string" if they are names')
     return True
+
+
+# --- options ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StatedForm:
+    """Options that state how edges are read; those of lines do not apply to tables.
+
+    Parameters
+    ----------
+    delimiter : character between columns; a space stands for any run of blanks; None to detect it
+    header : whether the first line names the columns; None to detect it
+    skip_rows : lines to skip at the beginning of each file
+    comment : characters that begin comments, or "none"; None for `#` and `%`. If given, the text of comments is ignored
+    columns : names of sources, targets and optionally weights, or numbers from 1; None to choose by name or place
+    weights : whether weights are read (float64); "auto" if there is such a column; or the name of the column
+    ids : "int", "string", or "auto" to detect it from the first edge
+    n_vertices : number of vertices, whose ids are 0..n_vertices-1, isolated ones included
+    vertices : path of a list of vertices (LDBC's `.v`): one per line, its id in the first column
+    """
+
+    delimiter: str | None = None
+    header: bool | None = None
+    skip_rows: int = 0
+    comment: str | None = None
+    columns: Sequence[str | int] | None = None
+    weights: Weights = "auto"
+    ids: Literal["auto", "int", "string"] = "auto"
+    n_vertices: int | None = None
+    vertices: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.weights, str):
+            check_choice("weights", self.weights, ("auto", True, False))
+        check_choice("ids", self.ids, ("auto", "int", "string"))
+        check_choice("header", self.header, (None, True, False))
+        delimiter, comment = self.delimiter, self.comment
+        if delimiter is not None and (len(delimiter) != 1 or not delimiter.isascii() or delimiter in '"\r\n'):
+            raise OptionError(f"delimiter must be one character such as ',' or ';', not {delimiter!r}")
+        if comment is not None and (not comment or not comment.isascii() or '"' in comment or "\n" in comment):
+            raise OptionError(f'comment must be "none" or characters such as "#", not {comment!r}')
+        if isinstance(self.skip_rows, bool) or not isinstance(self.skip_rows, int) or self.skip_rows < 0:
+            raise OptionError(f"skip_rows must be 0 or more, not {self.skip_rows!r}")
+        if delimiter is not None and delimiter.encode() in self.comments:
+            raise OptionError(f"delimiter {delimiter!r} begins comments too; pass comment= with other characters")
+        _check_columns(self.columns, self.weights)
+        _check_vertices(self.n_vertices, self.vertices, self.ids)
+        if self.header is False and self.columns and isinstance(self.columns[0], str):
+            raise OptionError(
+                f"header=False contradicts the names in columns={tuple(self.columns)!r}; pass numbers, counted from 1"
+            )
+
+    @property
+    def comments(self) -> bytes:
+        """Characters that begin a comment."""
+        return b"" if self.comment == "none" else (self.comment or COMMENTS).encode()
+
+
+def _check_columns(columns: Sequence[str | int] | None, weights: Weights) -> None:
+    """Raise OptionError for columns that are not two or three names or numbers, or lack the requested weights."""
+    if columns is None:
+        return
+    if isinstance(columns, str) or len(columns) not in (2, 3) or len({type(each) for each in columns}) != 1:
+        raise OptionError(
+            "columns must be two or three names, or numbers from 1, of sources, targets and optionally weights, not "
+            f"{len(columns)}: {columns if isinstance(columns, str) else list(columns)}"
+        )
+    if not isinstance(columns[0], str | int) or isinstance(columns[0], bool):
+        raise OptionError(f"columns must be names or numbers from 1, not {columns!r}")
+    if isinstance(weights, str) and weights != "auto":
+        raise OptionError(
+            f"weights={weights!r} names a column besides columns={tuple(columns)!r}; name it as the third of columns="
+        )
+    if len(columns) != 3 and weights is True:
+        raise OptionError(
+            f"weights=True requires a third column in columns={tuple(columns)!r}; add it, or leave weights=True out"
+        )
+
+
+def _check_vertices(n_vertices: Any, vertices: Any, ids: str) -> None:
+    """Raise OptionError for options that contradict each other."""
+    if n_vertices is None:
+        return
+    if isinstance(n_vertices, bool) or not isinstance(n_vertices, Integral) or n_vertices < 0:
+        raise OptionError(f"n_vertices must be an integer of at least 0, not {n_vertices!r}")
+    if vertices is not None:
+        raise OptionError("n_vertices= and vertices= both define the vertices; pass only one of them")
+    if ids == "string":
+        raise OptionError("n_vertices= requires integer ids; for names, pass a list of vertices with vertices=")
+
+
+DEFAULT_READING = StatedForm()

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from mgspmv.errors import SourceError
 from mgspmv.ingest.column_names import choose_list_columns, names_numbers
 from mgspmv.ingest.columns import TableFormat, TextColumn, split_line
-from mgspmv.ingest.edge_list_head import DEFAULT_READING, StatedForm
-from mgspmv.ingest.headers import has_list_header
+from mgspmv.ingest.headers import DEFAULT_READING, StatedForm, has_list_header
 from mgspmv.ingest.streams import TextLine, TextStream
 from mgspmv.ingest.tokens import (
     DELIMITERS,

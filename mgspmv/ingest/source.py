@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
 
 from mgspmv.errors import SourceError
+from mgspmv.ingest.files import take_name
+from mgspmv.ingest.headers import StatedForm
 from mgspmv.ingest.scratch import ANY_ROOM, FileArray, MemoryBudget
+from mgspmv.ingest.streams import make_absolute
 from mgspmv.model import CooBatch, Kind
 
 Stated = Callable[[str], SourceError]
@@ -140,6 +144,41 @@ class FileSource(Source):
     def number(self, claim: int | None) -> Layout:
         """Return the layout of a part, once it was read; for `claim` see `Combined`."""
         return self.layout()
+
+
+class EdgeSource(FileSource):
+    """Base class of readers of edges, from texts or tables.
+
+    Parameters
+    ----------
+    name : path, URL or short description, for messages
+    threads : number of threads that read and parse
+    id_room : memory for the ids of vertices
+    reading : the fields of `StatedForm`
+
+    Raises
+    ------
+    OptionError : options that contradict each other
+    """
+
+    default_kind = "graph"
+
+    def __init__(
+        self, name: str, *, threads: int | None = None, id_room: MemoryBudget = ANY_ROOM, **reading: Any
+    ) -> None:
+        if reading.get("vertices") is not None:
+            reading["vertices"] = take_name(reading["vertices"])
+        self._reading = StatedForm(**reading)
+        super().__init__(name)
+        self.has_known_vertices = self._reading.n_vertices is not None or self._reading.vertices is not None
+        self._threads, self._id_room = threads, id_room
+
+    def _take_part(self) -> Self:
+        """Return a copy for another process, of which nothing is read yet."""
+        part, vertices = copy(self), self._reading.vertices
+        if vertices is not None:
+            part._reading = replace(self._reading, vertices=make_absolute(os.fspath(vertices)))
+        return part
 
 
 @dataclass(frozen=True)

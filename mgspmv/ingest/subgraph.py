@@ -23,8 +23,8 @@ import numpy as np
 from mgspmv.errors import CapacityError, KindError, OptionError, ShapeError
 from mgspmv.ingest.build import Assembled
 from mgspmv.ingest.columns import TextColumn
-from mgspmv.ingest.edge_list_head import DEFAULT_READING, StatedForm
 from mgspmv.ingest.files import take_name
+from mgspmv.ingest.headers import DEFAULT_READING, StatedForm
 from mgspmv.ingest.numbering import PIECE_IDS, Ids, IdWriter, are_numbers, look_up
 from mgspmv.ingest.objects import check_format, is_sparse
 from mgspmv.ingest.open import open_update

@@ -9,9 +9,8 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
@@ -28,12 +27,9 @@ from mgspmv.ingest.column_names import (
     resolve_columns,
 )
 from mgspmv.ingest.columns import TextColumn
-from mgspmv.ingest.edge_list import check_vertex_options
-from mgspmv.ingest.edge_list_head import StatedForm
 from mgspmv.ingest.files import Path, describe_files, list_paths, name_files, open_anywhere, open_sought
 from mgspmv.ingest.prefetch import AHEAD, prefetch_map
-from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
-from mgspmv.ingest.source import Combined, FileSource
+from mgspmv.ingest.source import Combined, EdgeSource
 from mgspmv.ingest.streams import MANY_FILES, cut_evenly, make_absolute
 from mgspmv.ingest.tokens import Undecided
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN, decode, find_kind, to_integers, to_strings
@@ -138,7 +134,7 @@ class _TableSummary:
     """Provenance of the list of vertices."""
 
 
-class TableSource(FileSource):
+class TableSource(EdgeSource):
     """Concatenated tables as a `Source`: columns of sources, targets and, optionally, weights, one arc per row.
 
     Ids are integers of any width that fit into int64, decimals without decimal places among them, or strings; UUIDs
@@ -149,13 +145,7 @@ class TableSource(FileSource):
     ----------
     name : name of the source in messages
     format : format in the provenance
-    columns : columns of sources, targets and, optionally, weights: names, or numbers from 1; None to choose them by
-        their names, or by position if two or three names have no known meaning (see `choose_columns`)
-    n_vertices : number of vertices, whose ids are 0..n_vertices-1
-    vertices : path of a list of vertices, see `EdgeListSource`
-    weights : whether to read weights; "auto" to read them if such a column exists, False to ignore it; or their column
-    threads : number of threads that read and encode
-    id_room : memory for the ids of vertices
+    options : of `EdgeSource`
 
     Raises
     ------
@@ -163,23 +153,8 @@ class TableSource(FileSource):
     SourceError : from `batches`: an invalid table or row; names it
     """
 
-    default_kind = "graph"
-
-    def __init__(
-        self,
-        name: str,
-        format: str,
-        *,
-        columns: Sequence[str | int] | None = None,
-        n_vertices: int | None = None,
-        vertices: str | os.PathLike[str] | None = None,
-        weights: str | bool = "auto",
-        threads: int | None = None,
-        id_room: MemoryBudget = ANY_ROOM,
-    ) -> None:
-        self._reading = StatedForm(columns=columns, weights=weights)
-        check_vertex_options(n_vertices, vertices, "auto")
-        super().__init__(name)
+    def __init__(self, name: str, format: str, **options: Any) -> None:
+        super().__init__(name, **options)
         self._format, self._n_tables = format, 1
         self._all_columns: list[str] = []
         """Names of all columns of the first table."""
@@ -190,9 +165,6 @@ class TableSource(FileSource):
         self._counts = Counter(rows=0)
         self._is_computed = False
         """Whether rows are computed and take memory elsewhere, so that they are not read ahead."""
-        self._n_vertices, self._vertices = n_vertices, vertices
-        self._threads, self._id_room = threads, id_room
-        self.has_known_vertices = n_vertices is not None or vertices is not None
 
     def batches(self) -> Iterator[CooBatch]:
         """Yield all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
@@ -231,11 +203,9 @@ class TableSource(FileSource):
     def _tables(self) -> Generator[Table]:
         """Open and yield the tables, at least one, one after the other."""
 
-    def _take_part(self, name: str) -> Any:
-        """Return a copy for another process, of which nothing is read yet."""
-        part = copy(self)
-        part.name, part._counts, part._files_read = name, Counter(rows=0), []
-        part._vertices = None if self._vertices is None else make_absolute(os.fspath(self._vertices))
+    def _take_part(self) -> Self:
+        part = super()._take_part()
+        part._counts, part._files_read = Counter(rows=0), []
         return part
 
     def _read(self, tables: Iterable[Table]) -> Iterator[tuple[Table, int, Any, float | None]]:
@@ -285,7 +255,7 @@ class TableSource(FileSource):
         columns = [*map(decode, rows.columns[:2]), *rows.columns[2:]]
         types, names = [column.type for column in columns], rows.schema.names
         kinds = [find_kind(each) for each in types]
-        are_names = "string" in kinds[:2] and (rows.num_rows > 0 or self._n_vertices is None)
+        are_names = "string" in kinds[:2] and (rows.num_rows > 0 or self._reading.n_vertices is None)
         form = _EdgeRows(table.name, first, names, str(types[0]), are_names, "missing", [])
         problem = None
         try:
@@ -299,7 +269,7 @@ class TableSource(FileSource):
                 column if kind in ("integer", "number") else pa.array([], pa.float64())
                 for column, kind in zip(columns[2:], kinds[2:], strict=True)
             ]
-        elif are_names and self._n_vertices is not None:
+        elif are_names and self._reading.n_vertices is not None:
             raise form.make_error("n_vertices= requires integer ids, found strings; pass vertices=")
         ids = [
             to_strings(column) if are_names else self._to_integers(form, name, column)
@@ -319,8 +289,7 @@ class TableSource(FileSource):
         if self._form is None:
             self._form = replace(rows, ids=[], weights=None)
             column = TextColumn("vertex", "string" if rows.are_names else "int64")
-            known = self._n_vertices, self._vertices, self._reading, self._id_room, self.name
-            self._made, self._listed = choose_vertices(column, *known)
+            self._made, self._listed = choose_vertices(column, self._reading, self._id_room, self.name)
         self._form.check(rows)
         self.fraction = rows.fraction
         self._counts["rows"] += len(rows.ids[0])
@@ -334,7 +303,7 @@ class TableSource(FileSource):
         return CooBatch(codes[0], codes[1], rows.weights)
 
     def _to_integers(self, form: _EdgeRows, name: str, column: Any) -> np.ndarray:
-        n = self._n_vertices
+        n = self._reading.n_vertices
         low, high = (INT64_MIN, INT64_MAX) if n is None else (0, n - 1)
         if len(column) and not low <= (found := pa.compute.min_max(column).as_py())["min"] <= found["max"] <= high:
             k, wrong = next((k, id) for k, id in enumerate(column.to_pylist()) if not low <= id <= high)
@@ -412,7 +381,7 @@ class ParquetSource(TableSource):
                 sizes += [1 + n for n in lengths] or [1]
         parts = []
         for own in cut_evenly(groups, sizes, n_parts):
-            part = self._take_part(self.name)
+            part = self._take_part()
             read = {name: [groups for file, groups in own if file == name] for name, _ in own}
             part._groups = [(name, _join_ranges(groups)) for name, groups in read.items()]
             part._n_tables = len(part._groups)

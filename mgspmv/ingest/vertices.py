@@ -17,8 +17,7 @@ import pyarrow.compute
 
 from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest.columns import TextColumn, read_chunks, split_line
-from mgspmv.ingest.edge_list_head import DEFAULT_READING, StatedForm
-from mgspmv.ingest.headers import has_list_header
+from mgspmv.ingest.headers import DEFAULT_READING, StatedForm, has_list_header
 from mgspmv.ingest.lists import find_list_form
 from mgspmv.ingest.numbering import OccurringIds, are_numbers
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
@@ -213,12 +212,7 @@ def read_vertices(
 
 
 def choose_vertices(
-    id_column: TextColumn,
-    n_vertices: int | None,
-    path: str | os.PathLike[str] | None,
-    reading: StatedForm,
-    id_room: MemoryBudget,
-    edges: str,
+    id_column: TextColumn, reading: StatedForm, id_room: MemoryBudget, edges: str
 ) -> tuple[Vertices, dict[str, Any]]:
     """Choose the mapping from ids to numbers; return it with the provenance of the list of vertices, if any.
 
@@ -226,11 +220,11 @@ def choose_vertices(
     ----------
     edges : name of the source of the edges, for messages
     """
-    if n_vertices is not None:
-        return NumberedVertices(n_vertices), {}
-    if path is not None:
+    if reading.n_vertices is not None:
+        return NumberedVertices(reading.n_vertices), {}
+    if reading.vertices is not None:
         column = replace(id_column, name="vertex")
-        vertices, provenance = read_vertices(path, column, reading, id_room, edges=edges)
+        vertices, provenance = read_vertices(reading.vertices, column, reading, id_room, edges=edges)
         return vertices, {"vertices": provenance}
     if id_column.dtype == "string":
         return OccurringIds(pa.large_string(), id_room), {}

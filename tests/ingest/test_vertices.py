@@ -17,8 +17,8 @@ from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest import vertices
 from mgspmv.ingest.columns import TextColumn
 from mgspmv.ingest.edge_list import EdgeListSource
-from mgspmv.ingest.edge_list_head import StatedForm
 from mgspmv.ingest.entries import sort_source
+from mgspmv.ingest.headers import StatedForm
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.streams import TextStream
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
