@@ -244,22 +244,14 @@ def _choose_by_names(names: Sequence[str], weights: Weights) -> ColumnChoice | N
     if not found:
         return None
     if len(found) == 1:
-        found = _complete(found, names, roles)
+        role, place = next(iter(found.items()))
+        other = "target" if role == "source" else "source"
+        raise Undecided(
+            f"column {names[place]!r} is the {role}, but no name identifies the {other} among the columns "
+            f"{list_names(names)}; choose the columns with {_COLUMNS_HINT}"
+        )
     weight = _find_weight(set(found.values()), names, roles, weights)
     return ColumnChoice(found["source"], found["target"], weight)
-
-
-def _complete(found: dict[str, int], names: Sequence[str], roles: Sequence[tuple[Role | None, bool]]) -> dict[str, int]:
-    """Find both ends, one of them by its name; the other must be the only unknown column on its side."""
-    role, place = next(iter(found.items()))
-    other = "target" if role == "source" else "source"
-    left = [k for k, (own, _) in enumerate(roles) if k != place and own is None]
-    if len(left) == 1 and (left[0] > place) == (role == "source"):
-        return {role: place, other: left[0]}
-    raise Undecided(
-        f"column {names[place]!r} is the {role}, but no name identifies the {other} among the columns "
-        f"{list_names(names)}; choose the columns with {_COLUMNS_HINT}"
-    )
 
 
 def _find_weight(
