@@ -1,7 +1,8 @@
 """Functions compiled and cached by Numba, and recompiled when a file that they depend on is edited.
 
-Numba caches compiled code under a stamp of the function's own file. Functions and constants from other files are
-compiled in, and Numba does not notice edits there, so each state of these files has a separate cache folder.
+Numba caches compiled code under the time and size of the function's own file, which each upgrade changes: the contents
+are taken instead. Functions and constants from other files are compiled in, and Numba does not notice edits there, so
+each state of these files has a separate cache folder.
 
 Numba also numbers the files of a function's compiled code: two processes that save code for different types at once
 choose the same number, and from then on one type would run the code of the other. So names have a token of the process.
@@ -18,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from numba import config, njit, types
+from numba.core import event
 from numba.extending import intrinsic
 
-from mgspmv.kernels.modules import find_folder
+from mgspmv.kernels.modules import find_folder, report_compiling
 
 _HERE = Path(__file__).parent
 _NAMES = ("compiled", "cpu", "csr_cuts", "formats", "lanes", "column_sorted_tiles", "reference")
@@ -38,8 +40,25 @@ def compile_kernel(function: Callable[..., Any]) -> Any:
         config.CACHE_DIR = folder
     files = getattr(getattr(compiled, "_cache", None), "_cache_file", None)  # Numba has no public access
     if files is not None:
+        files._source_stamp = _digest(Path(function.__code__.co_filename))
         files._data_name_pattern = files._data_name_pattern.replace("{number", f"{_TOKEN}.{{number")
     return compiled
+
+
+class _Listener(event.Listener):  # type: ignore[misc]
+    def on_start(self, event: Any) -> None:
+        report_compiling()
+
+    def on_end(self, event: Any) -> None:
+        pass
+
+
+event.register("numba:compile", _Listener())
+
+
+@functools.cache
+def _digest(*paths: Path) -> str:
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()
 
 
 @functools.cache
@@ -50,7 +69,7 @@ def _find_compiled(folder: str) -> Path:
     ----------
     folder : $NUMBA_CACHE_DIR; empty for Numba's default, or the user's cache if that is not writable
     """
-    digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in SOURCES)).hexdigest()
+    digest = _digest(*SOURCES)
     beside = _HERE / "__pycache__"
     chosen = Path(folder) if folder else beside if os.access(beside, os.W_OK) else find_folder() / "numba"
     return chosen / digest[:16]

@@ -14,8 +14,9 @@ import os
 import re
 import tempfile
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -34,6 +35,7 @@ LEAST_ARCH = 70
 """Minimum compute capability, times 10, of all kernels; none needs more, so there are no fallbacks."""
 
 _LOADING = Lock()
+_LISTENERS: list[Callable[[], object]] = []
 _PACKAGE = Path(__file__).parents[1]
 _SUFFIXES = (".cu", ".cuh")
 _NAMES = {
@@ -44,6 +46,22 @@ _NAMES = {
     "uint32": "unsigned",
 }
 _INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
+
+
+@contextmanager
+def watch_compiling(hear: Callable[[], object]) -> Iterator[None]:
+    """Call a function, in any thread, when kernels of CPU or GPU are compiled in the context, not when they load."""
+    _LISTENERS.append(hear)
+    try:
+        yield
+    finally:
+        _LISTENERS.remove(hear)
+
+
+def report_compiling() -> None:
+    """Call the functions that wait for kernels to be compiled."""
+    for hear in tuple(_LISTENERS):
+        hear()
 
 
 @dataclass(frozen=True)
@@ -238,6 +256,7 @@ def _find_compiled(specialization: Specialization, arch: str) -> Path:
     key = hashlib.sha256(repr((source, options, arch, nvrtc.getVersion())).encode()).hexdigest()
     path = find_folder() / "kernels" / f"{Path(specialization.source).stem}-{key[:32]}.cubin"
     if not path.exists():
+        report_compiling()
         code, _ = compiler.compile_using_nvrtc(source, options, arch)
         path = _keep(path, code.encode() if isinstance(code, str) else code)
     return path

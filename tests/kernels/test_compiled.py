@@ -34,6 +34,21 @@ def outer(x):
 print(outer(0), sum(outer.stats.cache_hits.values()))
 """
 
+ADD = """
+from mgspmv.kernels.compiled import compile_kernel
+from mgspmv.kernels.modules import watch_compiling
+
+@compile_kernel
+def add(x):
+    return x + {}
+
+heard = []
+with watch_compiling(lambda: heard.append(None)):
+    print(add(1), len(heard), end=" ")
+add(1.5)
+print(sum(add.stats.cache_hits.values()), len(heard))
+"""
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("decorator", ["compile_kernel", "njit(nogil=True, cache=True)"])
@@ -54,6 +69,18 @@ def test_an_edit_elsewhere_is_seen(decorator, tmp_path):
     assert run(1, 10) == [11, 1]
     assert run(2, 10) == ([12, 0] if is_seen else [11, 1])
     assert run(2, 30) == ([32, 0] if is_seen else [11, 1])
+
+
+@pytest.mark.slow
+def test_a_file_written_again_is_not_compiled_again_but_an_edited_one(tmp_path):
+    """As an upgrade writes all files; and what is compiled is heard, only while it is wanted."""
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}", "NUMBA_CACHE_DIR": str(tmp_path / "n")}
+    for seconds, term, wanted in ((100, 1, "2 1 0 1"), (200, 1, "2 0 2 0"), (300, 3, "4 1 0 1")):
+        (tmp_path / "add.py").write_text(ADD.format(term))
+        os.utime(tmp_path / "add.py", (seconds, seconds))
+        command = [sys.executable, "-B", "-c", "import add"]
+        said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+        assert said.strip() == wanted
 
 
 @pytest.mark.slow

@@ -14,8 +14,9 @@ import pytest
 import mgspmv as mg
 import mgspmv.monitor.progress
 from mgspmv.errors import ConvergenceError, OptionError
+from mgspmv.kernels.modules import report_compiling
 from mgspmv.model import Event, Phase
-from mgspmv.monitor.progress import show_progress
+from mgspmv.monitor.progress import show_progress, watched
 from tests.support.hearing import on_events, on_phases
 from tests.support.waiting import wait_for
 
@@ -27,6 +28,7 @@ class Display:
 
     def __init__(self, **known: Any) -> None:
         self.known, self.phases, self.events, self.is_open = known, [], [], False
+        self.has_compiled = False
         Display.opened.append(self)
 
     def __enter__(self) -> Display:
@@ -40,6 +42,8 @@ class Display:
         assert self.is_open
         if isinstance(news, Event):
             self.events.append(news)
+        elif news.name == "compile":  # only if the test is the first to need the kernels
+            self.has_compiled = True
         else:
             self.phases.append(news.name)
 
@@ -76,6 +80,17 @@ def test_a_call_may_show_or_hide_its_own_progress(store: Path, displays: list[Di
     (display,) = displays
     assert tuple(display.events) == shown.events
     assert not display.is_open
+
+
+def test_compiling_is_shown(displays: list[Display]) -> None:
+    @watched
+    def rank(progress: Any = None) -> None:
+        report_compiling()
+
+    with mg.show_progress():
+        rank()
+    rank()
+    assert [display.has_compiled for display in displays] == [True]
 
 
 def test_ranking_is_shown_with_what_it_converges_to(store: Path, displays: list[Display]) -> None:
