@@ -20,6 +20,7 @@ def doctor(
     scheduler: str | None = None,
     tls: str | None = None,
     wait: float = 30.0,
+    warm: bool = False,
 ) -> Answer:
     """Check this machine, its GPUs or a cluster, and show problems with their remedies; exit code 1 if there are any.
 
@@ -31,7 +32,7 @@ def doctor(
     place = PlacementOptions(cluster, workers, None, cluster_option, scheduler, tls, wait)
     with open_progress() as progress:
         reach = None if place.is_embedded else lambda: open_client(place, progress)
-        found = examine(reach, stores or [], wait, progress.phase)
+        found = examine(reach, stores or [], wait, progress.phase, warm)
     counts = {status: sum(finding.status == status for finding in found) for status in get_args(FindingStatus)}
     payload = {"findings": [asdict(finding) for finding in found], "counts": counts}
     wrong = [f"{own.name} on {own.where}" if own.where else own.name for own in found if own.status == "wrong"]
@@ -45,4 +46,5 @@ def doctor(
     table = [tabulate(("check", "", "finding and remedy"), rows, n_texts=3)] if rows else []
     warnings = f"{counts['warning']} warning{'' if counts['warning'] == 1 else 's'}"
     said = f"{counts['ok']} ok, {warnings}, {counts['wrong']} wrong, {counts['skipped']} not checked"
-    return Answer(payload, [*table, said], error)
+    compiled = [finding.found for finding in found if finding.name == "kernels" and finding.status == "ok"]
+    return Answer(payload, [*table, *compiled, said], error)

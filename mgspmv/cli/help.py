@@ -16,7 +16,7 @@ PANELS = {
     "Stopping": "tol max_iter stop",
     "Output": "output top keep_top hubs keep bins export.format export.vertices checkpoint resume dry_run overwrite",
     "Where": "backend precision device_memory threads memory cluster workers cluster_option scheduler tls "
-    "name protocol host port dashboard_port dashboard_origin foreground",
+    "name protocol host port dashboard_port dashboard_origin foreground warm",
     "Advanced": "set wait json quiet log debug version help install_completion show_completion",
 }
 """Names of options by the panel of help that shows them; `COMMAND.NAME` takes precedence over `NAME`."""

@@ -26,6 +26,7 @@ def examine(
     stores: Sequence[str] = (),
     timeout: float = TIMEOUT_S,
     on_check: Callable[[str], object] = ignore,
+    warm: bool = False,
 ) -> list[Finding]:
     """Check this machine, stores and, where one is named, a cluster.
 
@@ -35,6 +36,7 @@ def examine(
     stores : paths and URLs that are read, or written and read where nothing exists yet; on a cluster by all workers too
     timeout : seconds for each check
     on_check : called with the name of each check before it starts
+    warm : compile the kernels that ingest and PageRank need on this machine, so that no first run waits for them
 
     Returns
     -------
@@ -48,6 +50,11 @@ def examine(
             found.extend(run_check(name, check, limit_s))
 
     run(machine.CHECKS, timeout)
+    if warm:
+        from mgspmv.doctor.warm import TIMEOUT_S as most_s
+        from mgspmv.doctor.warm import compile_kernels
+
+        run({"kernels": compile_kernels}, most_s)
     for store in stores:
         run({"store": partial(machine.check_store, store)}, timeout)
     if reach is None:

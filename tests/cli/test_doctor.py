@@ -34,8 +34,8 @@ def finding(monkeypatch):
     given = {}
 
     def set_found(found):
-        def examine(reach, stores, timeout, on_check):
-            given.update(reach=reach, stores=stores, timeout=timeout)
+        def examine(reach, stores, timeout, on_check, warm):
+            given.update(reach=reach, stores=stores, timeout=timeout, warm=warm)
             return found
 
         monkeypatch.setattr(mgspmv.doctor, "examine", examine)
@@ -90,7 +90,7 @@ def test_json(finding):
 def test_what_is_asked_for(finding):
     given = finding([])
     invoke("doctor")
-    assert given == {"reach": None, "stores": [], "timeout": 30.0}
+    assert given == {"reach": None, "stores": [], "timeout": 30.0, "warm": False}
     invoke("doctor", "a.zarr", "s3://bucket/b.zarr", "--wait", "5", "--scheduler", "tcp://10.0.0.1:8786")
     assert given["stores"] == ["a.zarr", "s3://bucket/b.zarr"]
     assert given["timeout"] == 5.0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from contextlib import nullcontext
 
 import pytest
@@ -39,3 +42,22 @@ def test_a_cluster_that_is_not_reached(monkeypatch):
 
     found = examine(reach)[-1]
     assert (found.name, found.status, found.found) == ("workers", "wrong", "no scheduler answers")
+
+
+@pytest.mark.slow
+def test_kernels_are_compiled_once(tmp_path):
+    program = """
+from mgspmv.doctor.warm import compile_kernels
+print(compile_kernels().values["is_new"])
+"""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "n"), "MGSPMV_CACHE": str(tmp_path / "c")}
+    for is_new in ("True", "False"):
+        command = [sys.executable, "-c", program]
+        assert (
+            subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout == f"{is_new}\n"
+        )
+
+
+def test_kernels_are_compiled_on_request(played, monkeypatch):
+    monkeypatch.setattr("mgspmv.doctor.warm.compile_kernels", lambda: ok("compiled"))
+    assert [finding.name for finding in examine(warm=True)][-1] == "kernels"
