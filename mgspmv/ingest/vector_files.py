@@ -67,7 +67,7 @@ def _read_text(name: str, string_ids: bool, vertex_ids: np.ndarray | None) -> An
     import pyarrow as pa
 
     from mgspmv.ingest.columns import TextColumn, read_chunks  # Numba takes a second to import
-    from mgspmv.ingest.lists import find_list_form
+    from mgspmv.ingest.vertices import find_list_form
     from mgspmv.lookup import ArrayLookup
 
     id_column = TextColumn("id", "string") if string_ids else TextColumn("id", "int64", plain="write it without zeros")
