@@ -17,6 +17,7 @@ from mgspmv.ingest.detect import detect_format, find_format_by_name
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.files import Path, find_files, is_path, name_files, take_name
 from mgspmv.ingest.frames import FrameSource, find_library, source_from_arrays
+from mgspmv.ingest.headers import StatedForm
 from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.objects import GraphSource, NpzSource, ScipySource, convert_arrays, is_networkx, is_sparse
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
@@ -34,9 +35,7 @@ INGESTIBLE = (
     "NetworkX, a table of pandas, polars, cuDF, Dask or Arrow, or any other table with __arrow_c_stream__"
 )
 """Objects that are read, for messages."""
-LINE_OPTIONS = ("delimiter", "header", "skip_rows", "comment")
-"""Options of texts."""
-EDGE_LIST_OPTIONS = ("n_vertices", "vertices", "columns", "weights", "ids", *LINE_OPTIONS)
+EDGE_LIST_OPTIONS = tuple(option.name for option in fields(StatedForm))
 PARQUET_OPTIONS = ("columns", "n_vertices", "vertices", "weights")
 """Options of all tables, including DataFrames."""
 GROUP_OPTIONS = ("n_cols",)

@@ -298,7 +298,7 @@ def _invert(codes: np.ndarray, numbers: np.ndarray, n_vertices: int) -> np.ndarr
     return table
 
 
-# --- lines of lists of vertices and of vectors: an id, or an id and a number -------------------------------------------
+# --- lines of lists of vertices and of vectors: an id, or an id and a number ------------------------------------------
 
 WHOLE_LINE = "\x1f"
 """Delimiter for lines of one field each: a character that no text contains."""
