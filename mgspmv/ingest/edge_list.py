@@ -45,6 +45,8 @@ from mgspmv.ingest.values import INT64_MAX, INT64_MIN
 from mgspmv.ingest.vertices import OccurringIntegers, Vertices, choose_vertices, find_unknown, lists_names
 from mgspmv.model import CooBatch, default_threads, index_dtype
 
+SEARCHED_BYTES = 1 << 24
+"""Bytes at the beginning of a file in which the names of a first line that may be a header are sought again."""
 _NAMES_HINT = 'pass ids="string" if ids are names'
 _ZEROS_HINT = 'pass ids="string" to keep them apart, or ids="int" if they are the same'
 _WEIGHTS_HINT = "pass weights=False to leave that column out"
@@ -372,7 +374,11 @@ def read_head(
     try:
         if max(map(len, (first, *below[:1]))) < 2:
             choose_columns(None, 1)
-        is_header = _is_header(first, below, reading, preamble, is_vertex)
+        try:
+            is_header = _is_header(first, below, reading, preamble, is_vertex)
+        except Undecided:  # a name of an edge may occur again further down
+            further = _find_names(text, first, delimiter, reading)
+            is_header = _is_header(first, [*below, *further], reading, preamble, is_vertex)
         if is_header:
             text.read_line()
             preamble = _read_preamble(text, reading, preamble)
@@ -448,21 +454,25 @@ def _read_preamble(text: TextStream, reading: StatedForm, preamble: Preamble | N
 def _check_preamble(preamble: Preamble, delimiter: str, n_columns: int, reading: StatedForm) -> None:
     """Raise SourceError if a comment before the edges has the form of an edge."""
     if reading.comment is None:
+        form = TableFormat((TextColumn("more", None),) * n_columns, delimiter, b"")
         for comment in preamble.others:
-            _check_comment(comment, delimiter, n_columns)
+            check_edge_comment(comment, form)
 
 
 def check_edge_comment(line: TextLine, form: TableFormat) -> None:
     """Raise SourceError for a comment that has the form of an edge."""
-    _check_comment(line, form.delimiter, len(form.columns))
-
-
-def _check_comment(line: TextLine, delimiter: str, n_columns: int) -> None:
-    if looks_like_edge(line.text, delimiter, n_columns):
+    if looks_like_edge(line.text, form.delimiter, len(form.columns)):
         raise line.make_error(
             'this line begins like a comment but has the columns of an edge; pass comment="none" if it is an edge, or '
             f"comment={line.text[:1]!r} if such lines are comments"
         )
+
+
+def _find_names(text: TextStream, names: list[str], delimiter: str, reading: StatedForm) -> list[list[str]]:
+    """Return the fields of lines that may have one of these names, among the first `SEARCHED_BYTES`."""
+    marks = [b'"', *(name.encode() for name in names if name)]
+    lines = [line for line in text.peek_lines(SEARCHED_BYTES, SEARCHED_BYTES) if any(m in line.data for m in marks)]
+    return [split_line(line, delimiter) for line in lines if not line.is_blank_or_comment(reading.comments)]
 
 
 def _is_header(

@@ -91,9 +91,7 @@ def has_header(
         return True
     if below and not any(map(is_number, tokens)) and any(own and not is_number(own) for own in above_numbers):
         return True
-    again = (
-        f": none of its ids occurs again in the first {SAMPLE_LINES:,} lines" if below else ", and no line follows it"
-    )
+    again = ": none of its ids occurs again" if below else ", and no line follows it"
     raise Undecided(f"the first line, {list_names(first)}, may name the columns or be an edge{again}; {_HEADER_HINT}")
 
 

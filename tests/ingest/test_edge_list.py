@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest import edge_list
 from mgspmv.ingest.edge_list import EdgeListSource
 
 BATCH_BYTES = (1, 7, 2**22)
@@ -141,12 +142,15 @@ def test_integers_are_read_from_other_spellings_where_ids_say_so(read_text, make
     assert read_text("7 8\n007 8\n", ids="string")[2].vertex_ids.tolist() == ["007", "7", "8"]
 
 
-def test_a_name_that_occurs_again_far_down_does_not_decide(read_text, make_error):
-    others = "".join(f"v{k} w{k}\n" for k in range(998))
+def test_a_name_may_occur_again_far_down(read_text, make_error, monkeypatch):
+    others = "".join(f"v{k} w{k}\n" for k in range(5000))
     for last in ("a c\n", "c b\n"):
-        assert read_text("a b\n" + others + last)[0][:, 0].tolist() == ["a", "b"]
-        error = make_error("a b\n" + others + "x y\n" + last)
-        assert (error.line_number, "occurs again in the first 1,000 lines" in str(error)) == (1, True)
+        arcs = read_text("a b\n" + others + last, batch_bytes=1000)[0]
+        assert (arcs[:, 0].tolist(), arcs.shape) == (["a", "b"], (2, 5002))
+    error = make_error("a b\n" + others, batch_bytes=1000)
+    assert (error.line_number, "header=True" in str(error)) == (1, True)
+    monkeypatch.setattr(edge_list, "SEARCHED_BYTES", 10_000)
+    assert "none of its ids occurs again" in str(make_error("a b\n" + others + "a c\n", batch_bytes=1000))
 
 
 @pytest.mark.parametrize(
@@ -210,6 +214,7 @@ def test_the_first_of_a_list_that_is_in_no_edge_is_told(read_text, write):
 
 MEASURE = """
 import resource, sys
+from mgspmv.ingest import edge_list
 from mgspmv.ingest.edge_list import EdgeListSource
 
 def read(path):
