@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mgspmv.exchange.transport import make_local
-from mgspmv.kernels.many import WIDTHS
+from mgspmv.kernels.operands import WIDTHS
 from mgspmv.model import MatrixInfo, Precision
 from mgspmv.partition import plan_rows
 from mgspmv.plan import Plan, WorkerPlan

@@ -18,7 +18,7 @@ from mgspmv.errors import CapacityError, ConvergenceError, OptionError, ShapeErr
 from mgspmv.exchange.transport import make_local
 from mgspmv.kernels.device import free_device_memory
 from mgspmv.kernels.highest import order_highest
-from mgspmv.kernels.many import WIDTHS
+from mgspmv.kernels.operands import WIDTHS
 from mgspmv.kernels.select import bind_many
 from mgspmv.logs import name_run
 from mgspmv.model import ChangeNorm, Event, Precision, check_choice, free_memory

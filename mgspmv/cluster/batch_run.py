@@ -30,7 +30,7 @@ from mgspmv.exchange.peer import AllToAll
 from mgspmv.exchange.transport import Exchange, make_host_staged, make_local, make_nccl, make_peer
 from mgspmv.kernels.cpu_many import CpuMany
 from mgspmv.kernels.device import describe_device, device_id, free_device_memory
-from mgspmv.kernels.many import WIDTHS
+from mgspmv.kernels.operands import WIDTHS
 from mgspmv.model import Event, Progress, free_memory
 from mgspmv.solvers.batch import (
     Batch,

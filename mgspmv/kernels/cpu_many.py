@@ -30,7 +30,7 @@ from mgspmv.kernels.lanes import (
     to_type_of,
     zeros_in_lines,
 )
-from mgspmv.kernels.many import Terms
+from mgspmv.kernels.operands import Terms
 from mgspmv.model import (
     CHANGE_POINT,
     FIXED_POINT,

@@ -27,9 +27,8 @@ from mgspmv.kernels.device import (
 )
 from mgspmv.kernels.formats import cut_pieces
 from mgspmv.kernels.highest import select_each
-from mgspmv.kernels.many import Terms
 from mgspmv.kernels.modules import product_types, step_types
-from mgspmv.kernels.operands import multiply_columns
+from mgspmv.kernels.operands import Terms, multiply_columns
 from mgspmv.kernels.streaming import hold_pieces
 from mgspmv.model import FIXED_POINT, FLOAT32_LEAST_ROUNDING, FLOAT32_ROUNDING, CsrBlock, Precision, RowCheck, StepSums
 from mgspmv.plan import Streaming

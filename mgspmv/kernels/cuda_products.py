@@ -16,8 +16,8 @@ from mgspmv.kernels import csr_cuts, formats
 from mgspmv.kernels.column_sorted_tiles import ColumnSortedTiles
 from mgspmv.kernels.device import address, count_blocks, load_kernel, pack, zeros
 from mgspmv.kernels.formats import CACHED_ROWS, ITEMS
-from mgspmv.kernels.many import WIDTHS
 from mgspmv.kernels.modules import find_many_words
+from mgspmv.kernels.operands import WIDTHS
 from mgspmv.model import CsrBlock
 
 THREADS = 256

@@ -1,8 +1,9 @@
-"""Checks of the vectors of a product."""
+"""Checks of the vectors of a product, and widths and terms of the kernels of many vectors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -13,6 +14,8 @@ from mgspmv.model import MatrixInfo, check_choice
 from mgspmv.order import permute, restore
 from mgspmv.store.metadata import MatrixProperties
 
+WIDTHS = (2, 4, 8, 16, 32, 64)
+"""Numbers of vectors per pass for which kernels are compiled."""
 EXACT_LIMIT = 2.0**53
 """Upper bound of the integers that float64 represents exactly."""
 _INEXACT = 'pass x.astype("float64") or precision="float64" to accept a rounded product'
@@ -188,16 +191,13 @@ def check_integers(
 
 
 def check_lazy_product(info: MatrixInfo, dtype: np.dtype[Any], precision: str | None, *, weights: bool) -> None:
-    """Check a lazy product of integers: only the dtype of x is known, as its elements stay on the workers.
+    """Check that a product with a dask array is not one of integers, as its elements stay on the workers.
 
     Raises
     ------
-    OptionError : it may not be exact, see `check_integers`
+    OptionError : x and the matrix hold integers
     """
-    if not _has_integers(info, dtype, precision, weights=weights):
-        return
-    greatest = 1 if dtype.kind == "b" else max(abs(np.iinfo(dtype).min), np.iinfo(dtype).max)
-    if not (info.is_pattern or not weights) or greatest * info.nnz >= EXACT_LIMIT:
+    if _has_integers(info, dtype, precision, weights=weights):
         raise OptionError(
             f"x ({dtype}) and the matrix hold integers; products of integers are computed in float64, which is exact "
             f"below 2^53, and the result on the workers is not checked; {_INEXACT}"
@@ -217,3 +217,42 @@ def multiply_columns(multiply: Callable[..., None], x: Any, y: Any, *scalars: An
         column = y[:, c].copy()
         multiply(x[:, c].copy(), column, *scalars)
         y[:, c] = column
+
+
+# --- many vectors -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """Terms of a step besides A z, for each vector of a pass, on the rows of a block; arrays are where the block is.
+
+    x' = alpha (A z + m d) + (1 - alpha) p
+    """
+
+    alpha: Any
+    """(width,) float64, on the host; 0 for columns without a vector."""
+    dangling: Any
+    """d, float64: (n_rows,) or (1,) if it is the same for all vectors; (0,) if it is p of each vector."""
+    base: Any
+    """(width,) float64, on the host: value of p in rows without an entry; 0, or 1/n if p is uniform."""
+    rows: Any
+    """(m,) int64: rows of the block where p differs from its base, ascending."""
+    columns: Any
+    """(m,) int64: vector of each of these entries."""
+    weights: Any
+    """(m,) float64: value of p at each of these entries."""
+
+    @property
+    def entries(self) -> tuple[Any, Any, Any]:
+        """Rows, columns and weights of the entries of p."""
+        return self.rows, self.columns, self.weights
+
+
+def narrow_widths(width: int) -> tuple[int, ...]:
+    """Return a width and all smaller ones, largest first."""
+    return tuple(w for w in reversed(WIDTHS) if w <= width)
+
+
+def fit_width(n_vectors: int) -> int:
+    """Return the smallest of `WIDTHS` that holds `n_vectors`, or the largest."""
+    return next((w for w in WIDTHS if w >= n_vectors), WIDTHS[-1])

@@ -22,7 +22,7 @@ import numpy as np
 
 from mgspmv.errors import CapacityError
 from mgspmv.exchange.transport import Exchange
-from mgspmv.kernels.many import WIDTHS, Terms, fit_width, narrow_widths
+from mgspmv.kernels.operands import WIDTHS, Terms, fit_width, narrow_widths
 from mgspmv.kernels.select import BoundMany
 from mgspmv.model import FIXED_POINT, Event, Status, StepSums
 from mgspmv.solvers.options import Task
@@ -115,7 +115,7 @@ class Pass:
     ----------
     rows : of this process
     panels : open z of all rows
-    width : columns, one of `mgspmv.kernels.many.WIDTHS`
+    width : columns, one of `mgspmv.kernels.operands.WIDTHS`
     x_dtype : of the ranks
 
     Attributes

@@ -130,8 +130,3 @@ def test_dask_arrays(tmp_path, in_process):
             _ = distributed @ x
         assert compute(distributed.multiply(x, precision="float64")) == [21, 12]
         assert compute(distributed @ x.astype(float)) == [21, 12]
-    pattern = store([[1, 1], [0, 1]], tmp_path / "p", weights=False)
-    with pattern.on(client).distribute_as_placed(build_layout=False) as distributed:
-        assert compute(distributed @ x.astype("int16")) == [11, 6]
-        with pytest.raises(OptionError, match=r"x \(int64\) and the matrix hold integers"):
-            _ = distributed @ x

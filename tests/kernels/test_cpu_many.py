@@ -7,7 +7,7 @@ import pytest
 
 from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.cpu_many import CpuMany
-from mgspmv.kernels.many import WIDTHS, Terms, fit_width, narrow_widths
+from mgspmv.kernels.operands import WIDTHS, Terms, fit_width, narrow_widths
 from tests.kernels.test_cpu import LARGE, random_block
 from tests.support.blocks import cut_rows, make_block
 from tests.support.matrices import GRAPHS

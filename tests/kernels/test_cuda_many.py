@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse
 
 import mgspmv as mg
-from mgspmv.kernels.many import WIDTHS, Terms
+from mgspmv.kernels.operands import WIDTHS, Terms
 from mgspmv.kernels.select import bind_many
 from mgspmv.model import CsrBlock
 from tests.support.pairwise import cover_pairs

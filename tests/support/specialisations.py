@@ -8,7 +8,6 @@ from itertools import product
 import numpy as np
 
 from mgspmv.kernels.formats import BLOCK_DIMS
-from mgspmv.kernels.many import WIDTHS
 from mgspmv.kernels.modules import (
     Specialization,
     find_many_words,
@@ -18,6 +17,7 @@ from mgspmv.kernels.modules import (
     step_types,
     value_types,
 )
+from mgspmv.kernels.operands import WIDTHS
 from mgspmv.model import Precision
 
 LANES = (1, 2, 4, 8, 16, 32)
