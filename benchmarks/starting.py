@@ -37,7 +37,7 @@ WANTED_S = {"cpu": 15.0, "cuda": 20.0}
 """By backend: seconds up to the first iteration, at most; of two CPU workers on 2 processors, and of four GPUs."""
 PROGRAM = [sys.executable, "-c", "from mgspmv.cli import main; main()"]
 OWN_DEVICE = Path(__file__).parents[1] / "tests" / "support" / "chaos" / "own_device.py"
-CHANGES = ("--set", "norm=fixed", "--max-iter", "20")
+CHANGES = ("--norm", "fixed", "--max-iter", "20")
 HEADER = ("caches", "workers", "start s", "first iteration s", "least s", "most s", "runs", "wanted s", "")
 LEGEND = (
     "start s: until `mgspmv cluster start` returned, with all workers; median.",

@@ -82,7 +82,7 @@ def test_commands_say_it(tol, is_certified, tmp_path):
     assert ("not certified: within the error bound" in out + err) != is_certified
     order = json.loads(invoke("--json", "top", ranks, "-k", "2")[0])["order"]
     assert (order["is_proven"] and not order["ties"]) == is_certified
-    scaled = ("pagerank", store, "--top", "2", "--tol", tol, "--max-iter", "1000", "--set", "scaler=max")
+    scaled = ("pagerank", store, "--top", "2", "--tol", tol, "--max-iter", "1000", "--scaler", "max")
     assert json.loads(invoke("--json", *scaled)[0])["order"] == order  # it is that of the ranks
     out, err = invoke("pagerank-batch", store, "--alpha", "0.8", "--tol", tol, "--max-iter", "1000", "--keep-top", "3")
     assert ("order" in out + err) != is_certified

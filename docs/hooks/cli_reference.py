@@ -11,8 +11,7 @@ import typer
 from markdown_tables import escape, make_table, show_code, split_default
 
 from mgspmv.cli import app
-from mgspmv.cli.help import list_parameters, name_argument, write_usage
-from mgspmv.cli.options import list_settings
+from mgspmv.cli.options import list_parameters, name_argument, write_usage
 
 OPTION = re.compile(r"((?:-[\w-]+(?:, | / )?)+)(?: (.*))?$")
 EXTRA = re.compile(r"(?:^|  )\[((?:default|required|x|\d).*)\]$")
@@ -51,16 +50,7 @@ def _write_tables(command: Any, context: Any) -> str:
     options = [_describe_option(p, context) for p in given if p.param_type_name == "option"]
     tables = [make_table(("argument", "default", "meaning"), arguments)] if arguments else []
     tables.append(make_table(("option", "value", "default", "meaning"), options))
-    rows = [_describe_setting(*setting) for setting in list_settings(getattr(command.callback, "settings", {}))]
-    return "\n".join(
-        [*tables, *([make_table(("key of `--set`", "value", "default", "meaning"), rows)] if rows else [])]
-    )
-
-
-def _describe_setting(name: str, value: str, meaning: str, default: Any) -> tuple[str, ...]:
-    text, found = split_default(meaning)
-    shown = escape(found) if default is None else show_code(f"{default}")
-    return show_code(name), _show_value(value), shown, escape(text)
+    return "\n".join(tables)
 
 
 def _describe_argument(argument: Any, context: Any) -> tuple[str, ...]:

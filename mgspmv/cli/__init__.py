@@ -13,15 +13,12 @@ from typing import Any
 
 import typer
 
-from mgspmv.cli import clusters
-from mgspmv.cli.doctor import doctor
+from mgspmv.cli.clusters import cancel, doctor, show, start, status, stop
 from mgspmv.cli.pipelines import run
 from mgspmv.cli.products import plan, spmv
-from mgspmv.cli.program import Group, add_command, app
+from mgspmv.cli.program import Group, add_command, app, catch_interrupts
 from mgspmv.cli.ranking import eigenvector, hits, katz, pagerank, pagerank_batch, stationary
 from mgspmv.cli.results import report, summary, top
-from mgspmv.cli.runs import cancel, status
-from mgspmv.cli.signals import catch_interrupts
 from mgspmv.cli.stores import (
     export,
     generate,
@@ -75,8 +72,8 @@ group = typer.Typer(
     help="Start, list and stop clusters on this machine.",
     epilog="Example: mgspmv cluster start",
 )
-for command, example in ((clusters.start, " --backend cuda"), (clusters.status, ""), (clusters.stop, "")):
-    add_command(group, command, epilog=f"Example: mgspmv cluster {command.__name__}{example}")
+for command, example in ((start, "start --backend cuda"), (show, "status"), (stop, "stop")):
+    add_command(group, command, example.partition(" ")[0], epilog=f"Example: mgspmv cluster {example}")
 app.add_typer(group, name="cluster", rich_help_panel="Clusters")
 
 

@@ -1,19 +1,19 @@
-"""Commands for persistent clusters on this machine: `cluster start`, `status` and `stop`."""
+"""Commands for clusters: `cluster start`, `status` and `stop` on this machine, `status` and `cancel` of the runs on
+any cluster, and `doctor`."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from contextlib import closing
-from dataclasses import asdict
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import asdict, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
-from mgspmv.cli.mode import ARGS, print_note
 from mgspmv.cli.options import option
-from mgspmv.cli.placement import quieten_dask
-from mgspmv.cli.program import Answer
-from mgspmv.cli.tables import tabulate, tabulate_fields
+from mgspmv.cli.output import ARGS, Answer, open_progress, print_note, tabulate, tabulate_fields
+from mgspmv.cli.placement import PlacementOptions, open_client, quieten_dask
 from mgspmv.errors import ClusterError, MgspmvError, OptionError
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _describe_started(launched: Launched) -> str:
 # --- status ----------------------------------------------------------------------------------------------------------
 
 
-def status(name: str | None = None, *, wait: float = 10.0) -> Answer:
+def show(name: str | None = None, *, wait: float = 10.0) -> Answer:
     """List the clusters of this machine, or show one. Exit code 7 if that is still starting or does not answer."""
     from mgspmv.launching import find_cluster, list_clusters
 
@@ -172,3 +172,113 @@ def stop(name: str = DEFAULT, wait: float = 30.0) -> Answer:
     ended = [f"  run {run} ended with it" for run in runs]
     payload = {"cluster": name, "state": "stopped", "is_killed": not is_clean, "runs": runs}
     return Answer(payload, ["\n".join([f"cluster {name} {said}", *ended])])
+
+
+# --- runs ------------------------------------------------------------------------------------------------------------
+
+
+def status(*, scheduler: str | None = None, tls: str | None = None, wait: float = 30.0) -> Answer:
+    """List the latest runs on a cluster, newest first.
+
+    Without --scheduler, uses the cluster that `mgspmv cluster start` started on this machine.
+    """
+    from mgspmv.monitor.events import list_known_runs
+
+    with _open_client(scheduler, tls, wait) as client:
+        runs = list_known_runs(client)
+    titles = ("run", "state", "computes", "iterations", "change", "since", "seconds", "workers", "matrix")
+    shown = tabulate(titles, list(map(_list_run_cells, runs)), n_texts=9) if runs else "no runs on this cluster"
+    return Answer({"runs": runs}, [shown])
+
+
+def cancel(run: str, *, scheduler: str | None = None, tls: str | None = None, wait: float = 30.0) -> Answer:
+    """Cancel a run on a cluster: its command ends as with Ctrl-C.
+
+    Without --scheduler, uses the cluster that `mgspmv cluster start` started on this machine.
+    """
+    from mgspmv.monitor.events import cancel_run, list_known_runs
+
+    with _open_client(scheduler, tls, wait) as client:
+        found = _find_run(list_known_runs(client), run)
+        name, was = found["run"], found["state"]
+        has_answered = not found["is_running"] or cancel_run(client, name, wait)
+        [left] = [known for known in list_known_runs(client) if known["run"] == name]
+    said = f"run {name} is cancelled" if found["is_running"] else f"run {name} had ended: {was}"
+    if not has_answered:
+        said = f"{said}; its command did not answer within {wait:g} s, and was ended on the workers"
+    return Answer(left, [said])
+
+
+def _find_run(runs: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    found = [run for run in runs if run["run"].startswith(name)]
+    if len(found) != 1:
+        known = ", ".join(run["run"] for run in found or runs) or "none"
+        which = f"{len(found)} runs of this cluster begin" if found else "no run of this cluster begins"
+        raise OptionError(f"{which} with {name!r}; give one of {known}")
+    return found[0]
+
+
+@contextmanager
+def _open_client(scheduler: str | None, tls: str | None, wait: float) -> Iterator[Any]:
+    """Connect to the named cluster, or to the only one of this machine."""
+    place = PlacementOptions(scheduler=scheduler, tls=tls, timeout=wait)
+    if scheduler is None:
+        from mgspmv.launching import list_clusters
+
+        found = [cluster for cluster in list_clusters() if cluster.state == "running"]
+        if len(found) != 1:
+            names = ", ".join(f"{cluster.name} at {cluster.scheduler}" for cluster in found)
+            which = (
+                f"{len(found)} clusters run on this machine ({names})" if found else "no cluster runs on this machine"
+            )
+            raise OptionError(f"{which}; name one by --scheduler ADDRESS")
+        place = replace(place, scheduler=found[0].scheduler, tls=found[0].certificates)
+    with open_client(place) as client:
+        yield client
+
+
+def _list_run_cells(run: dict[str, Any]) -> tuple[str, ...]:
+    change = "" if run["change"] is None else f"{run['change']:.3g}"
+    numbers = f"{run['iterations']:,}", change, _format_time(run["began"]), f"{run['seconds']:.3g}", str(run["workers"])
+    return run["run"], run["state"], run["operation"], *numbers, run["matrix"]
+
+
+# --- doctor ----------------------------------------------------------------------------------------------------------
+
+
+def doctor(
+    stores: list[str] | None = None,
+    cluster: str | None = None,
+    workers: int | None = None,
+    cluster_option: list[str] | None = None,
+    scheduler: str | None = None,
+    tls: str | None = None,
+    wait: float = 30.0,
+    warm: bool = False,
+) -> Answer:
+    """Check this machine, its GPUs or a cluster, and show problems with their remedies; exit code 1 if there are any.
+
+    Warnings do not change the exit code. With --json the answer also has passed checks and measurements.
+    """
+    from mgspmv.doctor import examine
+    from mgspmv.doctor.machine import FindingStatus
+
+    place = PlacementOptions(cluster, workers, None, cluster_option, scheduler, tls, wait)
+    with open_progress() as progress:
+        reach = None if place.is_embedded else lambda: open_client(place, progress)
+        found = examine(reach, stores or [], wait, progress.phase, warm)
+    counts = {status: sum(finding.status == status for finding in found) for status in get_args(FindingStatus)}
+    payload = {"findings": [asdict(finding) for finding in found], "counts": counts}
+    wrong = [f"{own.name} on {own.where}" if own.where else own.name for own in found if own.status == "wrong"]
+    error = MgspmvError(f"checks failed: {', '.join(dict.fromkeys(wrong))}") if wrong else None
+    # Problems come before warnings.
+    shown = sorted((each for each in found if each.needs_remedy), key=lambda finding: finding.status != "wrong")
+    rows = []
+    for finding in shown:
+        where = f" ({finding.where})" if finding.where else ""
+        rows += [(finding.name, finding.status, f"{finding.found}{where}"), ("", "", finding.remedy)]
+    table = [tabulate(("check", "", "finding and remedy"), rows, n_texts=3)] if rows else []
+    warnings = f"{counts['warning']} warning{'' if counts['warning'] == 1 else 's'}"
+    said = f"{counts['ok']} ok, {warnings}, {counts['wrong']} wrong, {counts['skipped']} not checked"
+    compiled = [finding.found for finding in found if finding.name == "kernels" and finding.status == "ok"]
+    return Answer(payload, [*table, *compiled, said], error)

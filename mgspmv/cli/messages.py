@@ -34,7 +34,7 @@ _ARGUMENT = re.compile(
 
 _CALL = re.compile(r"(?<!\w)\.?[a-z_][\w.]*\((?!s\))")
 _SUBJECT = re.compile(r"^([a-z_]+)(?= (?:must|is 0|has|sums to|holds) )|(?<=: )([a-z_]+)(?= must )")
-_BARE = re.compile(r"(?<![\w./?&=$-])(?<!--set )[a-z]+(?:_[a-z]+)+(?![\w(=/]|\.\w)")
+_BARE = re.compile(r"(?<![\w./?&=$-])[a-z]+(?:_[a-z]+)+(?![\w(=/]|\.\w)")
 _VERBS = "pass|leave|use|give|name|choose|allow|add|raise|set|ingest|compute|make|free|take|say|call|increase"
 _ADVICE = re.compile(rf"\b(?:{_VERBS})\b")
 _ALTERNATIVE = re.compile(rf"(,? (?:or|and|else) (?=(?:{_VERBS})\b)|,? or (?=\w+=)|, (?=\w+=)|, (?:or|else) )")
@@ -50,8 +50,6 @@ class Option:
     """Name of the negated option, such as `--no-weights`."""
     is_flag: bool = False
     is_positional: bool = False
-    is_setting: bool = False
-    """Whether it is a key of `--set`; the name is then such as `--set kernel`."""
 
     def write(self, value: str) -> str:
         """Return the option with a value that is written as in Python."""
@@ -59,13 +57,12 @@ class Option:
             return self.name
         if self.is_flag:
             return (self.negation if value == "False" else None) or self.name
-        return f"{self.name}{'=' if self.is_setting else ' '}{_write_value(value)}"
+        return f"{self.name} {_write_value(value)}"
 
 
 def find_options(command: Any) -> dict[str, Option]:
-    """Return the options of a command of click by the names of its parameters, and its settings."""
-    settings = getattr(command.callback, "settings", ())
-    found = {name: Option(f"--set {name}", is_setting=True) for name in settings}
+    """Return the options of a command of click by the names of its parameters."""
+    found: dict[str, Option] = {}
     for own in command.params:
         if own.param_type_name == "argument":
             metavar = (own.metavar or own.name.upper()).strip("[].")
@@ -159,4 +156,4 @@ def _write_value(value: str) -> str:
         return shlex.quote(",".join(map(str, literal)))
     if isinstance(literal, str):
         return "$'\\t'" if literal == "\t" else shlex.quote(literal)
-    return {"True": "true", "False": "false", "None": "auto"}.get(value, value)
+    return "auto" if literal is None else value

@@ -1,18 +1,15 @@
-"""Options of commands by the names of their parameters, groups of them that several commands take, and settings:
-options that few people need, which a command takes as `--set KEY=VALUE`."""
+"""Options of commands by the names of their parameters, groups of them that several commands take, and their help."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from inspect import Parameter
-from types import NoneType
 from typing import Annotated, Any, get_args
 
 import typer
 
-from mgspmv.errors import OptionError
+from mgspmv.cli.output import COMMON
 from mgspmv.ingest.tokens import split_fields
 
 
@@ -124,11 +121,12 @@ OPTIONS: dict[str, Any] = {
     "host_memory": option("Memory limit on the host, per worker.", "BYTES"),
     "transport": option("Transport of vector slices between workers.", "auto|nccl|peer"),
     # clusters and runs
-    "status.name": argument("[NAME]", "Name of a cluster; default all."),
+    "show.name": argument("[NAME]", "Name of a cluster; default all."),
     "stop.name": argument("[NAME]", "Name of the cluster."),
     "start.workers": option("Number of workers; default one per GPU, or as Dask chooses.", "N", min=1),
     "start.threads": option("Threads per worker; default the processors divided by the workers.", min=1),
     "start.wait": option("Time for all workers to join.", "SECONDS", min=0.1),
+    "show.wait": option("Time for the scheduler to answer.", "SECONDS", min=0.1),
     "status.wait": option("Time for the scheduler to answer.", "SECONDS", min=0.1),
     "stop.wait": option("Time for the cluster to exit before it is killed.", "SECONDS", min=0.1),
     "cancel.wait": option("Time for the client to end the run before its workers do.", "SECONDS", min=0.1),
@@ -158,7 +156,7 @@ OPTIONS: dict[str, Any] = {
     "nstart": option(
         "Start vector: `alice`, `alice=2,bob=1`, or a file (saved ranks, .csv, .parquet, text, .npy).", "FILE|IDS"
     ),
-    "weight": option("Use the stored values; false counts each entry as 1."),
+    "weight": option("Use the stored values, or count each entry as 1."),
     "normalized": option("Divide the result by its norm.", None, "--normalized/--not-normalized"),
     "hubs": option("Output for hubs, as --output; repeatable.", "HUBS"),
     "katz.alpha": option("Attenuation, below 1 / (the largest eigenvalue); auto chooses it.", "NUMBER|auto"),
@@ -263,68 +261,84 @@ def given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-# --- settings --------------------------------------------------------------------------------------------------------
+# --- help ------------------------------------------------------------------------------------------------------------
 
 
-_NAMES = (
-    "n_cols allow_hypersparse skip_rows dtype order self_loops scratch missing "
-    "a b c scramble pattern points n bandwidth norm weight out_weight reverse scaler checkpoint_every "
-    "kernel width host_memory executor transport timeout recover"
-)
-SETTINGS = frozenset(_NAMES.split())
-"""Parameters of commands that are settings: no argument of a command has such a name."""
+PANELS = {
+    "Graph": "kind duplicates symmetrize transpose n_vertices vertices insert delete method min_weight "
+    "max_weight edges without_edges alpha personalization dangling nstart normalized beta lazy y "
+    "scale edge_factor n_edges generate.weights nx ny nz seed",
+    "Source": "format delimiter header comment columns weights ids",
+    "Stopping": "tol max_iter stop",
+    "Output": "output top keep_top hubs keep bins export.format export.vertices checkpoint resume dry_run overwrite",
+    "Where": "backend precision device_memory threads memory cluster workers cluster_option scheduler tls "
+    "name protocol host port dashboard_port dashboard_origin foreground warm",
+    "Advanced": "",
+}
+"""Names of options by the panel of help that shows them, `Advanced` for all others; `COMMAND.NAME` takes precedence
+over `NAME`."""
 
-_FLAGS = {"true": True, "false": False}
-
-
-def make_option(settings: Mapping[str, Parameter]) -> Parameter:
-    """Make the parameter `set` of a command, for `--set`."""
-    described = option("Set an option that few people need; repeatable. KEY=VALUE is one of:", "KEY=VALUE", "--set")
-    choices = {name: list_choices(value) or [""] for name, value, _, _ in list_settings(settings)}
-    described.autocompletion = make_completion([f"{name}={word}" for name, words in choices.items() for word in words])
-    return Parameter("set", Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[list[str] | None, described])
-
-
-def list_settings(settings: Mapping[str, Parameter]) -> Iterator[tuple[str, str, str, Any]]:
-    """Yield name, value, meaning and default of each setting, None without a default or for false."""
-    for name, parameter in settings.items():
-        described, default = get_args(parameter.annotation)[1], parameter.default
-        shown = "true" if default is True else default or None
-        yield name, described.metavar or "true|false", described.help, shown
+_PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names.split()}
+_OF_ALL = "All commands also take --json, --quiet, --log FILE and --debug: `mgspmv -h`."
+_NAMES_WIDTH = 22
 
 
-def read_settings(texts: Sequence[str], settings: Mapping[str, Parameter]) -> dict[str, Any]:
-    """Return the values of settings by name, of the texts given with `--set`.
-
-    Raises
-    ------
-    OptionError : a text that is not KEY=VALUE; an unknown or repeated key; a value of the wrong type
-    """
-    values: dict[str, Any] = {}
-    for text in texts:
-        key, sign, value = (part.strip() for part in text.partition("="))
-        if key not in settings:
-            near = get_close_matches(key.replace("-", "_"), settings, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"the keys are {', '.join(settings)}"
-            raise OptionError(f"--set {text}: unknown key {key!r}; {hint}")
-        if not (sign and value):
-            [example, *_] = (get_args(settings[key].annotation)[1].metavar or "true").split("|")
-            raise OptionError(f"--set {text}: expected KEY=VALUE, such as --set {key}={example}")
-        if key in values:
-            raise OptionError(f"--set {key} is given twice; leave one of them out")
-        values[key] = _convert(key, value, settings[key])
-    return values
+def find_panel(command: str, name: str) -> str:
+    """Return the panel of an option."""
+    return _PANEL_OF.get(f"{command}.{name}") or _PANEL_OF.get(name, "Advanced")
 
 
-def _convert(key: str, text: str, parameter: Parameter) -> Any:
-    """Convert text to the type of a parameter, within its range."""
-    annotation, described = get_args(parameter.annotation)
-    [kind] = [own for own in get_args(annotation) or (annotation,) if own is not NoneType]
-    words = {int: "a whole number", float: "a number", bool: "true or false"}
-    try:
-        value = _FLAGS[text.lower()] if kind is bool else kind(text)
-    except (KeyError, ValueError):
-        raise OptionError(f"--set {key} must be {words[kind]}, not {text!r}") from None
-    if described.min is not None and value < described.min:
-        raise OptionError(f"--set {key} must be {described.min} or more, not {text}")
-    return value
+class PanelledHelp:
+    """Base of commands and groups that writes their help; the other base is one of Typer."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write usage, description, arguments, options by panel, commands by panel and the example."""
+        own: Any = self
+        formatter.write_text(f"Usage: {write_usage(own, ctx)}")
+        formatter.write_paragraph()
+        formatter.write_text(own.help)
+        for panel, rows in _list_panels(own, ctx).items():
+            with formatter.section(panel):
+                formatter.write_dl(rows, col_max=_NAMES_WIDTH)
+        for text in (*(() if is_group(own) else (_OF_ALL,)), own.epilog):
+            formatter.write_paragraph()
+            formatter.write_text(text)
+
+
+def is_group(command: Any) -> bool:
+    """Return whether a command of click has commands."""
+    return hasattr(command, "commands")
+
+
+def list_parameters(command: Any, ctx: Any) -> list[Any]:
+    """List the arguments and options that the help of a command describes: of all commands only that of the program."""
+    own = command.get_params(ctx)
+    return own if is_group(command) else [parameter for parameter in own if parameter.name not in COMMON]
+
+
+def write_usage(command: Any, ctx: Any) -> str:
+    """Return the synopsis of a command, such as `mgspmv info [OPTIONS] STORE`."""
+    arguments = [name_argument(own) for own in command.params if own.param_type_name == "argument"]
+    return " ".join([ctx.command_path, "[OPTIONS]", *(["COMMAND"] if is_group(command) else arguments)])
+
+
+def name_argument(argument: Any) -> str:
+    """Return the name of a positional argument as in the synopsis."""
+    name = (argument.metavar or argument.name.upper()).strip("[].")
+    shown = name if argument.nargs == 1 else f"{name}..."
+    return shown if argument.required else f"[{shown}]"
+
+
+def _list_panels(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
+    """List names and descriptions by panel: of arguments, then of commands, then of options."""
+    panels: dict[str, list[tuple[str, str]]] = {"Arguments": []}
+    for name, inner in getattr(command, "commands", {}).items():
+        panels.setdefault(inner.rich_help_panel or "Commands", []).append((name, inner.help.partition("\n\n")[0]))
+    panels |= {panel: [] for panel in PANELS}
+    for parameter in list_parameters(command, ctx):
+        record = parameter.get_help_record(ctx)
+        if record is not None and parameter.param_type_name == "argument":
+            panels["Arguments"].append((name_argument(parameter), record[1]))
+        elif record is not None:
+            panels[find_panel(command.name, parameter.name)].append(record)
+    return {panel: rows for panel, rows in panels.items() if rows}

@@ -7,12 +7,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
-from mgspmv.cli.mode import note_checkpoint, print_note
 from mgspmv.cli.options import argument, option
+from mgspmv.cli.output import Answer, note_checkpoint, print_note, tabulate
 from mgspmv.cli.placement import quieten_dask, read_literal
-from mgspmv.cli.program import Answer
 from mgspmv.cli.results import tabulate_top
-from mgspmv.cli.tables import tabulate
 from mgspmv.display.numbers import format_seconds
 from mgspmv.errors import OptionError, StepsFailedError
 

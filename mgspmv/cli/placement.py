@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import date, time
 from typing import TYPE_CHECKING, Any
 
-from mgspmv.cli.mode import open_progress, print_note
+from mgspmv.cli.output import open_progress, print_note
 from mgspmv.errors import OptionError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class PlacementOptions:
         if self.tls == "temporary" and self.cluster is None:
             raise OptionError("--tls temporary needs --cluster; name the folder of the running cluster's certificates")
         if not self.timeout > 0:
-            raise OptionError(f"--set timeout must be a positive number of seconds, not {self.timeout:g}")
+            raise OptionError(f"--timeout must be a positive number of seconds, not {self.timeout:g}")
 
     def choose_backend(self, backend: str) -> str:
         """Resolve `auto` for started workers: `cpu` for `local`, and `cuda` for `cuda`."""

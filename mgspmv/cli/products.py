@@ -5,11 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
-from mgspmv.cli.mode import note_checkpoint
 from mgspmv.cli.options import argument, option
+from mgspmv.cli.output import Answer, note_checkpoint, tabulate, tabulate_fields
 from mgspmv.cli.placement import ComputingOptions, PlacementOptions, open_client
-from mgspmv.cli.program import Answer
-from mgspmv.cli.tables import tabulate, tabulate_fields
 from mgspmv.display.numbers import format_bytes, format_seconds
 from mgspmv.errors import CapacityError
 from mgspmv.kernels.catalogue import SPARSE_KERNELS

@@ -1,48 +1,54 @@
-"""The program: its group of commands, answers of commands, and output to stdout and stderr."""
+"""The program: its group of commands, errors with their exit codes, and signals."""
 
 from __future__ import annotations
 
-import errno
-import io
-import json as json_format
 import os
+import signal
 import sys
-import traceback
+import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from copy import copy
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
+from types import FrameType
 from typing import Annotated, Any, NoReturn, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from mgspmv.cli.help import PanelledHelp
 from mgspmv.cli.messages import ADVISED, UNTRANSLATED, find_options, translate
-from mgspmv.cli.mode import ARGS, KEPT, MODE, Mode, find_mode, print_note
-from mgspmv.cli.options import (
-    OPTIONS,
-    SETTINGS,
-    check_choices,
-    list_choices,
-    make_completion,
-    make_option,
-    read_settings,
+from mgspmv.cli.options import OPTIONS, PanelledHelp, check_choices, list_choices, make_completion
+from mgspmv.cli.output import (
+    ARGS,
+    KEPT,
+    MODE,
+    Answer,
+    Mode,
+    describe_error,
+    find_mode,
+    give,
+    print_error,
+    print_note,
+    render,
+    write_out,
 )
-from mgspmv.errors import MgspmvError, StoreError, escape_controls, hide_secrets
+from mgspmv.errors import MgspmvError, escape_controls
 from mgspmv.monitor.progress import can_show, show_progress
-from mgspmv.os_errors import describe_os_error, translating
+from mgspmv.os_errors import translating
 
 EXIT_UNEXPECTED = 1
 EXIT_INTERRUPTED = 130
-EXIT_BROKEN_PIPE = 141
 
-PIPED_WIDTH = 1000
-"""Columns of a table outside a terminal, so that nothing is cut."""
+INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDING = b"stopping, and removing incomplete output; the next signal stops at once, and leaves it\n"
+
+SAME_S = 1.0
+"""Seconds within which a repeated signal counts as one: `timeout` and `srun` signal both the process and its group, and
+both a closed terminal and its shell send a signal."""
 
 # Newer versions of Typer hold a copy of click, older ones use click itself: take the class from its public subclass.
 _UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
@@ -52,22 +58,6 @@ _METAVARS = {int: "N", float: "NUMBER"}
 
 _CONTEXT: ContextVar[Any] = ContextVar("_CONTEXT", default=None)
 """Click's context of the running command."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """Result of a command, for scripts and for people."""
-
-    payload: dict[str, Any]
-    """JSON values, for scripts."""
-    parts: Sequence[Any]
-    """Strings and rich tables, for people."""
-    error: MgspmvError | None = None
-    """Error in addition to the answer; it determines the exit code."""
-    lines: Iterator[bytes] | None = None
-    """Output for stdout, in UTF-8, many lines at a time; `parts` then go to stderr. None prints `parts` to stdout."""
-    exit_code: int = 0
-    """Exit code without an error, such as that of a cluster that does not answer."""
 
 
 class Command(PanelledHelp, TyperCommand):
@@ -114,8 +104,8 @@ class Group(PanelledHelp, TyperGroup):
             code = _finish(Answer({}, (), error), mode)
         except Exception as error:
             hint = "" if mode.debug else "; this error was not expected, --debug shows the traceback"
-            _print_error(error, f"{type(error).__name__}: {error}{hint}", mode)
-            code = _give(_describe_error(error, str(error), mode), (), mode.json) or EXIT_UNEXPECTED
+            print_error(error, f"{type(error).__name__}: {error}{hint}", mode)
+            code = give(describe_error(error, str(error), mode), (), mode.json) or EXIT_UNEXPECTED
         sys.exit(code)
 
 
@@ -133,28 +123,22 @@ app = typer.Typer(
 
 
 def add_command(group: typer.Typer, command: Callable[..., Any], name: str | None = None, **options: Any) -> None:
-    """Add a command with the options of its groups and of all commands, and shell completion of choices."""
+    """Add a command with the options of its groups and of all commands."""
     group.command(name, cls=Command, **options)(_take_options(command))
 
 
 def _take_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a command to take the fields of its dataclass parameters, its settings by `--set`, and the options of all
-    commands, which `find_mode` reads. The settings are the attribute `settings` of the result."""
+    """Wrap a command to take the fields of its dataclass parameters, and the options of all commands, which `find_mode`
+    reads."""
     own = {parameter.name: parameter for parameter in _list_parameters(command, command.__name__)}
-    settings = {name: parameter for name, parameter in own.items() if name in SETTINGS}
 
     @wraps(command)
     def run(**given: Any) -> Any:
-        if settings:
-            given |= {name: parameter.default for name, parameter in settings.items()}
-            given |= read_settings(given["set"] or (), settings)
         check_choices(own, given)
         return _call(command, given)
 
-    kept = [parameter for name, parameter in own.items() if name not in settings]
-    kept += [make_option(settings)] if settings else []
-    kept += _list_parameters(Mode, command.__name__)
-    vars(run).update(settings=settings, __signature__=Signature(kept))
+    kept = [*own.values(), *_list_parameters(Mode, command.__name__)]
+    vars(run).update(__signature__=Signature(kept))
     run.__annotations__ = {p.name: p.annotation for p in kept}
     return run
 
@@ -204,7 +188,7 @@ def _print_version(wanted: bool) -> None:
         found = find_versions() | find_gpus()
         width = max(map(len, found))
         lines = [f"{name:{width}}  {value}" for name, value in found.items()]
-        raise typer.Exit(_give(found, lines, MODE.get().json))
+        raise typer.Exit(give(found, lines, MODE.get().json))
 
 
 @app.callback()
@@ -249,16 +233,16 @@ def shorten_warnings() -> Iterator[None]:
 def _finish(answer: Answer, mode: Mode) -> int:
     payload, message = answer.payload, translate_message(str(answer.error or ""))
     if answer.error is not None:
-        payload = payload | _describe_error(answer.error, message, mode)
+        payload = payload | describe_error(answer.error, message, mode)
     parts = () if mode.quiet else answer.parts
     if answer.lines is None:
-        code = _give(payload, parts, mode.json)
+        code = give(payload, parts, mode.json)
     else:
-        code = _write_out(lines.decode() for lines in answer.lines)
-        sys.stderr.write(_render(parts))
+        code = write_out(lines.decode() for lines in answer.lines)
+        sys.stderr.write(render(parts))
     if answer.error is None:
         return code or answer.exit_code
-    _print_error(answer.error, message, mode)
+    print_error(answer.error, message, mode)
     return code or answer.error.exit_code
 
 
@@ -268,67 +252,35 @@ def _fail_usage(error: Any, mode: Mode) -> int:
         print(message, file=sys.stderr)
     else:
         asked = getattr(error, "ctx", None)
-        setting = getattr(error, "option_name", "").removeprefix("--").replace("-", "_")
-        if asked and setting in getattr(asked.command.callback, "settings", ()):
-            message = f"No such option: --{setting}; pass --set {setting}=VALUE"
         hint = f" See `{asked.command_path} --help`." if asked else ""
-        _print_error(error, f"{message}{'' if message.endswith(('.', '?')) else '.'}{hint}", mode)
-    return _give({"error": {"type": "UsageError", "message": message}}, (), mode.json) or error.exit_code
+        print_error(error, f"{message}{'' if message.endswith(('.', '?')) else '.'}{hint}", mode)
+    return give({"error": {"type": "UsageError", "message": message}}, (), mode.json) or error.exit_code
 
 
-def _give(payload: Mapping[str, Any], parts: Sequence[Any], as_json: bool) -> int:
-    """Write an answer to stdout; return 0, or the exit code when it cannot be written."""
-    text = f"{json_format.dumps(payload, allow_nan=False)}\n" if as_json else _render(parts)
-    return _write_out([hide_secrets(text)])
+# --- signals ---------------------------------------------------------------------------------------------------------
 
 
-def _write_out(texts: Iterable[str]) -> int:
-    """Write to stdout; return 0, or the exit code when it cannot be written."""
-    try:
-        for text in texts:
-            sys.stdout.write(text)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Python flushes again at exit, and would report the error a second time.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_BROKEN_PIPE
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        is_closed = error.errno == errno.EBADF
-        why = "stdout is closed; redirect it to a file" if is_closed else describe_os_error(error, "/dev/stdout")
-        _print_error(error, f"cannot write the answer: {why}", MODE.get())
-        return StoreError.exit_code
-    return 0
+def catch_interrupts() -> None:
+    """Let signals interrupt this process, except those that are ignored, as under `nohup`.
 
+    The second signal prints `ENDING`, and the third ends the process at once.
+    """
+    taken_s: list[float] = []
 
-def _render(parts: Sequence[Any]) -> str:
-    from rich.console import Console
-    from rich.text import Text
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        now_s = time.monotonic()
+        if taken_s and now_s < taken_s[-1] + SAME_S:
+            return
+        taken_s.append(now_s)
+        if len(taken_s) == 1:
+            raise KeyboardInterrupt
+        if len(taken_s) > 2:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        if not MODE.get().quiet:
+            with suppress(OSError):  # the terminal may be closed
+                os.write(2, ENDING)  # sys.stderr may be writing at this moment
 
-    class EscapingConsole(Console):
-        """Console that escapes control characters in lines and cells of tables."""
-
-        def render_str(self, text: str, **options: Any) -> Text:
-            return super().render_str(escape_controls(text), **options)
-
-    text, is_terminal = io.StringIO(), sys.stdout.isatty()
-    looks: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False, "force_terminal": is_terminal}
-    console = EscapingConsole(file=text, width=None if is_terminal else PIPED_WIDTH, **looks)
-    for part in parts:
-        console.print(part, soft_wrap=isinstance(part, str))
-    return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
-
-
-def _print_error(error: BaseException, message: str, mode: Mode) -> None:
-    if mode.debug:
-        print(escape_controls(hide_secrets("".join(traceback.format_exception(error)))), end="", file=sys.stderr)
-    is_colored = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-    said = typer.style("error:", fg=typer.colors.RED, bold=True) if is_colored else "error:"
-    print(f"{said} {escape_controls(hide_secrets(message))}", file=sys.stderr)
-
-
-def _describe_error(error: BaseException, message: str, mode: Mode) -> dict[str, Any]:
-    described: dict[str, Any] = {"type": type(error).__name__, "message": message}
-    if mode.debug:
-        described["traceback"] = traceback.format_exception(error)
-    return {"error": described}
+    for number in INTERRUPTS:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, interrupt)

@@ -7,10 +7,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
-from mgspmv.cli.mode import MODE, note_checkpoint, print_note
 from mgspmv.cli.options import option
+from mgspmv.cli.output import MODE, Answer, note_checkpoint, print_note
 from mgspmv.cli.placement import ComputingOptions, PlacementOptions, open_client
-from mgspmv.cli.program import Answer
 from mgspmv.cli.results import answer_batch, answer_ranks
 from mgspmv.cli.stores import list_report
 from mgspmv.errors import ConvergenceError, MgspmvError, OptionError, SourceError, StoreFormatError
@@ -122,7 +121,7 @@ class VectorIteration(Iteration):
 
     def __post_init__(self) -> None:
         if self.executor == "embedded" and not self.place.is_embedded:
-            raise OptionError("--set executor=embedded computes in this process; leave out --cluster and --scheduler")
+            raise OptionError("--executor embedded computes in this process; leave out --cluster and --scheduler")
 
     def compute(self, call: str, vectors: Sequence[str] = (), **own: Any) -> tuple[Any, ConvergenceError | None]:
         """Call a function of the API for one vector, as `Iteration.compute`."""
@@ -271,7 +270,7 @@ class PageRankFlags:
         every_s, resume = given.pop("checkpoint_every"), given.pop("resume")
         if self.checkpoint is None:
             if every_s is not None or resume:
-                name = "--resume" if resume else "--set checkpoint_every"
+                name = "--resume" if resume else "--checkpoint-every"
                 raise OptionError(f"{name} needs the place of the checkpoints; add --checkpoint")
             return given
         seconds = {} if every_s is None else {"every_s": every_s}

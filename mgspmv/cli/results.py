@@ -9,8 +9,8 @@ from itertools import islice, pairwise
 from math import inf, isfinite, isnan
 from typing import TYPE_CHECKING, Any, get_args
 
-from mgspmv.cli.program import Answer, translate_message
-from mgspmv.cli.tables import tabulate, tabulate_fields
+from mgspmv.cli.output import Answer, tabulate, tabulate_fields
+from mgspmv.cli.program import translate_message
 from mgspmv.display.numbers import format_bytes, format_phases, format_scaled
 from mgspmv.errors import ConvergenceError, OptionError, StoreExistsError
 from mgspmv.validation import to_json

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from mgspmv.cli.mode import note_checkpoint
 from mgspmv.cli.options import (
     MemoryOptions,
     ReadingOptions,
@@ -18,9 +17,9 @@ from mgspmv.cli.options import (
     given,
     option,
 )
+from mgspmv.cli.output import Answer, note_checkpoint, tabulate, tabulate_fields
 from mgspmv.cli.placement import PlacementOptions, open_client
-from mgspmv.cli.program import Answer, translate_message
-from mgspmv.cli.tables import tabulate, tabulate_fields
+from mgspmv.cli.program import translate_message
 from mgspmv.display.numbers import format_bytes, format_seconds
 from mgspmv.errors import OptionError, StoreDamagedError
 from mgspmv.ingest_report import IngestReport

@@ -116,7 +116,7 @@ def run_check(name: str, check: Callable[[], Findings], limit_s: float) -> list[
     thread.start()
     thread.join(limit_s)
     if thread.is_alive():
-        remedy = "Runs would hang for the same reason: restart the component that hangs, or increase --set timeout."
+        remedy = "Runs would hang for the same reason: restart the component that hangs, or increase --timeout."
         found = [wrong(f"the check did not finish within {limit_s:g} s", remedy, limit_s=limit_s)]
     return [replace(finding, name=name) for finding in found]
 
@@ -192,7 +192,7 @@ def check_folders() -> Iterator[Finding]:
     from mgspmv.kernels.modules import CACHE_VARIABLE, find_folder
 
     folders = {
-        "scratch": (Path(tempfile.gettempdir()), LITTLE_ROOM, "TMPDIR, or pass --set scratch,"),
+        "scratch": (Path(tempfile.gettempdir()), LITTLE_ROOM, "TMPDIR, or pass --scratch,"),
         "cache": (find_folder(), CACHE_ROOM, CACHE_VARIABLE),
     }
     if config.CACHE_DIR:

@@ -71,7 +71,7 @@ def test_it_is_saved_and_shown(tmp_path):
     store, ranks = str(tmp_path / "g.zarr"), str(tmp_path / "r.parquet")
     invoke("ingest", str(tmp_path / "g.txt"), store)
     run = ("pagerank", store, "--personalization", str(tmp_path / "p.txt"), "--dangling", "drop")
-    run += ("--set", "norm=relative", "--overwrite")
+    run += ("--norm", "relative", "--overwrite")
     out, err = invoke(*run, "-o", ranks)
     assert "rank 0" in out + err
     assert "--precision float64" in out + err

@@ -62,7 +62,7 @@ def test_from_start_to_stop():
     assert f"a cluster 'default' is running on this machine already, at {told['scheduler']}, as process " in stderr
     assert "`mgspmv cluster stop default` stops it, another --name starts a second one" in stderr
 
-    endless = ("--set", "norm=fixed", "--max-iter", "100000000", "--scheduler", told["scheduler"])
+    endless = ("--norm", "fixed", "--max-iter", "100000000", "--scheduler", told["scheduler"])
     ranking = subprocess.Popen([*PROGRAM, "pagerank", "g.zarr", *endless], env=os.environ, stderr=subprocess.PIPE)
     assert wait_for(lambda: ask()["runs"], HANG_S)
     [run] = ask()["runs"]

@@ -16,7 +16,6 @@ import typer
 import mgspmv as mg
 from mgspmv.api.centrality import Running
 from mgspmv.cli import app
-from mgspmv.cli.options import read_settings
 from mgspmv.errors import MgspmvError
 from mgspmv.ingest.generate import GENERATORS
 from mgspmv.ingest.open import EDGE_LIST_OPTIONS
@@ -41,7 +40,7 @@ FILES = {
     "taken.mtx": "",
 }
 COMMANDS = typer.main.get_command(app).commands
-OPTION = r"--set \w+|--[a-z][\w-]*"
+OPTION = r"--[a-z][\w-]*"
 OTHERS = {"the transpose": "transpose", "ingest ": "ingest"}
 """Commands that messages advise, by words of these."""
 
@@ -62,13 +61,13 @@ ROWS = {
     "two lists": (f"{INGEST} --n-vertices 5 --vertices ids.txt", "--n-vertices --vertices", "n_vertices vertices"),
     "a number of names": (f"{INGEST} --n-vertices 5 --ids string", "--n-vertices --vertices", "n_vertices vertices"),
     "duplicates": ("ingest twice.txt h.zarr --duplicates error", "--duplicates", "duplicates"),
-    "loops": ("ingest loop.txt h.zarr --set self_loops=error", "--set self_loops", "self_loops"),
+    "loops": ("ingest loop.txt h.zarr --self-loops error", "--self-loops", "self_loops"),
     "kind": ("ingest two.mtx h.zarr --kind graph", "--kind", "kind"),
     "another kind": ("ingest g.txt h.zarr --kind grpah", "--kind", "kind"),
     "a store": ("ingest g.txt g.zarr", "--overwrite", "overwrite"),
     "memory": ("ingest g.txt h.zarr --memory 1", "--memory", "memory"),
     "no change": ("update g.zarr", "--insert --delete", "insert delete"),
-    "missing": ("update g.zarr --delete path.txt --set missing=error", "--set missing", "missing"),
+    "missing": ("update g.zarr --delete path.txt --missing error", "--missing", "missing"),
     "weights of a pattern": ("update g.zarr --insert negative.txt", "--no-weights", "weights"),
     "a far vertex": ("update path.zarr --insert far.txt", "--n-vertices", "n_vertices"),
     "no part": (
@@ -83,18 +82,18 @@ ROWS = {
         "symmetrize edges without_edges",
     ),
     "vertices of a matrix": ("subgraph two.zarr h.zarr --vertices ids.txt", "--vertices --kind", "vertices kind"),
-    "tol": ("pagerank g.zarr --tol -1", "--tol --set norm", "tol norm"),
-    "a small tol": ("pagerank g.zarr --tol 1e-30", "--tol --set norm --precision", "tol norm precision"),
+    "tol": ("pagerank g.zarr --tol -1", "--tol --norm", "tol norm"),
+    "a small tol": ("pagerank g.zarr --tol 1e-30", "--tol --norm --precision", "tol norm precision"),
     "alpha": ("pagerank g.zarr --alpha 2", "--alpha", "alpha"),
-    "no tol": ("pagerank g.zarr --set norm=fixed --tol 1", "--set norm --max-iter --tol", "norm max_iter tol"),
+    "no tol": ("pagerank g.zarr --norm fixed --tol 1", "--norm --max-iter --tol", "norm max_iter tol"),
     "few iterations": ("pagerank path.zarr --max-iter 1", "--max-iter --tol", "max_iter tol"),
     "stop": ("pagerank g.zarr --stop topk:5", "--stop", "stop"),
-    "no cluster": ("pagerank g.zarr --set transport=peer", "--set transport --cluster --scheduler", "transport where"),
-    "negative weights": ("pagerank negative.zarr", "--set weight=false", "weight"),
+    "no cluster": ("pagerank g.zarr --transport peer", "--transport --cluster --scheduler", "transport where"),
+    "negative weights": ("pagerank negative.zarr", "--no-weight", "weight"),
     "dangling": ("pagerank path.zarr --dangling error", "--dangling", "dangling"),
     "memory of devices": (
         "pagerank g.zarr --device-memory 1GB --backend cpu",
-        "--device-memory --set host_memory --backend",
+        "--device-memory --host-memory --backend",
         "device_memory host_memory backend",
     ),
     "alpha of a batch": ("pagerank-batch g.zarr --alpha 3", "--alpha", "alpha"),
@@ -108,7 +107,7 @@ ROWS = {
     "method": ("reorder g.zarr h.zarr --method best", "--method", "method"),
     "no y": ("spmv g.zarr x.npy -o y.npy --beta 2", "--beta --y", "beta y"),
     "scale": ("generate rmat h.zarr --scale 99", "--scale", "scale"),
-    "quadrants": ("generate rmat h.zarr --scale 4 --set a=2", "--set a --set b --set c", "a b c"),
+    "quadrants": ("generate rmat h.zarr --scale 4 --a 2", "--a --b --c", "a b c"),
     "no edges to make": ("generate uniform h.zarr --n-vertices 5", "--n-edges", "n_edges"),
     "keep": ("versions g.zarr --keep 0", "--keep", "keep"),
 }
@@ -142,7 +141,6 @@ def fail_in_python(command: str) -> MgspmvError:
     context = COMMANDS[name].make_context(name, words)
     given = {key: VALUES.get(key, value) for key, value in context.params.items() if is_given(context, key)}
     given.pop("output", None)
-    given |= read_settings(given.pop("set", ()), list_settings(name))
     if name == "katz":
         given["alpha"] = float(given["alpha"])
     if name == "subgraph" and "vertices" in given:
@@ -154,10 +152,6 @@ def fail_in_python(command: str) -> MgspmvError:
     with pytest.raises(MgspmvError) as caught:
         call(**given)
     return caught.value
-
-
-def list_settings(command: str) -> dict[str, inspect.Parameter]:
-    return getattr(COMMANDS[command].callback, "settings", {})
 
 
 def is_given(context: typer.Context, key: str) -> bool:
@@ -177,7 +171,7 @@ def test_commands_name_their_options(row):
     named = find_named(message, OPTION)
     known = {name, *(other for words, other in OTHERS.items() if words in message)}
     taken = {each for other in known for p in COMMANDS[other].params for each in p.opts + p.secondary_opts}
-    assert named <= taken | {f"--set {key}" for other in known for key in list_settings(other)}
+    assert named <= taken
     assert {*re.findall(OPTION, options)} <= named, message
     rest = re.sub(OPTION, "", message)
     assert find_named(rest, r"(?<![\w-])[a-z]\w*=|\w+\.\w+\(|\w\(\)") == set(), message

@@ -32,7 +32,7 @@ from tests.support.ports import find_free_port
 from tests.support.waiting import HANG_S, wait_for
 
 DASHBOARD = re.compile(r"dashboard: https?://\S+:\d+/status\n")
-ENDLESS = ("--set", "norm=fixed", "--max-iter", "100000000")
+ENDLESS = ("--norm", "fixed", "--max-iter", "100000000")
 PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 
 
@@ -80,7 +80,7 @@ def test_pagerank_on_local_workers(folder):
 @pytest.mark.parametrize("executor", ["auto", "tasks", "supersteps"])
 def test_pagerank_on_a_running_cluster(cluster, client, executor):
     embedded = invoke_json("pagerank", "g.zarr")
-    on_cluster = ("--scheduler", cluster.scheduler_address, "--set", f"executor={executor}")
+    on_cluster = ("--scheduler", cluster.scheduler_address, "--executor", executor)
     answer = invoke_json("pagerank", "g.zarr", *on_cluster)
     assert answer["digest"] == embedded["digest"]
     assert answer["changes"] == embedded["changes"]
@@ -89,9 +89,9 @@ def test_pagerank_on_a_running_cluster(cluster, client, executor):
 
 def test_many_vectors_on_a_running_cluster(cluster, client):
     Path("seeds.csv").write_text("vector,vertex\na,1\na,2\nb,7\n")
-    options = ("--personalization", "seeds.csv", "--keep-top", "3", "--set", "width=2", "--threads", "1")
+    options = ("--personalization", "seeds.csv", "--keep-top", "3", "--width", "2", "--threads", "1")
     embedded = invoke_json("pagerank-batch", "g.zarr", *options)
-    on_cluster = ("--scheduler", cluster.scheduler_address, "--set", "transport=peer")
+    on_cluster = ("--scheduler", cluster.scheduler_address, "--transport", "peer")
     answer = invoke_json("pagerank-batch", "g.zarr", *options, *on_cluster, "-o", "c.parquet")
     assert answer["digest"] == embedded["digest"]
     assert [v["iterations"] for v in answer["vectors"]] == [v["iterations"] for v in embedded["vectors"]]
@@ -182,22 +182,22 @@ RANK, BATCH, MULTIPLY = ["pagerank", "g.zarr"], ["pagerank-batch", "g.zarr"], ["
          "--cluster-option a: expected KEY=VALUE, such as queue=gpu"),
         (RANK, ["--cluster", "local", "--cluster-option", "workers=2"], "use --cluster, --workers and --threads"),
         (RANK, ["--cluster", "ssh", "--tls", "temporary"], "temporary certificates exist on this machine only"),
-        (RANK, ["--cluster", "local", "--set", "timeout=0"],
-         "--set timeout must be a positive number of seconds, not 0"),
+        (RANK, ["--cluster", "local", "--timeout", "0"],
+         "--timeout must be a positive number of seconds, not 0"),
         (MULTIPLY, ["--tls", "temporary"],
          "--tls encrypts the connections of a cluster; add --cluster or --scheduler"),
         (RANK, ["--scheduler", "tls://a:1", "--tls", "temporary"],
          "--tls temporary needs --cluster; name"),
         (BATCH, ["--cluster", "local", "--tls", "nowhere"],
          "nowhere has no ca.pem; a folder for --tls has ca.pem, cert.pem"),
-        (RANK, ["--set", "executor=supersteps"],
-         "--set executor=supersteps needs a cluster; pass one as --cluster or --scheduler"),
-        (RANK, ["--cluster", "slurm", "--workers", "2", "--set", "transport=x"],
-         "--set transport must be one of 'auto', 'nccl', 'peer', not 'x'"),
-        (RANK, ["--cluster", "slurm", "--workers", "2", "--set", "executor=embedded"],
-         "--set executor=embedded computes in this process; leave out --cluster and --scheduler"),
-        (RANK, ["--set", "executor=peer"],
-         "--set executor must be one of 'auto', 'embedded', 'tasks', 'supersteps', not 'peer'"),
+        (RANK, ["--executor", "supersteps"],
+         "--executor supersteps needs a cluster; pass one as --cluster or --scheduler"),
+        (RANK, ["--cluster", "slurm", "--workers", "2", "--transport", "x"],
+         "--transport must be one of 'auto', 'nccl', 'peer', not 'x'"),
+        (RANK, ["--cluster", "slurm", "--workers", "2", "--executor", "embedded"],
+         "--executor embedded computes in this process; leave out --cluster and --scheduler"),
+        (RANK, ["--executor", "peer"],
+         "--executor must be one of 'auto', 'embedded', 'tasks', 'supersteps', not 'peer'"),
     ],
 )  # fmt: skip
 def test_usage(command, args, message):
@@ -233,7 +233,7 @@ def listen(reply: bytes) -> Iterator[str]:
 
 def refuse(address: str, code: int, timeout_s: float = 1) -> str:
     """What is said of an address that no scheduler has."""
-    stdout, stderr = invoke("pagerank", "g.zarr", "--scheduler", address, "--set", f"timeout={timeout_s}", code=code)
+    stdout, stderr = invoke("pagerank", "g.zarr", "--scheduler", address, "--timeout", f"{timeout_s}", code=code)
     assert stdout == ""
     return stderr
 

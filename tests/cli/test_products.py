@@ -13,7 +13,7 @@ from tests.support.commands import TINY_RMAT, invoke, invoke_json
 
 def test_plan():
     invoke(*TINY_RMAT)
-    answer = invoke_json("plan", "r.zarr", "--workers", "3", "--set", "host_memory=1GB")
+    answer = invoke_json("plan", "r.zarr", "--workers", "3", "--host-memory", "1GB")
     starts, stops = zip(*((worker["start"], worker["stop"]) for worker in answer["workers"]), strict=True)
     assert starts == (0, *stops[:2])
     assert stops[2] == 64
@@ -50,7 +50,7 @@ def test_plan_of_rows_that_come_by():
     assert " ".join(lines[3]) == " ".join(["0 0 .. 500 4,000 host", *cells])
     assert "memory of a worker" not in stdout  # of one that computes on its host
     assert "predicted time" not in stdout
-    [from_store] = invoke_json(*command, few, "--set", f"host_memory={worker['host_bytes'] - 1}")["workers"]
+    [from_store] = invoke_json(*command, few, "--host-memory", f"{worker['host_bytes'] - 1}")["workers"]
     assert (from_store["held"], from_store["streaming"]["held"]) == ("store", "store")
     stdout, _ = invoke(*command, "1GB")
     assert " ".join(stdout.splitlines()[3].split()).startswith("0 0 .. 500 4,000 device ")

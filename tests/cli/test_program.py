@@ -104,11 +104,11 @@ def stores(tmp_path_factory):
         (["top", "none.zarr"], 4, "StoreNotFoundError", "no ranks found at none.zarr"),
         (["pagerank", "g.zarr", "-o", "there.csv"], 4, "StoreExistsError", "there.csv exists already"),
         (["pagerank", "g.zarr", "--max-iter", "2"], 5, "ConvergenceError", "after 2 iterations"),
-        (["plan", "g.zarr", "--set", "host_memory=10"], 6, "CapacityError", "needs"),
+        (["plan", "g.zarr", "--host-memory", "10"], 6, "CapacityError", "needs"),
         (["pagerank", "g.zarr", "--backend", "cpu", "--device-memory", "1GB"], 2, "OptionError",
-         "--device-memory and --set host_memory limit what a run on CUDA"),
-        (["spmv", "a.zarr", "x3.npy", "-o", "y.npy", "--backend", "cpu", "--set", "host_memory=1GB"], 2, "OptionError",
-         "--device-memory and --set host_memory limit what a run on CUDA"),
+         "--device-memory and --host-memory limit what a run on CUDA"),
+        (["spmv", "a.zarr", "x3.npy", "-o", "y.npy", "--backend", "cpu", "--host-memory", "1GB"], 2, "OptionError",
+         "--device-memory and --host-memory limit what a run on CUDA"),
     ],
 )  # fmt: skip
 def test_exit_codes(args, code, type_name, message, stores):
@@ -226,8 +226,8 @@ def test_errors_are_red_on_terminals_that_have_colours(monkeypatch):
     [
         ("mgspmv pager", ["pagerank", "pagerank-batch"]),
         ("mgspmv pagerank g.zarr --max-i", ["--max-iter"]),
-        ("mgspmv pagerank g.zarr --set norm=l", ["norm=l1", "norm=l1_per_node", "norm=linf"]),
-        ("mgspmv pagerank g.zarr --set ker", ["kernel="]),
+        ("mgspmv pagerank g.zarr --norm l", ["l1", "l1_per_node", "linf"]),
+        ("mgspmv pagerank g.zarr --ker", ["--kernel"]),
         ("mgspmv pagerank g.zarr --dangling ", ["uniform", "drop", "error"]),
         ("mgspmv cluster sto", ["stop"]),
     ],

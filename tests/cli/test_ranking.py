@@ -28,12 +28,12 @@ def test_pagerank_is_that_of_networkx():
 
 def test_ranks_of_the_reversed_graph():
     invoke("ingest", "edges.txt", "g.zarr", "--transpose")
-    answer = invoke_json("pagerank", "g.zarr", "--set", "reverse=true", "--tol", "1e-14", "--top", "4")
+    answer = invoke_json("pagerank", "g.zarr", "--reverse", "--tol", "1e-14", "--top", "4")
     expected = nx.pagerank(nx.DiGraph(EDGES).reverse(), tol=1e-15, max_iter=200)
     assert {entry["id"]: entry["rank"] for entry in answer["top"]} == pytest.approx(expected, abs=1e-13)
     assert answer["matrix"]["reversed"] is True
     invoke("ingest", "edges.txt", "h.zarr")
-    _, stderr = invoke("pagerank", "h.zarr", "--set", "reverse=true", code=2)
+    _, stderr = invoke("pagerank", "h.zarr", "--reverse", code=2)
     assert "h.zarr does not hold the transpose; add it with `mgspmv transpose`" in stderr
 
 
@@ -43,8 +43,8 @@ def test_options_of_pagerank_are_given_on():
     Path("d.txt").write_text("5 1\n")
     np.save("s.npy", [1.0, 0, 0, 0])
     vectors = ["--personalization", "p.txt", "--dangling", "d.txt", "--nstart", "s.npy"]
-    options = ["--alpha", "0.5", "--tol", "1e-12", "--set", "norm=linf", "--max-iter", "300", "--precision", "float64"]
-    answer = invoke_json("pagerank", "g.zarr", *vectors, *options, "--threads", "1", "--set", "kernel=csr-serial")
+    options = ["--alpha", "0.5", "--tol", "1e-12", "--norm", "linf", "--max-iter", "300", "--precision", "float64"]
+    answer = invoke_json("pagerank", "g.zarr", *vectors, *options, "--threads", "1", "--kernel", "csr-serial")
     expected = nx.pagerank(nx.DiGraph(EDGES), 0.5, {1: 3, 2: 1}, dangling={5: 1}, tol=1e-15, max_iter=200)
     assert {entry["id"]: entry["rank"] for entry in answer["top"]} == pytest.approx(expected, abs=1e-11)
     wanted = {"alpha": 0.5, "tol": 1e-12, "norm": "linf", "max_iter": 300, "precision": "float64"}
@@ -54,22 +54,22 @@ def test_options_of_pagerank_are_given_on():
     assert invoke_json("plan", "g.zarr", "--stop", "topk:1")["workers"][0]["watch_bytes"] == 4 * 89
     assert (high["status"], high["stability"]["k"]) == ("stable", 1)
     assert "the 1 are proven, in this order" in invoke("pagerank", "g.zarr", "--stop", "topk:1")[0]
-    fixed = invoke_json("pagerank", "g.zarr", "--set", "norm=fixed", "--max-iter", "4")
+    fixed = invoke_json("pagerank", "g.zarr", "--norm", "fixed", "--max-iter", "4")
     assert (fixed["status"], fixed["iterations"]) == ("completed", 4)
-    invoke("pagerank", "g.zarr", "--set", "norm=l1_per_node", "--dangling", "drop")
+    invoke("pagerank", "g.zarr", "--norm", "l1_per_node", "--dangling", "drop")
 
 
 def test_out_weights_and_relative_changes():
     invoke("ingest", "edges.txt", "g.zarr")
-    plain = invoke_json("pagerank", "g.zarr", "--set", "norm=relative", "--tol", "1e-3")
+    plain = invoke_json("pagerank", "g.zarr", "--norm", "relative", "--tol", "1e-3")
     Path("w.txt").write_text("".join(f"{name} {9 if name == 1 else 2}\n" for name in (1, 2, 3, 5)))
-    given = invoke_json("pagerank", "g.zarr", "--set", "out_weight=w.txt")
+    given = invoke_json("pagerank", "g.zarr", "--out-weight", "w.txt")
     assert (plain["options"]["norm"], plain["options"]["out_weight"]) == ("relative", "store")
     assert given["options"]["out_weight"] == "vector"
     assert sum(entry["rank"] for entry in given["top"]) < 0.95
     Path("w.txt").write_text("1 0.5\n")
-    _, stderr = invoke("pagerank", "g.zarr", "--set", "out_weight=w.txt", code=2)
-    assert stderr.startswith("error: --set out_weight of vertex 1 is 0.5, less than the sum of its stored out-edges, ")
+    _, stderr = invoke("pagerank", "g.zarr", "--out-weight", "w.txt", code=2)
+    assert stderr.startswith("error: --out-weight of vertex 1 is 0.5, less than the sum of its stored out-edges, ")
 
 
 def test_string_ids_and_what_looks_like_markup():
@@ -85,7 +85,7 @@ def test_string_ids_and_what_looks_like_markup():
 def test_scores_in_place_of_ranks():
     invoke(*TINY_RMAT)
     plain = invoke_json("pagerank", "r.zarr", "-o", "plain.zarr")
-    scaled = invoke_json("pagerank", "r.zarr", "--set", "scaler=max", "-o", "r.zarr.parquet", "-o", "r.csv")
+    scaled = invoke_json("pagerank", "r.zarr", "--scaler", "max", "-o", "r.zarr.parquet", "-o", "r.csv")
     most = plain["top"][0]["rank"]
     wanted = {entry["id"]: entry["rank"] / most for entry in plain["top"]}
     assert {entry["id"]: entry["rank"] for entry in scaled["top"]} == pytest.approx(wanted, rel=1e-15)
@@ -93,11 +93,11 @@ def test_scores_in_place_of_ranks():
     assert "scaler" not in plain["options"]
     assert scaled["error_bound_l1"] == plain["error_bound_l1"]
     assert max(float(line.split(",")[1]) for line in Path("r.csv").read_text().splitlines()[1:]) == 1.0
-    stdout, _ = invoke("pagerank", "r.zarr", "--set", "scaler=stdscore")
+    stdout, _ = invoke("pagerank", "r.zarr", "--scaler", "stdscore")
     assert "before scaling" in stdout
     assert "ranks scaled by stdscore" in stdout
-    _, stderr = invoke("pagerank", "r.zarr", "--set", "scaler=maximum", code=2)
-    assert stderr.startswith("error: --set scaler must be one of 'none', 'minmax', ")
+    _, stderr = invoke("pagerank", "r.zarr", "--scaler", "maximum", code=2)
+    assert stderr.startswith("error: --scaler must be one of 'none', 'minmax', ")
 
 
 def test_ranks_on_standard_output():

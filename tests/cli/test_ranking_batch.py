@@ -39,8 +39,8 @@ def test_ranks_are_those_of_networkx():
 
 def test_only_the_highest_are_written():
     pq.write_table(pa.table({"vector": [4, 4, 6], "vertex": [1, 2, 9]}), "seeds.parquet")
-    words = "--personalization seeds.parquet --keep-top 2 --dangling uniform --set weight=false --precision float32 "
-    words += "--set width=2 --threads 1 -o r.parquet"
+    words = "--personalization seeds.parquet --keep-top 2 --dangling uniform --no-weight --precision float32 "
+    words += "--width 2 --threads 1 -o r.parquet"
     answer = invoke_json("pagerank-batch", "g.zarr", *words.split())
     table = pq.read_table("r.parquet").to_pydict()
     assert table["vector"] == [4, 4, 6, 6]
@@ -69,7 +69,7 @@ def test_ranks_on_standard_output(options):
 
 def test_options_are_given_on():
     Path("w.txt").write_text("1 3\n2 1\n5 1\n9 4\n")
-    options = ["--set", "out_weight=w.txt", "--set", "norm=relative", "--tol", "1e-4", "--dangling", "drop"]
+    options = ["--out-weight", "w.txt", "--norm", "relative", "--tol", "1e-4", "--dangling", "drop"]
     answer = invoke_json("pagerank-batch", "g.zarr", "--personalization", "seeds.csv", *options)
     out_weight = {1: 3, 2: 1, 5: 1, 9: 4}
     with mg.open_matrix("g.zarr") as A:
@@ -77,7 +77,7 @@ def test_options_are_given_on():
         alone = mg.pagerank(A, personalization={9: 1}, **asked)
     assert answer["vectors"][1]["iterations"] == alone.iterations
     assert [(entry["id"], entry["rank"]) for entry in answer["vectors"][1]["top"]] == alone.top()
-    _, stderr = invoke("pagerank-batch", "g.zarr", "--set", "reverse=true", code=2)
+    _, stderr = invoke("pagerank-batch", "g.zarr", "--reverse", code=2)
     assert "does not hold the transpose" in stderr
 
 

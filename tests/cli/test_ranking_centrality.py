@@ -122,9 +122,9 @@ def test_what_is_wrong_is_found_before_the_work(command, folder):
         (["-o", "taken.csv"], 4, "taken.csv exists already"),
         (["--cluster", "cloud"], 2, "--cluster must be one of local, cuda"),
         (["--tol", "-1"], 2, "tol must be a positive number"),
-        (["--set", "norm=relative", "--tol", "1"], 2, "--tol 1 with --set norm=relative is met by any growing"),
+        (["--norm", "relative", "--tol", "1"], 2, "--tol 1 with --norm relative is met by any growing"),
         (["--precision", "exact"], 2, "precision must be one of 'float64', 'float32'"),
-        (["--set", "executor=supersteps"], 2, "--set executor=supersteps needs a cluster; pass one as --cluster or"),
+        (["--executor", "supersteps"], 2, "--executor supersteps needs a cluster; pass one as --cluster or"),
         (["--nstart", "none.txt"], 3, "no file 'none.txt' exists"),
     ):
         _, stderr = invoke(command, "chain.zarr" if command == "stationary" else "g.zarr", *options, code=code)
@@ -139,9 +139,7 @@ def test_on_a_running_cluster(command, executor, cluster, client):
     store = "chain.zarr" if command == "stationary" else "g.zarr"
     options = ["--tol", "1e-3"]
     wanted = invoke_json(command, store, *options)
-    answer = invoke_json(
-        command, store, *options, "--scheduler", cluster.scheduler_address, "--set", f"executor={executor}"
-    )
+    answer = invoke_json(command, store, *options, "--scheduler", cluster.scheduler_address, "--executor", executor)
     found = [(a["hubs"], a["authorities"]) if command == "hits" else (a,) for a in (wanted, answer)]
     for own, other in zip(*found, strict=True):
         if other["options"]["executor"] == "tasks":  # in supersteps the last bits depend on how many workers there are

@@ -42,7 +42,7 @@ def runner():
 
 
 def list_options(*more: str) -> list[str]:
-    return ["pagerank", "r.zarr", "--checkpoint", "c.zarr", "--set", "checkpoint_every=0", "--overwrite", *more]
+    return ["pagerank", "r.zarr", "--checkpoint", "c.zarr", "--checkpoint-every", "0", "--overwrite", *more]
 
 
 def test_a_run_goes_on_where_it_was():
@@ -77,8 +77,8 @@ def test_another_run_is_refused_in_a_line():
     assert "c.zarr is of another run: it has --alpha 0.9, not --alpha 0.85; pass the same arguments" in stderr
     _, stderr = invoke("pagerank", "r.zarr", "--resume", code=2)
     assert "--resume needs the place of the checkpoints; add --checkpoint" in stderr
-    _, stderr = invoke("pagerank", "r.zarr", "--set", "checkpoint_every=3", code=2)
-    assert "--set checkpoint_every needs the place of the checkpoints; add --checkpoint" in stderr
+    _, stderr = invoke("pagerank", "r.zarr", "--checkpoint-every", "3", code=2)
+    assert "--checkpoint-every needs the place of the checkpoints; add --checkpoint" in stderr
 
 
 def test_plan_counts_the_copy():
@@ -113,7 +113,7 @@ def test_killed_again_and_again(runner):
 @pytest.mark.slow
 def test_a_killed_cluster():
     invoke(*TINY_RMAT)
-    asked = ["--set", "norm=fixed", "--max-iter", "4000"]
+    asked = ["--norm", "fixed", "--max-iter", "4000"]
     whole = invoke_json("pagerank", "r.zarr", *asked)
     command = list_options(*asked, "--cluster", "local", "--workers", "2")
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

@@ -34,7 +34,7 @@ def test_other_formats():
     assert [entry["rank"] for entry in invoke_json("pagerank", "g.mtx")["top"]] == [0.5, 0.5]
     Path("chain.mtx").write_text("%%MatrixMarket matrix coordinate real general\n2 2 3\n1 1 0.5\n2 1 0.5\n1 2 1\n")
     assert invoke_json("stationary", "chain.mtx")["top"][0]["rank"] == pytest.approx(2 / 3, abs=1e-6)
-    assert invoke("pagerank", "edges.txt", "--set", "reverse=true", "-o", "-")[0] != ranks
+    assert invoke("pagerank", "edges.txt", "--reverse", "-o", "-")[0] != ranks
 
 
 def test_duplicates_and_warnings_are_shown():

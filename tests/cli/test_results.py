@@ -37,14 +37,14 @@ def test_a_summary():
     shown, _ = invoke("summary", "ranks.zarr")
     for title in ("vertices ", "mean ", "99.9% are at most ", "Gini coefficient   0.", "from "):
         assert title in shown
-    invoke("pagerank", "r.zarr", "--set", "scaler=log", "-o", "log.zarr")
+    invoke("pagerank", "r.zarr", "--scaler", "log", "-o", "log.zarr")
     assert "Gini coefficient   none" in invoke("summary", "log.zarr")[0]
 
 
 def test_a_summary_of_ranks_that_are_not_finite():
     Path("tiny.txt").write_text("1 2 5e-324\n2 3 1\n3 1 1\n")
     invoke("ingest", "tiny.txt", "t.zarr")
-    invoke("pagerank", "t.zarr", "--precision", "float64", "--set", "scaler=max", "-o", "t.parquet", code=5)
+    invoke("pagerank", "t.zarr", "--precision", "float64", "--scaler", "max", "-o", "t.parquet", code=5)
     answer = invoke_json("summary", "t.parquet")
     assert (answer["status"], answer["summary"]["n"]) == ("non_finite", 3)
     assert answer["summary"]["n_non_finite"] > 0

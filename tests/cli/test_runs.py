@@ -18,7 +18,7 @@ from tests.support.clusters import check_left, find_held, find_left
 from tests.support.commands import invoke, invoke_json, start
 from tests.support.waiting import HANG_S, wait_for
 
-ENDLESS = ("--set", "norm=fixed", "--max-iter", "100000000", "--threads", "1")
+ENDLESS = ("--norm", "fixed", "--max-iter", "100000000", "--threads", "1")
 
 
 @pytest.fixture(autouse=True)
@@ -76,7 +76,7 @@ def await_running(address: str, least: int = 1) -> str:
 @pytest.mark.parametrize("executor", ["supersteps", "tasks"])
 def test_a_command_ends_as_by_an_interrupt(graph, cluster, client, executor):
     address, left = cluster.scheduler_address, find_left(client)
-    asked = ("pagerank", graph, "--scheduler", address, "--set", f"executor={executor}", *ENDLESS)
+    asked = ("pagerank", graph, "--scheduler", address, "--executor", executor, *ENDLESS)
     with start(*asked, stderr=subprocess.PIPE) as process:
         run = await_running(address)
         stdout, _ = invoke("cancel", run[:6], "--scheduler", address)

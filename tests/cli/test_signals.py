@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from mgspmv.cli.signals import ENDING, INTERRUPTS
+from mgspmv.cli.program import ENDING, INTERRUPTS
 from tests.support.commands import ENVIRONMENT
 from tests.support.waiting import HANG_S
 

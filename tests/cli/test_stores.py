@@ -19,7 +19,7 @@ def test_reorder(folder):
     source = scipy.sparse.coo_array(([1.0, 2, 3, 4], ([0, 5, 2, 3], [5, 2, 3, 1])), shape=(6, 6))
     scipy.io.mmwrite("path.mtx", source)
     before = invoke_json("ingest", "path.mtx", "p.zarr")["store"]
-    answer = invoke_json("reorder", "p.zarr", "q.zarr", "--memory", "4GiB", "--threads", "2", "--set", "scratch=.")
+    answer = invoke_json("reorder", "p.zarr", "q.zarr", "--memory", "4GiB", "--threads", "2", "--scratch", ".")
     assert answer["seconds"] > 0
     assert (answer["store"]["order"], before["order"]) == ("rcm", None)
     made = answer["store"]["provenance"]["reordering"]
@@ -39,7 +39,7 @@ def test_transpose():
     assert (answer["changed"], answer["store"]["has_transpose"]) == (True, True)
     assert answer["store"]["digest"] == before["digest"]
     invoke("hits", "t.zarr", "--max-iter", "1000")
-    again = invoke_json("transpose", "t.zarr", "--memory", "64GiB", "--threads", "1", "--set", "scratch=.")
+    again = invoke_json("transpose", "t.zarr", "--memory", "64GiB", "--threads", "1", "--scratch", ".")
     assert (again["changed"], again["store"]) == (False, answer["store"])
     said = f"t.zarr: the transpose is stored already; version {answer['store']['version']} stays\n"
     assert invoke("transpose", "t.zarr", "--keep", "1") == (said, "")
@@ -105,7 +105,7 @@ def test_what_reorder_refuses():
         (["g.zarr", "--method", "amd"], 2, "method must be one of 'rcm', 'degree', 'dealt', 'none', not 'amd'"),
         (["none.zarr"], 4, "there is no matrix store at none.zarr"),
         (["g.zarr", "--memory", "1MB"], 2, "memory must be at least 1GiB"),
-        (["g.zarr", "--set", "scratch=none"], 2, "scratch must be an existing folder, not 'none'"),
+        (["g.zarr", "--scratch", "none"], 2, "scratch must be an existing folder, not 'none'"),
     ):
         stdout, stderr = invoke("reorder", *args, code=code)
         assert stderr.startswith("error: ")
@@ -132,7 +132,7 @@ def test_options_of_export_are_given_on(monkeypatch):
     invoke("ingest", "a.mtx", "a.zarr")
     info, given = mgspmv.open("a.zarr").info, {}
     monkeypatch.setattr(mgspmv, "export", lambda *args, **options: given.update(options, args=args) or info)
-    words = "--format npz --vertices v --memory 2GiB --threads 3 --set scratch=s --overwrite"
+    words = "--format npz --vertices v --memory 2GiB --threads 3 --scratch s --overwrite"
     invoke("export", "a.zarr", "b.npz", *words.split())
     wanted = {"format": "npz", "vertices": "v", "memory": "2GiB", "threads": 3, "scratch": "s", "overwrite": True}
     assert given == wanted | {"args": ("a.zarr", "b.npz")}

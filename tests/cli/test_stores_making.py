@@ -90,10 +90,10 @@ def test_options_of_update_are_given_on(folder, monkeypatch):
         raise CapacityError("enough")
 
     monkeypatch.setattr(mgspmv, "update", record)
-    words = "--insert i --delete d --set missing=error --set self_loops=drop --symmetrize --keep 2 "
+    words = "--insert i --delete d --missing error --self-loops drop --symmetrize --keep 2 "
     words += "--memory 2GiB --format parquet --n-vertices 9 --vertices v --delimiter ; --no-weights --ids int "
-    words += "--columns a,b --set n_cols=5 --set allow_hypersparse=true "
-    words += "--threads 3 --set scratch=."
+    words += "--columns a,b --n-cols 5 --allow-hypersparse "
+    words += "--threads 3 --scratch ."
     invoke("update", "g.zarr", *words.split(), code=6)
     assert given == {
         "insert": "i", "delete": "d", "missing": "error", "self_loops": "drop", "symmetrize": True,
@@ -111,7 +111,7 @@ def test_what_update_refuses(folder):
         (["g.zarr"], 2, "pass --insert, --delete or both"),
         (["g.zarr", "--insert", "edges.txt", "--keep", "0"], 2, "keep must be at least 1"),
         (["g.zarr", "--insert", "names.txt", "--no-header"], 3, "names.txt: the ids are strings, but the store has"),
-        (["g.zarr", "--delete", "none.txt", "--set", "missing=error"], 3, "does not exist; pass --set missing=ignore"),
+        (["g.zarr", "--delete", "none.txt", "--missing", "error"], 3, "does not exist; pass --missing ignore"),
         (["n.zarr", "--insert", "edges.txt"], 4, "there is no matrix store at n.zarr"),
     ):
         assert said in invoke("update", *args, code=code)[1]
@@ -119,7 +119,7 @@ def test_what_update_refuses(folder):
 
 
 def test_ingest_in_an_order():
-    stdout, stderr = invoke("ingest", "edges.txt", "g.zarr", "--set", "order=rcm")
+    stdout, stderr = invoke("ingest", "edges.txt", "g.zarr", "--order", "rcm")
     lines = stdout.splitlines()
     assert lines[0].startswith("g.zarr: graph, 4 x 4, 5 entries, a pattern, made in ")
     assert lines[1] == "order: rcm, bandwidth 2, was 2"
@@ -128,11 +128,11 @@ def test_ingest_in_an_order():
     invoke("ingest", "edges.txt", "h.zarr")
     reordered = invoke_json("reorder", "h.zarr", "--method", "rcm")["store"]
     assert invoke_json("info", "g.zarr")["digest"] == reordered["digest"]
-    answer = invoke_json("generate", "rmat", "r.zarr", "--scale", "5", "--set", "order=degree")["store"]
+    answer = invoke_json("generate", "rmat", "r.zarr", "--scale", "5", "--order", "degree")["store"]
     assert (answer["order"], answer["provenance"]["options"]["order"]) == ("degree", "degree")
     for args, said in (
-        (["ingest", "a.mtx", "w.zarr", "--set", "order=dealt"], "must be square; a.mtx has 2 rows and 3 columns"),
-        (["generate", "rmat", "w.zarr", "--scale", "5", "--set", "order=amd"], "order must be one of 'none', 'rcm'"),
+        (["ingest", "a.mtx", "w.zarr", "--order", "dealt"], "must be square; a.mtx has 2 rows and 3 columns"),
+        (["generate", "rmat", "w.zarr", "--scale", "5", "--order", "amd"], "order must be one of 'none', 'rcm'"),
     ):
         stdout, stderr = invoke(*args, code=2)
         assert said in stderr
@@ -143,7 +143,7 @@ def test_options_of_ingest_are_given_on():
     with open("w.csv", "w") as file:
         file.write("ann;bob;2;x\nann;bob;3;x\nbob;bob;1;x\n")
     words = "--format edge-list --delimiter ; --ids string --duplicates keep "
-    words += "--columns 1,2,3 --set self_loops=drop --set dtype=float32"
+    words += "--columns 1,2,3 --self-loops drop --dtype float32"
     stored = invoke_json("ingest", "w.csv", "w.zarr", *words.split())["store"]
     wanted = {"nnz": 2, "dtype": "float32", "vertex_ids": "string", "duplicates": "keep"}
     assert {name: stored[name] for name in wanted} == wanted
@@ -157,7 +157,7 @@ def test_options_of_ingest_are_given_on():
     group = zarr.open_group("plain", mode="w")
     group.create_array("indptr", data=np.array([0, 1, 2]))
     group.create_array("indices", data=np.array([1, 0]))
-    answer = invoke_json("ingest", "plain", "c.zarr", "--set", "n_cols=5", "--format", "csr")
+    answer = invoke_json("ingest", "plain", "c.zarr", "--n-cols", "5", "--format", "csr")
     assert (answer["store"]["shape"], answer["store"]["kind"]) == ([2, 5], "matrix")
 
 
@@ -165,12 +165,12 @@ def test_options_of_ingest_are_given_on():
     ("args", "shape", "nnz"),
     [
         (["rmat", "--scale", "5", "--edge-factor", "3", "--duplicates", "keep", "--seed", "7"], [32, 32], 96),
-        (["rmat", "--scale", "5", "--edge-factor", "3", "--duplicates", "keep", "--set", "a=0.25", "--set", "b=0.25",
-          "--set", "c=0.25", "--set", "scramble=false", "--weights"], [32, 32], 96),
+        (["rmat", "--scale", "5", "--edge-factor", "3", "--duplicates", "keep", "--a", "0.25", "--b", "0.25",
+          "--c", "0.25", "--no-scramble", "--weights"], [32, 32], 96),
         (["uniform", "--n-vertices", "10", "--n-edges", "20", "--duplicates", "keep"], [10, 10], 20),
-        (["stencil2d", "--nx", "3", "--ny", "4", "--set", "points=9"], [12, 12], 70),
-        (["stencil3d", "--nx", "2", "--ny", "2", "--nz", "2", "--set", "pattern=true"], [8, 8], 24),
-        (["banded", "--set", "n=5", "--set", "bandwidth=1"], [5, 5], 13),
+        (["stencil2d", "--nx", "3", "--ny", "4", "--points", "9"], [12, 12], 70),
+        (["stencil3d", "--nx", "2", "--ny", "2", "--nz", "2", "--pattern"], [8, 8], 24),
+        (["banded", "--n", "5", "--bandwidth", "1"], [5, 5], 13),
     ],
 )  # fmt: skip
 def test_generate(args, shape, nnz):

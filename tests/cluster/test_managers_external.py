@@ -19,7 +19,7 @@ from tests.support.waiting import HANG_S, wait_for
 
 pytestmark = pytest.mark.filterwarnings("ignore:any program that can connect to")
 PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-ENDLESS = ("--set", "norm=fixed", "--max-iter", "100000000")
+ENDLESS = ("--norm", "fixed", "--max-iter", "100000000")
 JOBS = {"cores": 1, "memory": "1GB"}
 
 

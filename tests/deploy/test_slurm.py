@@ -15,17 +15,10 @@ from tests.support.slurm import Slurm, needs_slurm, start_slurm
 from tests.support.waiting import HANG_S, wait_for
 
 SCRIPT = Path(__file__).parents[2] / "deploy" / "slurm" / "mgspmv.sbatch"
-RANKED = ("pagerank", "web.zarr", "--set", "norm=fixed", "--max-iter")
+RANKED = ("pagerank", "web.zarr", "--norm", "fixed", "--max-iter")
 KEPT = (
-    "-o",
-    "ranks.zarr",
-    "--overwrite",
-    "--checkpoint",
-    "run.zarr",
-    "--set",
-    "checkpoint_every=0",
-    "--resume",
-    "--json",
+    *("-o", "ranks.zarr", "--overwrite", "--checkpoint", "run.zarr"),
+    *("--checkpoint-every", "0", "--resume", "--json"),
 )
 FLAWS = {
     "unknown option": ("--exclusive", "--exclusively", "unrecognized option"),

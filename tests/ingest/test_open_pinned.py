@@ -120,7 +120,7 @@ def test_files_that_are_refused(name, folder):
 def test_files_that_float64_holds(name):
     mg.ingest(name, "s.zarr", dtype="float64")
     assert read_store() == IN_FLOAT64[name]
-    invoke("ingest", name, "s.zarr", "--set", "dtype=float64", "--overwrite")
+    invoke("ingest", name, "s.zarr", "--dtype", "float64", "--overwrite")
     assert read_store() == IN_FLOAT64[name]
 
 

@@ -19,7 +19,6 @@ import typer
 
 import mgspmv
 from mgspmv.cli import app
-from mgspmv.cli.options import read_settings
 from tests.support.pages import ROOT
 
 _PLACEHOLDERS = re.compile(r"[\[\]]|\.\.\.")
@@ -64,7 +63,6 @@ def check_usage(text: str) -> None:
         return check_line(text)
     for command, rest in _find_commands(_get_app(), words[1:]):
         wanted = {option for word in rest for option in _OPTION.findall(word.split("=")[0])} - {"--help", "-h"}
-        wanted |= {f"--set {key}" for key in re.findall(r"--set ([a-z]\w*)", text) if command.name != "run"}
         if missing := sorted(wanted - _list_own(command)):
             raise UsageError(f"mgspmv {command.name} has no {missing[0]}")
     return None
@@ -116,8 +114,7 @@ def _walk(command: Any) -> Iterator[Any]:
 
 
 def _list_own(command: Any) -> set[str]:
-    options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
-    return options | {f"--set {key}" for key in getattr(command.callback, "settings", ())}
+    return {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
 
 
 def _find_commands(group: Any, words: list[str]) -> Iterator[tuple[Any, list[str]]]:
@@ -135,9 +132,7 @@ def _find_commands(group: Any, words: list[str]) -> Iterator[tuple[Any, list[str
 def _parse_words(words: list[str]) -> None:
     for command, rest in _find_commands(_get_app(), words):
         try:
-            context = command.make_context(command.name, list(rest))
-            if settings := getattr(command.callback, "settings", None):
-                read_settings(context.params["set"] or (), settings)
+            command.make_context(command.name, list(rest))
         except Exception as error:
             raise UsageError(f"mgspmv {shlex.join(words)}: {getattr(error, 'message', '') or error}") from error
 

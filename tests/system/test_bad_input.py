@@ -232,7 +232,7 @@ KINDS = {
     ),
     "no such kernel": Bad(
         lambda: mg.pagerank(mg.open("ring.zarr").on("cpu", kernel="none")),
-        "pagerank ring.zarr --set kernel=none",
+        "pagerank ring.zarr --kernel none",
         errors.OptionError,
         "none",
         f'{RING}[run]\nkernel = "none"',
@@ -246,14 +246,14 @@ KINDS = {
     ),
     "a scheduler that does not answer": Bad(
         lambda: mg.pagerank(mg.open("ring.zarr").on("tcp://127.0.0.1:9", timeout=0.1)),
-        "pagerank ring.zarr --scheduler tcp://127.0.0.1:9 --set timeout=0.1",
+        "pagerank ring.zarr --scheduler tcp://127.0.0.1:9 --timeout 0.1",
         errors.SchedulerNotFoundError,
         "127.0.0.1:9",
         opened("ring.zarr", reached("timeout = 0.1")),
     ),
     "a time-out that makes no sense": Bad(
         lambda: mg.pagerank(mg.open("ring.zarr").on("tcp://127.0.0.1:9", timeout=0.0)),
-        "pagerank ring.zarr --scheduler tcp://127.0.0.1:9 --set timeout=0",
+        "pagerank ring.zarr --scheduler tcp://127.0.0.1:9 --timeout 0",
         errors.OptionError,
         "timeout",
         opened("ring.zarr", reached("timeout = 0.0")),

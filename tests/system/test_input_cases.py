@@ -232,18 +232,12 @@ def check_store(store: Any, case: Case) -> None:
     assert mg.open_matrix(store).shape == (n_vertices, n_vertices)
 
 
-RARE = ("skip_rows", "dtype", "order", "allow_hypersparse", "n_cols", "scratch")
-"""Arguments that are given by `--set`."""
-
-
 def list_flags(options: dict[str, Any]) -> list[str]:
     """Arguments of Python as options of the command line."""
     flags = []
     for name, value in options.items():
         option = name.replace("_", "-")
-        if name in RARE:
-            flags += ["--set", f"{name}={value}"]
-        elif isinstance(value, bool):
+        if isinstance(value, bool):
             flags.append(f"--{option}" if value else f"--no-{option}")
         else:
             flags += [f"--{option}", ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)]
@@ -256,8 +250,6 @@ def as_option(part: str) -> str:
     if argument is None:
         return part
     name, value = argument[1].replace("_", "-"), argument[2].strip("'\"")
-    if argument[1] in RARE:
-        return f"--set {argument[1]}={value}"
     if value in ("True", "False"):
         return f"--{name}" if value == "True" else f"--no-{name}"
     return f"--{name} {shlex.quote(value)}" if value else f"--{name}"

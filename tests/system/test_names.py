@@ -50,11 +50,10 @@ def list_definitions() -> Iterator[tuple[str, str, str]]:
 
 
 def list_options() -> Iterator[str]:
-    """Yield the options of all commands, without hyphens in front, and the keys of `--set`."""
+    """Yield the options of all commands, without hyphens in front."""
     commands = [typer.main.get_command(app)]
     for command in commands:
         commands.extend(getattr(command, "commands", {}).values())
-        yield from getattr(command.callback, "settings", ())
         for parameter in command.params:
             yield from (name.lstrip("-") for name in (*parameter.opts, *parameter.secondary_opts))
 

@@ -35,7 +35,7 @@ WRITERS = {
     "generate": ["generate", "rmat", "out/n.zarr", "--scale", "5"],
     "ingest": ["ingest", "edges.txt", "out/n.zarr"],
     "ingest again": ["ingest", "edges.txt", "out/g.zarr", "--overwrite"],
-    "sort": ["ingest", "edges.txt", "n.zarr", "--set", "scratch=out"],
+    "sort": ["ingest", "edges.txt", "n.zarr", "--scratch", "out"],
     "reorder": ["reorder", "g.zarr", "out/n.zarr"],
     "reorder in place": ["reorder", "out/g.zarr", "out/n.zarr"],
     "transpose": ["transpose", "out/g.zarr"],

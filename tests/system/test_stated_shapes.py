@@ -96,13 +96,13 @@ def test_a_large_shape_is_refused_unless_it_is_allowed(name, folder):
         mg.ingest(source, "new.zarr", **kind)
     with pytest.raises(SourceError, match="the shape 50,000 x"):
         mg.ingest(source, **kind)
-    assert "pass --set allow_hypersparse=true if it is intended" in invoke("ingest", source, "new.zarr", code=3)[1]
+    assert "pass --allow-hypersparse if it is intended" in invoke("ingest", source, "new.zarr", code=3)[1]
     definition = f'folder = "out"\n[matrix.web]\nsource = "{source}"\nkind = "matrix"\n'
     with pytest.raises(StepsFailedError, match="allow_hypersparse"):
         run_pipeline(write_definition(definition))
     assert sorted({*os.listdir()} - {"p.toml", "out"}) == before
     assert mg.ingest(source, "new.zarr", allow_hypersparse=True, **kind).info.shape[0] == LARGE
-    invoke("ingest", source, "new.zarr", "--set", "allow_hypersparse=true", "--overwrite")
+    invoke("ingest", source, "new.zarr", "--allow-hypersparse", "--overwrite")
     record = run_pipeline(write_definition(definition + "allow_hypersparse = true\n"))
     assert [step.state for step in record.steps] == ["made"]
 
@@ -140,9 +140,9 @@ def test_what_an_update_inserts(name):
     before = mg.ingest(([0, 1], [1, 0], *weights), "s.zarr").info
     with pytest.raises(SourceError, match="the shape 50,000 x 50,000 is stated for 3 entries"):
         mg.update("s.zarr", insert=source)
-    assert "--set allow_hypersparse" in invoke("update", "s.zarr", "--insert", source, code=3)[1]
+    assert "--allow-hypersparse" in invoke("update", "s.zarr", "--insert", source, code=3)[1]
     assert mg.open_matrix("s.zarr").info == before
-    invoke("update", "s.zarr", "--insert", source, "--set", "allow_hypersparse=true")
+    invoke("update", "s.zarr", "--insert", source, "--allow-hypersparse")
     assert mg.open_matrix("s.zarr").shape == (LARGE, LARGE)
     mg.update("s.zarr", insert=source)  # which makes it no larger
 

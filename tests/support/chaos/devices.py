@@ -92,10 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for workers, transport in product(options.workers, options.transports):
             command = [str(store), "--cluster", options.cluster, "--workers", str(workers), "--json"]
             command += ["--backend", "cuda"] * options.one_device
-            command += ["--set", f"transport={transport}", "--set", f"timeout={TIMEOUT_S}", "--alpha", f"{ALPHA}"]
+            command += ["--transport", transport, "--timeout", f"{TIMEOUT_S}", "--alpha", f"{ALPHA}"]
             own = Path(folder, f"{workers}-{transport}")
             own.mkdir()
-            command += ["--set", "norm=fixed", "--max-iter", str(_count_iterations(command, own, options.seconds))]
+            command += ["--norm", "fixed", "--max-iter", str(_count_iterations(command, own, options.seconds))]
             rows += strike_all(command, (workers, transport), options.faults, own)
             _say(f"{workers} workers, {transport}: {[(row.fault, row.verdict, row.is_right) for row in rows]}")
     if options.json:
@@ -116,7 +116,7 @@ def strike_all(command: Sequence[str], known: tuple[int, str], faults: Sequence[
 
 def _count_iterations(command: Sequence[str], folder: Path, seconds: float) -> int:
     """That take about so many seconds."""
-    few = [*command, "--set", "norm=fixed", "--max-iter"]
+    few = [*command, "--norm", "fixed", "--max-iter"]
     _run_whole([*few, "10"], folder / "first")  # kernels are compiled
     taken_s = _run_whole([*few, f"{TRIED}"], folder / "tried").ending.answer["seconds"]
     return round(TRIED * seconds / sum(taken_s[part] for part in ("product", "exchange", "schedule")))
@@ -154,7 +154,7 @@ def _run(command: Sequence[str], folder: Path, sign: int | None) -> Ended:
     folder.mkdir(exist_ok=True)
     (folder / "log.jsonl").unlink(missing_ok=True)
     given = ["--output", "ranks.zarr", "--overwrite", "--log", "log.jsonl", "--checkpoint", "run.zarr"]
-    given += ["--set", f"checkpoint_every={CHECKPOINT_EVERY_S}"]
+    given += ["--checkpoint-every", f"{CHECKPOINT_EVERY_S}"]
     began_s, struck_s, kept = time.monotonic(), 0.0, ""
     with open(folder / "out", "w+") as out, open(folder / "err", "w+") as err:
         how = {"cwd": folder, "env": ENVIRONMENT, "stdout": out, "stderr": err, "start_new_session": True}

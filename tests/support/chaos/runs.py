@@ -197,7 +197,7 @@ class Stage(AbstractContextManager["Stage"]):
             given["--scheduler"] = fleet.address
             settings |= {"executor": executor, "timeout": TIMEOUT_S}
         options = [f"{word}" for pair in given.items() for word in pair]
-        options += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+        options += [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", f"{value}")]
         return fleet.start_mgspmv(name, "pagerank", str(self._undisturbed.store), "--json", *options, *more)
 
     @property

@@ -1,0 +1,198 @@
+"""Output of commands: text or JSON, quiet, with a log; answers, tables, notes and errors."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json as json_format
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from contextvars import ContextVar
+from dataclasses import dataclass, fields
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from mgspmv.errors import MgspmvError, StoreError, escape_controls, hide_secrets
+from mgspmv.os_errors import describe_os_error
+
+if TYPE_CHECKING:
+    from mgspmv.monitor.progress import ProgressLine
+
+EXIT_BROKEN_PIPE = 141
+
+PIPED_WIDTH = 1000
+"""Columns of a table outside a terminal, so that nothing is cut."""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """Output options that all commands have."""
+
+    json: bool = False
+    quiet: bool = False
+    log: str | None = None
+    debug: bool = False
+
+    def open_log(self) -> AbstractContextManager[None]:
+        """Write the log that `--log` names, for the context.
+
+        Raises
+        ------
+        StoreError : the log cannot be written
+        """
+        if self.log is None:
+            return nullcontext()
+        from mgspmv.logs import write_log
+
+        return write_log(self.log, "debug" if self.debug else "info")
+
+
+COMMON = tuple(own.name for own in fields(Mode))
+"""Names of the options that all commands have."""
+
+MODE: ContextVar[Mode] = ContextVar("MODE", default=Mode())  # noqa: B039 (it is frozen)
+
+ARGS: ContextVar[tuple[str, ...]] = ContextVar("ARGS", default=())
+"""Arguments of the command line, without the name of the program."""
+
+KEPT: ContextVar[str] = ContextVar("KEPT", default="")
+"""Note that is printed if the command is interrupted now."""
+
+
+def find_mode(args: Iterable[str]) -> Mode:
+    """Find the mode before options are parsed, so that errors of parsing are reported in it too."""
+    given, log, left = set(), None, takewhile(lambda arg: arg != "--", args)
+    for arg in left:
+        name, sign, value = arg.partition("=")
+        if name == "--log":
+            log = value if sign else next(left, None)
+        else:
+            given.add(arg)
+    return Mode("--json" in given, not given.isdisjoint({"--quiet", "-q"}), log, "--debug" in given)
+
+
+def open_progress() -> ProgressLine:
+    """Open a progress display for work outside the API, on stderr; hidden with `--quiet` or without a terminal."""
+    from mgspmv.monitor.progress import ProgressLine
+
+    return ProgressLine(is_shown=False if MODE.get().quiet else None)
+
+
+def print_note(line: str) -> None:
+    """Print a note, neither answer nor error, to stderr unless `--quiet` is given."""
+    if not MODE.get().quiet:
+        print(escape_controls(hide_secrets(line)), file=sys.stderr, flush=True)
+
+
+def note_checkpoint(kept: str) -> None:
+    """Set the note on what is kept, printed if the command is interrupted from now on."""
+    KEPT.set(hide_secrets(kept))
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Result of a command, for scripts and for people."""
+
+    payload: dict[str, Any]
+    """JSON values, for scripts."""
+    parts: Sequence[Any]
+    """Strings and rich tables, for people."""
+    error: MgspmvError | None = None
+    """Error in addition to the answer; it determines the exit code."""
+    lines: Iterator[bytes] | None = None
+    """Output for stdout, in UTF-8, many lines at a time; `parts` then go to stderr. None prints `parts` to stdout."""
+    exit_code: int = 0
+    """Exit code without an error, such as that of a cluster that does not answer."""
+
+
+def tabulate(titles: Sequence[str], rows: Sequence[Sequence[Any]], n_texts: int = 0) -> Any:
+    """Make a table whose last `n_texts` columns are text, left-aligned; numbers are right-aligned."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD)
+    for place, title in enumerate(titles):
+        is_text = place >= len(titles) - n_texts
+        table.add_column(title, justify="left" if is_text else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*(str(cell).replace("\n", r"\n").replace("\t", r"\t") for cell in row))
+    return table
+
+
+def tabulate_fields(fields: dict[str, Any]) -> Any:
+    """Make a table of names and values; values that are None or empty are left out."""
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in fields.items():
+        if value not in (None, "", [], {}):
+            table.add_row(name, str(value))
+    return table
+
+
+def give(payload: Mapping[str, Any], parts: Sequence[Any], as_json: bool) -> int:
+    """Write an answer to stdout; return 0, or the exit code when it cannot be written."""
+    text = f"{json_format.dumps(payload, allow_nan=False)}\n" if as_json else render(parts)
+    return write_out([hide_secrets(text)])
+
+
+def write_out(texts: Iterable[str]) -> int:
+    """Write to stdout; return 0, or the exit code when it cannot be written."""
+    try:
+        for text in texts:
+            sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes again at exit, and would report the error a second time.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_BROKEN_PIPE
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        is_closed = error.errno == errno.EBADF
+        why = "stdout is closed; redirect it to a file" if is_closed else describe_os_error(error, "/dev/stdout")
+        print_error(error, f"cannot write the answer: {why}", MODE.get())
+        return StoreError.exit_code
+    return 0
+
+
+def render(parts: Sequence[Any]) -> str:
+    from rich.console import Console
+    from rich.text import Text
+
+    class EscapingConsole(Console):
+        """Console that escapes control characters in lines and cells of tables."""
+
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(escape_controls(text), **options)
+
+    text, is_terminal = io.StringIO(), sys.stdout.isatty()
+    looks: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False, "force_terminal": is_terminal}
+    console = EscapingConsole(file=text, width=None if is_terminal else PIPED_WIDTH, **looks)
+    for part in parts:
+        console.print(part, soft_wrap=isinstance(part, str))
+    return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
+
+
+def print_error(error: BaseException, message: str, mode: Mode) -> None:
+    if mode.debug:
+        print(escape_controls(hide_secrets("".join(traceback.format_exception(error)))), end="", file=sys.stderr)
+    is_colored = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+    said = typer.style("error:", fg=typer.colors.RED, bold=True) if is_colored else "error:"
+    print(f"{said} {escape_controls(hide_secrets(message))}", file=sys.stderr)
+
+
+def describe_error(error: BaseException, message: str, mode: Mode) -> dict[str, Any]:
+    described: dict[str, Any] = {"type": type(error).__name__, "message": message}
+    if mode.debug:
+        described["traceback"] = traceback.format_exception(error)
+    return {"error": described}
