@@ -28,8 +28,7 @@ from mgspmv.pipeline.make_matrix import check_replacing, find_info, make_matrix
 from mgspmv.pipeline.make_results import make_result
 from mgspmv.pipeline.outputs import find_damage
 from mgspmv.pipeline.reading import Definition, read_pipeline
-from mgspmv.pipeline.records import Records, now
-from mgspmv.pipeline.sources import check_present
+from mgspmv.pipeline.records import Records, check_present, now
 from mgspmv.pipeline.steps import Identity, PipelineStep, identify_matrix, identify_result, list_files, list_sources
 from mgspmv.report.record import RunRecord, State, StepKind, StepOutcome, StepRecord
 from mgspmv.store.read import open_store

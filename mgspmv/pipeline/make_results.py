@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,22 +21,22 @@ from mgspmv.api.batch_ranking import pagerank_batch
 from mgspmv.api.checkpointing import Checkpoint
 from mgspmv.api.products import spmv
 from mgspmv.api.ranking import pagerank
-from mgspmv.batch_results import load_batch
 from mgspmv.errors import CheckpointError, ConvergenceError, OptionError, hide_secrets
 from mgspmv.ingest.vector_files import DANGLING_RULES, read_seeds, read_vector
 from mgspmv.model import peak_memory
 from mgspmv.os_errors import source_error
-from mgspmv.pipeline.compare import compare_batches, compare_ranks
 from mgspmv.pipeline.context import OpenedMatrix, RunContext, make_record
 from mgspmv.pipeline.definition import PREVIOUS, BatchSection
 from mgspmv.pipeline.outputs import find_ranks, publish_record, write_array, write_ranks, write_text, write_top
-from mgspmv.pipeline.records import PRIVATE, now
-from mgspmv.pipeline.sources import fetch
+from mgspmv.pipeline.records import PRIVATE, fetch, now
 from mgspmv.pipeline.steps import PipelineStep, find_file, identify_result
 from mgspmv.report.record import StepRecord, describe_iterations, describe_solution
 from mgspmv.results import Solution, describe_matrix, load_solution
 from mgspmv.store.locations import check_links, locate_store
 from mgspmv.validation import to_json
+
+MOVED = 20
+"""Most vertices that a comparison lists."""
 
 _OPTIONS = ("alpha", "tol", "norm", "max_iter", "weight", "precision")
 
@@ -104,10 +105,10 @@ def _rank(work: RunContext, step: PipelineStep, opened: OpenedMatrix) -> dict[st
             cold = "personalization" if "personalization" in vectors else "uniform"
             fields["result"]["start"] = PREVIOUS if "nstart" in vectors else cold
     outputs = []
-    if former is not None and output.compare and (before := before or _load_former(step, former)) is not None:
-        compare: Callable[..., dict[str, Any]] = compare_batches if is_batch else compare_ranks
+    may_compare = former is not None and output.compare and not is_batch
+    if may_compare and (before := before or _load_former(step, former)) is not None:
         was = {"before": {"key": former.key, "ended": former.ended}}
-        fields["comparison"] = was | compare(before, ranks, section.top)
+        fields["comparison"] = was | compare_ranks(before, ranks, section.top)
         text = hide_secrets(json.dumps(fields["comparison"], indent=1, allow_nan=False))
         outputs.append(write_text(f"{text}\n", f"{step.target}/comparison.json"))
     outputs += write_ranks(ranks, step.target, output.formats)
@@ -157,12 +158,89 @@ def _place(work: RunContext, section: Any, matrix: Any, kernel: str = "auto") ->
     return matrix.on(section.backend, threads=work.pipeline.limits.threads, kernel=kernel)
 
 
-def _load_former(step: PipelineStep, former: StepRecord | None) -> Any:
+def _load_former(step: PipelineStep, former: StepRecord | None) -> Solution | None:
     """Load the ranks to be replaced; None if they are missing, changed or not in a readable format."""
     if former is None or former.kind != step.kind or (ranks := find_ranks(step.target, former)) is None:
         return None
     with fetch(ranks) as local:
-        return (load_batch if step.kind == "batch" else load_solution)(local)
+        return load_solution(local)
+
+
+# --- comparison ------------------------------------------------------------------------------------------------------
+
+
+def compare_ranks(before: Solution, now: Solution, k: int) -> dict[str, Any]:
+    """Compare ranks `before` and `now`; the result is JSON values.
+
+    Parameters
+    ----------
+    k : number of highest vertices to compare
+
+    Returns
+    -------
+    `n_common`, `n_new`, `n_gone` : vertices of both, of `now` only, of `before` only
+    `spearman` : rank correlation over the vertices of both, ties at their mean place; None if it is not defined
+    `overlap` : share of the k highest that are the same
+    `kendall_top` : Kendall's tau-b of the vertices that are in both graphs and among the k highest of either
+    `l1` : sum of |now - before| over all vertices, with 0 for missing ones; None if they are scaled differently
+    `moved` : [id, place before, place now, rank before, rank now] of the vertices of `kendall_top`, the furthest first.
+        A place is 1 plus the number of higher ranks
+    """
+    from scipy.stats import kendalltau, spearmanr
+
+    old, new = match_ids(before.ids, now.ids)
+    was, is_now = before.values[old], now.values[new]
+    high_before, high_now = before.select_highest(k), now.select_highest(k)
+    was_high, is_high = np.isin(old, high_before), np.isin(new, high_now)
+    either = was_high | is_high
+    found: dict[str, Any] = to_json(
+        {
+            "n_common": len(old),
+            "n_new": len(now.values) - len(new),
+            "n_gone": len(before.values) - len(old),
+            "spearman": _correlate(spearmanr, was, is_now),
+            "overlap": int(np.count_nonzero(was_high & is_high)) / max(len(high_before), len(high_now), 1),
+            "kendall_top": _correlate(kendalltau, was[either], is_now[either]),
+            "l1": None if before.scaler != now.scaler else _measure_distance(before, now, old, new),
+            "moved": _list_moved(now.ids, before, now, old[either], new[either]),
+        }
+    )
+    return found
+
+
+def match_ids(before: np.ndarray, now: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the positions of the common ids in either array, (n_common,) int64 each, in ascending order of the ids."""
+    if (before.dtype == object) != (now.dtype == object):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    _, old, new = np.intersect1d(before, now, assume_unique=True, return_indices=True)
+    return old, new
+
+
+def _correlate(measure: Callable[..., Any], a: np.ndarray, b: np.ndarray) -> float | None:
+    """Compute a statistic of SciPy; None if it is not defined, such as for fewer than two values."""
+    if len(a) < 2:
+        return None
+    with warnings.catch_warnings(category=RuntimeWarning, action="ignore"):  # SciPy warns if all values are equal
+        found = float(measure(a, b).statistic)
+    return None if np.isnan(found) else found
+
+
+def _measure_distance(before: Solution, now: Solution, old: np.ndarray, new: np.ndarray) -> float:
+    common = now.values[new].astype(np.float64) - before.values[old]
+    # A vertex of only one of the graphs has rank 0 in the other.
+    alone = [np.delete(before.values, old), np.delete(now.values, new)]
+    return sum(float(np.abs(own).sum(dtype=np.float64)) for own in (common, *alone))
+
+
+def _list_moved(ids: np.ndarray, before: Solution, now: Solution, old: np.ndarray, new: np.ndarray) -> list[list[Any]]:
+    from scipy.stats import rankdata
+
+    place_before, place_now = (rankdata(-own.values, "min")[where] for own, where in ((before, old), (now, new)))
+    # Stable, so that ties are listed in the order of ids.
+    order = np.argsort(-np.abs(place_now - place_before), kind="stable")[:MOVED]
+    order = order[place_now[order] != place_before[order]]
+    columns = (ids[new], place_before, place_now, before.values[old], now.values[new])
+    return [list(row) for row in zip(*(column[order].tolist() for column in columns), strict=True)]
 
 
 # --- products --------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from mgspmv.pipeline.definition import (
     ProductSection,
     Section,
 )
-from mgspmv.pipeline.sources import Checksums
+from mgspmv.pipeline.records import Checksums
 from mgspmv.report.record import StepKind
 from mgspmv.store.read import open_store
 from mgspmv.validation import FORMER_OPTIONS, digest_json

@@ -190,7 +190,7 @@ class TestKept:
 
     def test_sources_are_not_read_again(self, folder, monkeypatch):
         run(RUN)
-        monkeypatch.setattr("mgspmv.pipeline.sources.compute_checksum", lambda path: pytest.fail(f"{path} is read"))
+        monkeypatch.setattr("mgspmv.pipeline.records.compute_checksum", lambda path: pytest.fail(f"{path} is read"))
         assert set(find_states(run()).values()) == {"kept"}
 
     def test_another_place(self, folder):
@@ -292,24 +292,6 @@ class TestComparison:
         assert (found["n_common"], found["n_new"], found["n_gone"]) == (3, 1, 0)
         assert found["l1"] == pytest.approx(np.abs(now.values[:3] - before.values).sum() + now.values[3])
         assert set(found["before"]) == {"key", "ended"}
-
-    @pytest.mark.parametrize("keep", ["keep_top = 2", ""])
-    def test_of_batches(self, keep):
-        Path("seeds.csv").write_text("vector,vertex\na,1\nb,2\n")
-        text = WEB + f'[batch.topics]\npersonalization = "seeds.csv"\ntop = 2\n{keep}\n'
-        assert run(text).steps[1].record.comparison == {}
-        before = mg.load_batch("out/web/topics/ranks.parquet").top(2)
-        Path("edges.txt").write_text("1 2\n2 3\n3 1\n1 3\n2 4\n2 5\n4 2\n")
-        Path("seeds.csv").write_text("vector,vertex\nc,1\nb,2\n")
-        record = run().steps[1].record
-        now = mg.load_batch("out/web/topics/ranks.parquet").top(2)
-        found = record.comparison
-        assert json.loads(Path("out/web/topics/comparison.json").read_text()) == found
-        assert (found["n_vectors"], found["n_vectors_new"], found["n_vectors_gone"]) == (1, 1, 1)
-        entered = {name for name, _ in now["b"]} - {name for name, _ in before["b"]}
-        assert set(found["vectors"][0]["entered"]) == entered == {2}
-        assert found["before"].keys() == {"key", "ended"}
-        assert find_states(run()) == {"web": "kept", "web/topics": "kept"}
 
     def test_not_where_nobody_wants_it(self):
         run(RUN)

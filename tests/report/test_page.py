@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from mgspmv.display.numbers import shorten
 from mgspmv.errors import PipelineError
 from mgspmv.report import render_report
 from mgspmv.report.record import RunRecord, StepOutcome, StepRecord, read_record
@@ -183,24 +182,6 @@ def test_comparison(page, run):
         change = moved[1] - moved[2]
         assert shown[1] == (f"▲ {change}" if change > 0 else f"▼ {-change}" if change else "=")
         assert shown[2:4] == [str(moved[1]), str(moved[2])]
-
-
-def test_batches_beside_those_before():
-    vectors = [
-        {"label": "cats", "overlap": 0.5, "entered": ["a", MARKUP, "c", "d"], "left": ["b"]},
-        {"label": 7, "overlap": 1.0, "entered": [], "left": []},
-    ]
-    counts = {"n_vectors": 2, "n_vectors_new": 1, "n_vectors_gone": 1200}
-    comparison = {"before": {"ended": BEGAN}, "vectors": vectors, **counts}
-    page = render(make_step("batch", "g/seeds", comparison=comparison))
-    head, *rows = page.tables[f"g/seeds: 2 vectors in both, 1 new, 1,200 gone; before: {BEGAN}"]
-    assert head == ["Vector", "Overlap", "Entered", "Left"]
-    assert rows == [
-        ["cats", "50.0%", f"a, {shorten(MARKUP, 20)}, c and 1 more", "b"],
-        ["7", "100.0%", "–", "–"],
-    ]
-    assert f"a, {MARKUP}, c, d" in page.list("td", "title")
-    assert "comparison" in page.list("section", "id")
 
 
 def test_vertices_that_came_and_went():

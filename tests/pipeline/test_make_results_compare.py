@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau, spearmanr
 
-from mgspmv.batch_results import BatchSolution
 from mgspmv.model import Status
-from mgspmv.pipeline.compare import MOVED, compare_batches, compare_ranks
+from mgspmv.pipeline.make_results import compare_ranks
 from mgspmv.results import Solution
 
 
@@ -70,41 +69,3 @@ def test_what_has_no_correlation():
     found = compare_ranks(make([1.0, 1.0, 1.0]), make([0.0, 1.0, 2.0]), 3)
     assert (found["spearman"], found["kendall_top"]) == (None, None)
     assert compare_ranks(make([]), make([]), 3)["overlap"] == 0.0
-
-
-class TestBatches:
-    def make(self, ranks, top=None):
-        """Of vectors by label: all ranks, or the `top` highest."""
-        labels, values = tuple(ranks), np.array(list(ranks.values()), float)
-        order = np.argsort(-values, axis=1, kind="stable")[:, :top]
-        kept = (values, None, None) if top is None else (None, order, np.take_along_axis(values, order, 1))
-        n = len(labels)
-        more = ({}, None, {"top": top}, {})
-        return BatchSolution(
-            labels, np.full(n, 0.85), (Status.CONVERGED,) * n, ((0.0,),) * n, np.zeros(n), *kept, *more
-        )
-
-    BEFORE = {"same": [0.1, 0.2, 0.3, 0.4], "turned": [0.1, 0.2, 0.3, 0.4], "gone": [0.4, 0.3, 0.2, 0.1]}  # noqa: RUF012
-    NOW = {"new": [0.4, 0.3, 0.2, 0.1], "turned": [0.4, 0.1, 0.2, 0.3], "same": [0.1, 0.2, 0.3, 0.4]}  # noqa: RUF012
-
-    @pytest.mark.parametrize("top", [2, None])
-    def test_the_highest_of_each_vector(self, top):
-        found = compare_batches(self.make(self.BEFORE, top), self.make(self.NOW, top), 2)
-        assert (found["n_vectors"], found["n_vectors_new"], found["n_vectors_gone"]) == (2, 1, 1)
-        assert found["vectors"] == [
-            {"label": "turned", "overlap": 0.5, "entered": [0], "left": [2]},
-            {"label": "same", "overlap": 1.0, "entered": [], "left": []},
-        ]
-
-    def test_no_vector_is_in_both(self):
-        found = compare_batches(self.make({"a": [1.0]}), self.make({"b": [1.0]}), 1)
-        assert (found["n_vectors"], found["n_vectors_new"], found["n_vectors_gone"]) == (0, 1, 1)
-        assert found["vectors"] == []
-
-    def test_those_that_changed_most(self):
-        n = MOVED + 5
-        before = {f"v{k}": np.arange(3 * n)[::-1] for k in range(n)}
-        now = before | {"v3": np.roll(before["v3"], n + 1), "v17": np.roll(before["v17"], 2)}
-        found = compare_batches(self.make(before, top=n), self.make(now, top=n), n)
-        assert [own["label"] for own in found["vectors"]][:3] == ["v3", "v17", "v0"]
-        assert len(found["vectors"]) == MOVED
