@@ -32,20 +32,6 @@ MatrixLike: TypeAlias = "Matrix | DistributedMatrix | Any"
 """What calls take as a matrix or graph: opened, distributed, or in another form that the page "Inputs" names; see
 `as_matrix`."""
 
-_ELSEWHERE = {
-    **dict.fromkeys(("damping", "damping_factor"), "alpha="),
-    **dict.fromkeys(("max_iterations", "iterations"), "max_iter="),
-    **dict.fromkeys(("tolerance", "eps"), "tol="),
-    **dict.fromkeys(("weights", "edge_weight"), "weight="),
-    "where": "A.on(where)",
-    "client": "A.on(client) or A.distribute(client)",
-    **dict.fromkeys(
-        ("backend", "kernel", "threads", "executor", "transport", "device_memory", "host_memory", "timeout", "recover"),
-        "it to A.on() or A.distribute()",
-    ),
-}
-"""What takes the place of arguments that other libraries have here, or that belong to the placement of a matrix."""
-
 
 def as_matrix(A: Any, kind: Kind = "graph", *, weight: bool | str | None = True, **options: Any) -> Any:
     """Return an object as a `Matrix`: opened, or read into the memory of this process by `ingest`.
@@ -96,8 +82,6 @@ def reads_input(
         @wraps(call)
         def run(A: Any, *args: P.args, **kwargs: P.kwargs) -> R:
             given: dict[str, Any] = {**kwargs}
-            for name in _ELSEWHERE.keys() & given.keys():
-                raise TypeError(f"{call.__name__}() has no argument {name}=; pass {_ELSEWHERE[name]}")
             weight = given.get("weight", True)
             reading: dict[str, Any] = {"progress": given.get("progress"), **options}
             try:

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from mgspmv.display.frames import render_card
 from mgspmv.errors import MgspmvError, StepsFailedError, hide_secrets
 from mgspmv.logs import PIPELINE
-from mgspmv.model import MatrixInfo, ignore
+from mgspmv.model import MatrixInfo
 from mgspmv.monitor.progress import name_calls
 from mgspmv.pipeline.context import OpenedMatrix, RunContext
 from mgspmv.pipeline.definition import Pipeline
@@ -189,7 +189,6 @@ def run_pipeline(
     *,
     overrides: Mapping[str, Any] | None = None,
     client: Any = None,
-    on_step: Callable[[StepOutcome], None] | None = None,
     on_note: Callable[[str], None] | None = None,
     throw: bool = True,
 ) -> RunRecord:
@@ -204,7 +203,6 @@ def run_pipeline(
     path : the TOML file; paths in it are relative to it
     overrides : values that replace the values of the file, by dotted key, such as `run.alpha`
     client : client of a Dask cluster, as in `Matrix.distribute`, in place of the definition's
-    on_step : called with the outcome of each step when it ends
     on_note : called with messages about the cluster: its dashboard and, for a batch system, why jobs are pending
     throw : raise if a step failed; False returns the record of the failure
 
@@ -233,9 +231,7 @@ def run_pipeline(
     is_interrupted = False
     with records.hold(), RunContext(definition, records, client, on_note) as work:
         why = "the run was interrupted before"
-        run = _PipelineRun(
-            work, on_step or ignore, {p.name: StepOutcome(p.name, p.kind, "skipped", 0.0, None, why) for p in planned}
-        )
+        run = _PipelineRun(work, {p.name: StepOutcome(p.name, p.kind, "skipped", 0.0, None, why) for p in planned})
         try:
             for first, *rest in definition.list_steps().values():
                 run.work_on(first, rest)
@@ -272,7 +268,6 @@ class _PipelineRun:
     """Run that makes steps, and records the outcome of each."""
 
     work: RunContext
-    on_step: Callable[[StepOutcome], None]
     outcomes: dict[str, StepOutcome]
     """Outcomes by name of the step, in the order of the plan."""
     errors: list[Exception] = field(default_factory=list)
@@ -333,8 +328,7 @@ class _PipelineRun:
         record: StepRecord | None = None,
         error: str | None = None,
     ) -> None:
-        self.outcomes[step.name] = outcome = StepOutcome(step.name, step.kind, state, elapsed_s, record, error)
+        self.outcomes[step.name] = StepOutcome(step.name, step.kind, state, elapsed_s, record, error)
         fields = {"step": step.name, "state": state, "elapsed_s": elapsed_s}
         level = logging.ERROR if state == "failed" else logging.INFO
         PIPELINE.log(level, "step %s is %s%s", step.name, state, f": {error}" if error else "", extra=fields)
-        self.on_step(outcome)

@@ -105,8 +105,8 @@ def _rank(work: RunContext, step: PipelineStep, opened: OpenedMatrix) -> dict[st
             cold = "personalization" if "personalization" in vectors else "uniform"
             fields["result"]["start"] = PREVIOUS if "nstart" in vectors else cold
     outputs = []
-    may_compare = former is not None and output.compare and not is_batch
-    if may_compare and (before := before or _load_former(step, former)) is not None:
+    compares = output.compare and not is_batch
+    if former is not None and compares and (before := before or _load_former(step, former)) is not None:
         was = {"before": {"key": former.key, "ended": former.ended}}
         fields["comparison"] = was | compare_ranks(before, ranks, section.top)
         text = hide_secrets(json.dumps(fields["comparison"], indent=1, allow_nan=False))

@@ -168,7 +168,7 @@ def test_katz_refuses(graph):
             mg.katz(A, **wrong)
     with pytest.raises(ShapeError, match=r"beta has shape \(2,\)"):
         mg.katz(A, beta=np.array([1, 2]))
-    with pytest.raises(TypeError, match=r"katz\(\) has no argument damping=; pass alpha="):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'damping'"):
         mg.katz(A, damping=0.5)
 
 

@@ -185,10 +185,8 @@ def test_steps_of_a_pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     Path("edges.txt").write_text("0 1\n1 2\n2 0\n")
     Path("p.toml").write_text('[matrix.web]\nsource = "edges.txt"\n[matrix.gone]\nsource = "none.txt"\n[run]\n')
-    ended: list[str] = []
     with mg.show_progress():
-        record = mg.run_pipeline("p.toml", on_step=lambda outcome: ended.append(outcome.name), throw=False)
-    assert sorted(ended) == sorted(step.name for step in record.steps)
+        mg.run_pipeline("p.toml", throw=False)
     assert "web (1 of 4): " in terminal.getvalue()
     assert "web/pagerank (2 of 4): iterate" in terminal.getvalue()
 
