@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -12,7 +12,7 @@ from mgspmv.cli.output import MODE, Answer, note_checkpoint, print_note
 from mgspmv.cli.placement import ComputingOptions, PlacementOptions, open_client
 from mgspmv.cli.results import answer_batch, answer_ranks
 from mgspmv.cli.stores import list_report
-from mgspmv.errors import ConvergenceError, MgspmvError, OptionError, SourceError, StoreFormatError
+from mgspmv.errors import ConvergenceError, OptionError, SourceError
 from mgspmv.kernels.catalogue import SPARSE_KERNELS
 
 if TYPE_CHECKING:
@@ -152,7 +152,6 @@ def _open_graph(graph: str, place: PlacementOptions, *, kind: Kind = "graph", tr
 
     Raises
     ------
-    OptionError : saved ranks
     SourceError : edges that cannot be read
     StoreError : a store that cannot be read; edges, and the workers of a cluster, which cannot reach this process
     """
@@ -163,11 +162,6 @@ def _open_graph(graph: str, place: PlacementOptions, *, kind: Kind = "graph", tr
         reading: dict[str, Any] = {"transpose": transpose, "threads": place.threads}
         matrix = as_matrix(graph, kind, **reading) if place.is_embedded else mg.open(graph)
     except SourceError as error:
-        if _has_ranks(graph):
-            raise OptionError(f"{graph} has saved ranks, not a graph; name its store, or its file of edges") from error
-        if graph.rstrip("/").endswith(".zarr"):
-            with suppress(StoreFormatError):
-                mg.open(graph)  # raises what is wrong with it as a store
         if error.line_number is not None:
             print_note("note: `mgspmv ingest` has options on how edges are read, and its STORE can be ranked")
         raise
@@ -177,15 +171,6 @@ def _open_graph(graph: str, place: PlacementOptions, *, kind: Kind = "graph", tr
                 if not line.startswith("warning: "):  # warnings were shown as such
                     print_note(line)
         yield matrix
-
-
-def _has_ranks(path: str) -> bool:
-    from mgspmv.results import load_solution
-
-    with suppress(MgspmvError):
-        load_solution(path)
-        return True
-    return False
 
 
 def _listen(

@@ -88,16 +88,14 @@ def test_definitions_and_what_they_name():
     mg.ingest(([0, 1], [1, 0]), "s.zarr")
     os.mkfifo("p.toml")
     assert SAID in invoke("run", "p.toml", code=None)[1]
-    os.mkdir("x.zarr")
-    os.mkfifo("x.zarr/zarr.json")
+    os.mkfifo("x.npy")
     os.unlink("p.toml")
-    products = '[matrix.web]\nopen = "s.zarr"\n[product.y]\nx = "x.zarr"\n'
+    runs = '[matrix.web]\nopen = "s.zarr"\n[run]\npersonalization = "x.npy"\n'
     with pytest.raises(MgspmvError, match=SAID):
-        run_pipeline(write_definition(products))
+        run_pipeline(write_definition(runs))
 
 
 def test_what_an_export_overwrites():
     mg.ingest(([0, 1], [1, 0]), "s.zarr")
-    os.mkdir("x.zarr")
-    os.mkfifo("x.zarr/zarr.json")
+    os.mkfifo("x.npy")
     assert SAID in invoke("export", "s.zarr", "x.zarr", "--format", "binsparse", "--overwrite", code=None)[1]
