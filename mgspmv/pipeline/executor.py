@@ -22,10 +22,9 @@ from mgspmv.errors import MgspmvError, StepsFailedError, hide_secrets
 from mgspmv.logs import PIPELINE
 from mgspmv.model import MatrixInfo
 from mgspmv.monitor.progress import name_calls
-from mgspmv.pipeline.context import OpenedMatrix, RunContext
 from mgspmv.pipeline.definition import Pipeline
-from mgspmv.pipeline.make_matrix import check_replacing, find_info, make_matrix
-from mgspmv.pipeline.make_results import make_result
+from mgspmv.pipeline.make_matrix import RunContext, check_replacing, find_info, make_matrix
+from mgspmv.pipeline.make_results import OpenedMatrix, make_result
 from mgspmv.pipeline.outputs import find_damage
 from mgspmv.pipeline.reading import Definition, read_pipeline
 from mgspmv.pipeline.records import Records, check_present, now

@@ -1,4 +1,4 @@
-"""Step that makes a matrix from a source or a generator, and updates it.
+"""State shared by the steps of a run, and the step that makes a matrix from a source or a generator, and updates it.
 
 A store is made version by version, each complete in itself. Before a version is made, the step is recorded with the
 current version: if the store has another version when the run is resumed, it was made, and is not made again.
@@ -7,10 +7,13 @@ current version: if the store has another version when the run is resumed, it wa
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict
+from functools import cached_property
 from typing import Any, Literal
 
-from mgspmv.api.matrix import open_matrix
+from mgspmv.api.matrix import Matrix, open_matrix
 from mgspmv.api.stores import generate, ingest, update
 from mgspmv.errors import (
     SourceError,
@@ -21,10 +24,11 @@ from mgspmv.errors import (
     StoreUnfinishedError,
 )
 from mgspmv.files import is_url
-from mgspmv.model import MatrixInfo, peak_memory
-from mgspmv.pipeline.context import RunContext, make_record
-from mgspmv.pipeline.definition import MatrixSection
-from mgspmv.pipeline.outputs import measure_bytes
+from mgspmv.model import MatrixInfo, ignore, peak_memory
+from mgspmv.monitor.progress import watched
+from mgspmv.pipeline.definition import ClusterSection, MatrixSection
+from mgspmv.pipeline.outputs import make_record, measure_bytes
+from mgspmv.pipeline.reading import Definition
 from mgspmv.pipeline.records import Records, now
 from mgspmv.pipeline.steps import Identity, PipelineStep, identify_matrix
 from mgspmv.report.record import Output, StepRecord
@@ -33,6 +37,54 @@ from mgspmv.validation import to_json
 
 Stage = Literal["ingest", "update"]
 """Stages of a matrix: `ingest` reads or generates it; `update` then changes it."""
+
+
+class RunContext(ExitStack):
+    """State shared by the steps of a run; a cluster that it starts is closed with the context.
+
+    Parameters
+    ----------
+    client : client of a cluster to use in place of the definition's
+    on_note : called with messages about the cluster when it is started or connected to
+    """
+
+    def __init__(
+        self, definition: Definition, records: Records, client: Any, on_note: Callable[[str], None] | None
+    ) -> None:
+        super().__init__()
+        self.definition, self.pipeline, self.records = definition, definition.pipeline, records
+        self.is_on_cluster = self.pipeline.cluster is not None or client is not None
+        self.cluster = self.pipeline.cluster or ClusterSection()
+        self._given, self._on_note = client, on_note or ignore
+
+    @cached_property
+    def client(self) -> Any:
+        """Client of the cluster, which is started or connected to on first access.
+
+        Raises
+        ------
+        ClusterError : the cluster cannot be started, or does not answer
+        """
+        if self._given is not None:
+            return self._given
+        from mgspmv.cluster.managers import connect
+
+        kind = self.cluster.kind if self.cluster.address is None else None
+        given = self.cluster.given("timeout", "workers", "threads", "options", "tls")
+        return self.enter_context(connect(kind, self.cluster.address, **given, on_note=self._on_note))
+
+    def distribute(self, matrix: Matrix, *, build_layout: bool) -> Any:
+        """Load a matrix on the workers, as the definition says.
+
+        Raises
+        ------
+        ClusterError, CapacityError : as in `Matrix.distribute`
+        """
+        started = {} if self._given is not None else {"local": "cpu", "cuda": "cuda"}
+        backend: Any = started.get(self.cluster.kind, "auto")
+        names = ("transport", "timeout", "threads", "executor", "device_memory", "host_memory")
+        placed = matrix.on(self.client, backend=backend, **self.cluster.given(*names))
+        return watched(placed.distribute_as_placed)(build_layout=build_layout)
 
 
 def find_info(store: str) -> MatrixInfo | None:

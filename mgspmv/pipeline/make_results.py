@@ -7,7 +7,8 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,12 +19,13 @@ from mgspmv.api.arguments import align_ranks
 from mgspmv.api.arguments import read_vector as read_given
 from mgspmv.api.batch_ranking import pagerank_batch
 from mgspmv.api.checkpointing import Checkpoint
+from mgspmv.api.matrix import Matrix, open_matrix
 from mgspmv.api.ranking import pagerank
 from mgspmv.errors import CheckpointError, ConvergenceError, OptionError, hide_secrets
 from mgspmv.ingest.vector_files import DANGLING_RULES, read_seeds
-from mgspmv.pipeline.context import OpenedMatrix, RunContext, make_record
 from mgspmv.pipeline.definition import PREVIOUS, BatchSection
-from mgspmv.pipeline.outputs import find_ranks, publish_record, write_ranks, write_text, write_top
+from mgspmv.pipeline.make_matrix import RunContext
+from mgspmv.pipeline.outputs import find_ranks, make_record, publish_record, write_ranks, write_text, write_top
 from mgspmv.pipeline.records import PRIVATE, fetch, now
 from mgspmv.pipeline.steps import PipelineStep, find_file, identify_result
 from mgspmv.report.record import StepRecord, describe_iterations, describe_solution
@@ -34,6 +36,55 @@ MOVED = 20
 """Most vertices that a comparison lists."""
 
 _OPTIONS = ("alpha", "tol", "norm", "max_iter", "weight", "precision")
+
+
+class OpenedMatrix(ExitStack):
+    """Opened matrix, loaded once for all results computed from it; released with the context.
+
+    Parameters
+    ----------
+    store : path or URL of its store
+    """
+
+    def __init__(self, store: str, work: RunContext) -> None:
+        super().__init__()
+        self._store, self._work, self._loaded = store, work, ExitStack()
+        self._distributed: dict[tuple[bool, bool], Any] = {}
+
+    @cached_property
+    def matrix(self) -> Matrix:
+        """Matrix opened in this process.
+
+        Raises
+        ------
+        StoreError : the store cannot be opened
+        """
+        matrix = self.enter_context(open_matrix(self._store))
+        self.enter_context(self._loaded)  # after the matrix, so that it is closed before the matrix
+        return matrix
+
+    def find(self, is_turned: bool, *, for_steps: bool = False) -> Any:
+        """Return the matrix or its transpose, distributed if a cluster computes.
+
+        Parameters
+        ----------
+        for_steps : True for the steps of PageRank, for which devices convert a graph to another layout
+
+        Raises
+        ------
+        KindError : the store does not hold the transpose
+        ClusterError, CapacityError : as in `Matrix.distribute`
+        """
+        matrix = self.matrix.T if is_turned else self.matrix
+        if not self._work.is_on_cluster:
+            return matrix
+        wanted = (is_turned, for_steps)
+        if wanted not in self._distributed:
+            self._distributed.clear()
+            self._loaded.close()  # first: the workers may not have memory for both
+            distributed = self._work.distribute(matrix, build_layout=for_steps)
+            self._distributed[wanted] = self._loaded.enter_context(distributed)
+        return self._distributed[wanted]
 
 
 def make_result(work: RunContext, step: PipelineStep, opened: OpenedMatrix) -> tuple[StepRecord, Exception | None]:

@@ -13,20 +13,26 @@ import csv
 import hashlib
 import io
 import json
+import platform
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
+import psutil
 
 from mgspmv.batch_results import BatchSolution
 from mgspmv.files import create_file, find_inside, find_system, is_url, translating_errors
 from mgspmv.ingest.files import MARKS
-from mgspmv.pipeline.records import write_record
+from mgspmv.model import default_threads
+from mgspmv.pipeline.records import now, write_record
+from mgspmv.pipeline.steps import Identity, PipelineStep
 from mgspmv.report.record import Output, StepRecord
 from mgspmv.results import Solution
 from mgspmv.validation import digest_json, to_json
+from mgspmv.version import find_versions
 
 RECORD = "record.json"
 
@@ -91,6 +97,51 @@ def digest_ranks(solution: Solution | BatchSolution) -> str:
     if ids is not None:
         digest.update(json.dumps(ids.tolist()).encode() if ids.dtype == object else np.ascontiguousarray(ids).data)
     return digest.hexdigest()
+
+
+# --- records ---------------------------------------------------------------------------------------------------------
+
+
+def make_record(step: PipelineStep, identity: Identity, began: str, made: dict[str, Any], **fields: Any) -> StepRecord:
+    """Make the record of a step that ends now.
+
+    Parameters
+    ----------
+    began : time of its start
+    made : provenance of its matrix
+    fields : other fields of the record; `options` that are not among those of the step are added to them
+    """
+    options = fields.pop("options", {}) | identity.options
+    return StepRecord(
+        key=identity.key,
+        kind=step.kind,
+        name=step.name,
+        inputs=identity.inputs,
+        options=to_json(options),
+        began=began,
+        ended=now(),
+        provenance=to_json(_describe_provenance(step, identity) | {"matrix": made}),
+        **fields,
+    )
+
+
+def _describe_provenance(step: PipelineStep, identity: Identity) -> dict[str, Any]:
+    """Return the machine, versions and inputs of a step."""
+    files = step.written.model_dump(mode="json")
+    sources = {
+        name: {"path": files.get(name), "digest": found}
+        for name, found in identity.inputs.items()
+        if name not in ("matrix", "store")
+    }
+    machine = {
+        "host": platform.node(),
+        "system": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "processors": default_threads(),
+        "memory_bytes": int(psutil.virtual_memory().total),
+        "command": sys.argv,
+    }
+    return {"versions": find_versions(), "machine": machine, "inputs": sources}
 
 
 def publish_record(target: str, record: StepRecord, before: StepRecord | None) -> None:

@@ -212,7 +212,7 @@ class TestStores:
         def find(store):
             raise StoreDamagedError("flipped bits")
 
-        monkeypatch.setattr("mgspmv.pipeline.context.open_matrix", find)
+        monkeypatch.setattr("mgspmv.pipeline.make_results.open_matrix", find)
         record = night("mon", WEB + "[run]\nalpha = 0.5\n", throw=False)
         assert [(step.state, step.error) for step in record.steps] == [("kept", None), ("failed", "flipped bits")]
 
