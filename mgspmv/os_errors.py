@@ -80,12 +80,7 @@ def source_error(error: Exception, source: Place, otherwise: str) -> SourceError
 
 @contextmanager
 def translating(place: Place | None = None, doing: str | None = None) -> Iterator[None]:
-    """Raise errors that an operator can fix as `StoreError`; without a place only those that state their subject.
-
-    Raises
-    ------
-    StoreError : such an error was raised
-    """
+    """Raise errors that an operator can fix as `StoreError`; without a place only those that state their subject."""
     try:
         yield
     except OSError as error:

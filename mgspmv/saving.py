@@ -106,13 +106,7 @@ class _BatchMetadata(_Metadata):
 
 
 def save_result(result: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-    """Write results, in the format of the suffix.
-
-    Raises
-    ------
-    OptionError, StoreExistsError : as in `check_target`
-    StoreError : it cannot be written
-    """
+    """Write results, in the format of the suffix."""
     check_target(path, overwrite=overwrite)
     if Path(path).suffix == ".zarr":
         _write_zarr(os.fspath(path), result)

@@ -200,10 +200,6 @@ def read_vector(
     ----------
     vertex_ids : of the store, None for 0..n-1
     aligns : ranks in Parquet are read as a Solution, which `align_ranks` takes; else as ids and numbers
-
-    Raises
-    ------
-    StoreError, SourceError : as in `load_solution` and `read_weights`
     """
     if Path(path).suffix == ".zarr" or (aligns and is_rank_table(path)):
         return load_solution(path)

@@ -23,7 +23,6 @@ from mgspmv.api.powers import (
     check_converged,
     check_vertices,
     conclude,
-    count_as_collecting,
     make_solution,
     make_start,
     open_placement,
@@ -116,13 +115,11 @@ def hits(
     other = _find_transpose(A, run, transpose)
     start = make_start(A, "nstart", nstart, 1.0)
     with open_placement(run, other) as place:
-        outcome = place.iterate(Step(), start)
-        with count_as_collecting(outcome):
-            out_edges = place.products[1]
-            reached = outcome.values
-            authorities = _sum_to_1("authorities", reached) if normalized else normalize(reached, "l2")
-            hubs = out_edges.get(out_edges.multiply(out_edges.put(authorities)))
-            found = {"hubs": _sum_to_1("hubs", hubs) if normalized else hubs, "authorities": authorities}
+        outcome, out_edges = place.iterate(Step(), start), place.products[1]
+        reached = outcome.values
+        authorities = _sum_to_1("authorities", reached) if normalized else normalize(reached, "l2")
+        hubs = out_edges.get(out_edges.multiply(out_edges.put(authorities)))
+        found = {"hubs": _sum_to_1("hubs", hubs) if normalized else hubs, "authorities": authorities}
     asked = {"normalized": normalized}
     made = Hits(*(make_solution(run, replace(outcome, values=v), f"HITS {k}", asked) for k, v in found.items()))
     check_converged(run, outcome.status, made)
@@ -200,8 +197,7 @@ def katz(
         advice = _advise_katz(bound_radius(place.products[0], A.shape[0]) if fails and is_bounded else math.inf)
     values = outcome.values
     if normalized and outcome.status != Status.NON_FINITE:
-        with count_as_collecting(outcome):
-            values = normalize(values, "l2")
+        values = normalize(values, "l2")
     said = added if isinstance(added, float) else "vector"
     asked = {"alpha": factor, "beta": said, "normalized": normalized}
     asked |= {"alpha_chosen": True} if alpha is None else {}
@@ -269,8 +265,7 @@ def eigenvector_centrality(A: MatrixLike, *, nstart: Weights | None = None, **ru
     with open_placement(run) as place:
         outcome = place.iterate(Step(of_vector=1.0), start / total)
         if A.info.nnz and outcome.status != Status.NON_FINITE:  # without edges the start is returned, as in NetworkX
-            with count_as_collecting(outcome):
-                _check_cycles(A, place.products[0], outcome.values)
+            _check_cycles(A, place.products[0], outcome.values)
     return conclude(run, outcome, {})
 
 

@@ -132,10 +132,6 @@ class EmbeddedMatrix(MatrixProperties):
         ----------
         weights : False takes each stored entry as 1
         n_vectors : columns of x
-
-        Raises
-        ------
-        OptionError, FormatError, CapacityError : as for `bind`, and in `StreamedCsr`
         """
         own = dtype if weights and not self.is_pattern else None
         place, backend = self.place, self.place.computes

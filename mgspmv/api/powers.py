@@ -267,14 +267,6 @@ def _name_backend(D: DistributedMatrix) -> str:
     return "hosts" if D.backend == "cpu" else "devices" if D.backend == "cuda" else "hosts and devices"
 
 
-@contextmanager
-def count_as_collecting(outcome: Outcome) -> Iterator[None]:
-    """Add the time of the context to the `collect` phase of a run."""
-    began = time.perf_counter()
-    yield
-    outcome.seconds["collect"] += time.perf_counter() - began
-
-
 def conclude(
     run: PowerCall, outcome: Outcome, asked: Mapping[str, Any], advice: Mapping[Status, str] | None = None
 ) -> Solution:

@@ -14,11 +14,10 @@ from typing import Any
 import typer
 
 from mgspmv.cli.clusters import cancel, doctor, show, start, status, stop
-from mgspmv.cli.pipelines import run
 from mgspmv.cli.products import plan, spmv
 from mgspmv.cli.program import Group, add_command, app, catch_interrupts
 from mgspmv.cli.ranking import eigenvector, hits, katz, pagerank, pagerank_batch, stationary
-from mgspmv.cli.results import report, summary, top
+from mgspmv.cli.results import report, run, summary, top
 from mgspmv.cli.stores import (
     export,
     generate,

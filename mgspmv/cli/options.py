@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import Parameter
 from typing import Annotated, Any, get_args
@@ -25,15 +25,6 @@ def list_choices(metavar: str | None) -> list[str]:
     """Return the words that an option takes, such as `cpu` and `cuda` of `cpu|cuda|FILE`; empty for one value."""
     words = [word for word in (metavar or "").split("|") if word.islower() or word.isdigit()]
     return words if len(words) > 1 else []
-
-
-def make_completion(words: list[str]) -> Callable[[str], list[str]] | None:
-    """Return the function that completes one of the words in a shell; None without words."""
-
-    def complete(incomplete: str) -> list[str]:
-        return [word for word in words if word.startswith(incomplete)]
-
-    return complete if words else None
 
 
 def check_choices(parameters: Mapping[str, Parameter], values: Mapping[str, Any]) -> None:

@@ -39,12 +39,7 @@ class Mode:
     debug: bool = False
 
     def open_log(self) -> AbstractContextManager[None]:
-        """Write the log that `--log` names, for the context.
-
-        Raises
-        ------
-        StoreError : the log cannot be written
-        """
+        """Write the log that `--log` names, for the context."""
         if self.log is None:
             return nullcontext()
         from mgspmv.logs import write_log

@@ -151,10 +151,6 @@ def open_client(place: PlacementOptions, progress: ProgressLine | None = None) -
     Parameters
     ----------
     progress : shows the phases of connecting; None for a separate display
-
-    Raises
-    ------
-    SchedulerNotFoundError : no scheduler answers at the address
     """
     if place.is_embedded:
         yield None

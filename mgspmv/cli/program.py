@@ -21,7 +21,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from mgspmv.cli.messages import ADVISED, UNTRANSLATED, find_options, translate
-from mgspmv.cli.options import OPTIONS, PanelledHelp, check_choices, list_choices, make_completion
+from mgspmv.cli.options import OPTIONS, PanelledHelp, check_choices
 from mgspmv.cli.output import (
     ARGS,
     KEPT,
@@ -171,7 +171,6 @@ def _describe_option(owner: str, parameter: Parameter) -> Parameter:
         described.metavar = next((name for own, name in _METAVARS.items() if own in _unpack(kind)), None)
     if kind is bool and parameter.default is False and described.default is ...:  # no names were given
         described.param_decls = (f"--{parameter.name.replace('_', '-')}",)
-    described.autocompletion = described.autocompletion or make_completion(list_choices(described.metavar))
     return parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=Annotated[kind, described])
 
 

@@ -149,11 +149,6 @@ def _open_graph(graph: str, place: PlacementOptions, *, kind: Kind = "graph", tr
     place : where the graph is ranked
     kind : kind of matrix that is made from edges
     transpose : whether the transpose is needed; that of a store must be stored
-
-    Raises
-    ------
-    SourceError : edges that cannot be read
-    StoreError : a store that cannot be read; edges, and the workers of a cluster, which cannot reach this process
     """
     import mgspmv as mg
     from mgspmv.api.inputs import as_matrix

@@ -74,12 +74,7 @@ class RunContext(ExitStack):
         return self.enter_context(connect(kind, self.cluster.address, **given, on_note=self._on_note))
 
     def distribute(self, matrix: Matrix, *, build_layout: bool) -> Any:
-        """Load a matrix on the workers, as the definition says.
-
-        Raises
-        ------
-        ClusterError, CapacityError : as in `Matrix.distribute`
-        """
+        """Load a matrix on the workers, as the definition says."""
         started = {} if self._given is not None else {"local": "cpu", "cuda": "cuda"}
         backend: Any = started.get(self.cluster.kind, "auto")
         names = ("transport", "timeout", "threads", "executor", "device_memory", "host_memory")
@@ -88,12 +83,7 @@ class RunContext(ExitStack):
 
 
 def find_info(store: str) -> MatrixInfo | None:
-    """Return the information of a store; None if it is missing or damaged.
-
-    Raises
-    ------
-    StoreError : it cannot be read, or is not a matrix store
-    """
+    """Return the information of a store; None if it is missing or damaged."""
     try:
         return open_store(store).info
     except (StoreNotFoundError, StoreUnfinishedError, StoreDamagedError):
@@ -145,12 +135,7 @@ def make_matrix(work: RunContext, step: PipelineStep) -> StepRecord:
 
 
 def find_todo(work: RunContext, step: PipelineStep, identity: Identity) -> tuple[list[Stage], list[str]]:
-    """Return the stages to be made, and the updates that were made before, the last at the end.
-
-    Raises
-    ------
-    StoreExistsError, StoreError : as in `make_matrix`
-    """
+    """Return the stages to be made, and the updates that were made before, the last at the end."""
     info, record, begun = find_info(step.target), work.records.read_step(step.name), work.records.read_begun(step.name)
     update: list[Stage] = [] if identity.update is None else ["update"]
     if begun is not None and begun["key"] == identity.key and info is not None:
@@ -182,10 +167,6 @@ def check_replacing(step: PipelineStep, info: MatrixInfo | None, records: Record
     Parameters
     ----------
     info : information on the existing one; None if it is missing or damaged
-
-    Raises
-    ------
-    StoreExistsError : as in `make_matrix`
     """
     if step.section.overwrite or info is None:
         return

@@ -53,12 +53,7 @@ class OpenedMatrix(ExitStack):
 
     @cached_property
     def matrix(self) -> Matrix:
-        """Matrix opened in this process.
-
-        Raises
-        ------
-        StoreError : the store cannot be opened
-        """
+        """Matrix opened in this process."""
         matrix = self.enter_context(open_matrix(self._store))
         self.enter_context(self._loaded)  # after the matrix, so that it is closed before the matrix
         return matrix
@@ -94,10 +89,6 @@ def make_result(work: RunContext, step: PipelineStep, opened: OpenedMatrix) -> t
     -------
     The record. For ranks that did not converge it holds their last state, and the error is returned too; none of them
     are written, and former results stay unchanged.
-
-    Raises
-    ------
-    MgspmvError : errors of `pagerank`, `pagerank_batch` and of writing results
     """
     began, info = now(), opened.matrix.info
     identity = identify_result(step, work.pipeline, info, work.records.checksums)

@@ -41,12 +41,7 @@ RECORD = "record.json"
 
 
 def write_ranks(ranks: Solution | BatchSolution, target: str, formats: Sequence[str]) -> list[Output]:
-    """Write ranks in each of the formats into a folder.
-
-    Raises
-    ------
-    StoreError : they cannot be written
-    """
+    """Write ranks in each of the formats into a folder."""
     digest, outputs = digest_ranks(ranks), []
     for format in formats:
         place = f"{target}/ranks.{format}"
@@ -195,11 +190,6 @@ def _name(output: Output) -> str:
 def _look_at(path: str) -> tuple[str | None, int]:
     """Return the stamp and the bytes of a file or folder. The stamp is a digest of sizes and times of change, which
     changes when it is written to; None if missing.
-
-    Raises
-    ------
-    StoreError : it cannot be inspected
-    OptionError : as in `find_system`
     """
     system, place = find_system(path)
     with translating_errors("look for", path):

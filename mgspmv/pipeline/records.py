@@ -150,12 +150,7 @@ def now() -> str:
 
 
 def write_record(path: Path | str, described: dict[str, Any]) -> None:
-    """Write a record with its digest at a path or URL, atomically.
-
-    Raises
-    ------
-    StoreError : it cannot be written
-    """
+    """Write a record with its digest at a path or URL, atomically."""
     sealed = seal(json.loads(hide_secrets(json.dumps(described))))
     with create_file(path) as file:
         file.write(f"{hide_secrets(json.dumps(sealed, indent=1, allow_nan=False))}\n".encode())
@@ -274,13 +269,7 @@ def _read(path: Path) -> dict[str, list[Any]]:
 
 @contextmanager
 def fetch(path: str) -> Iterator[Path]:
-    """Yield a local path of a file or folder, downloaded if it is at a URL; errors in the context name the URL.
-
-    Raises
-    ------
-    SourceError, SourceNotFoundError : it cannot be fetched
-    OptionError : as in `find_system`
-    """
+    """Yield a local path of a file or folder, downloaded if it is at a URL; errors in the context name the URL."""
     if not is_url(path):
         yield Path(path)
         return

@@ -148,13 +148,7 @@ class Identity:
 
 
 def identify_matrix(step: PipelineStep, checksums: Checksums) -> Identity:
-    """Return the identity of a step that makes a matrix.
-
-    Raises
-    ------
-    SourceError, OptionError : as in `Checksums.identify`
-    StoreError : an opened store cannot be read
-    """
+    """Return the identity of a step that makes a matrix."""
     section: MatrixSection = step.written
     inputs = {name: checksums.identify(files) for name, files in list_sources(step.section).items()}
     changes = _leave_out(inputs, "source", "vertices")
@@ -190,10 +184,6 @@ def identify_result(step: PipelineStep, pipeline: Pipeline, info: MatrixInfo, ch
     Parameters
     ----------
     info : information on their matrix
-
-    Raises
-    ------
-    SourceError, OptionError : as in `Checksums.identify`
     """
     files = list_files(step)
     inputs = {"matrix": info.digest} | {name: checksums.identify(path) for name, path in files.items()}

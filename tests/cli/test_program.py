@@ -226,13 +226,11 @@ def test_errors_are_red_on_terminals_that_have_colours(monkeypatch):
     [
         ("mgspmv pager", ["pagerank", "pagerank-batch"]),
         ("mgspmv pagerank g.zarr --max-i", ["--max-iter"]),
-        ("mgspmv pagerank g.zarr --norm l", ["l1", "l1_per_node", "linf"]),
         ("mgspmv pagerank g.zarr --ker", ["--kernel"]),
-        ("mgspmv pagerank g.zarr --dangling ", ["uniform", "drop", "error"]),
         ("mgspmv cluster sto", ["stop"]),
     ],
 )
-def test_a_shell_completes_commands_options_and_choices(words, found, monkeypatch):
+def test_a_shell_completes_commands_and_options(words, found, monkeypatch):
     monkeypatch.setenv("_MGSPMV_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
