@@ -17,12 +17,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mgspmv.api.batch_ranking import pagerank_batch
     from mgspmv.api.centrality import eigenvector_centrality, hits, katz, stationary
-    from mgspmv.api.checkpointing import Checkpoint
     from mgspmv.api.extracts import export, subgraph
     from mgspmv.api.matrix import Matrix, open, open_matrix
-    from mgspmv.api.powers import power_iteration
-    from mgspmv.api.products import gemv, spmv
-    from mgspmv.api.ranking import pagerank
+    from mgspmv.api.powers import gemv, power_iteration, spmv
+    from mgspmv.api.ranking import Checkpoint, pagerank
     from mgspmv.api.stores import generate, ingest, reorder, transpose, update, verify
     from mgspmv.batch_results import BatchSolution, load_batch
     from mgspmv.cluster.matrix import DistributedMatrix
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "BatchSolution": "mgspmv.batch_results",
-    "Checkpoint": "mgspmv.api.checkpointing",
+    "Checkpoint": "mgspmv.api.ranking",
     "DistributedMatrix": "mgspmv.cluster.matrix",
     "Event": "mgspmv.model",
     "IngestReport": "mgspmv.ingest_report",
@@ -52,7 +50,7 @@ _HOMES = {
     "drop_versions": "mgspmv.store.write",
     "eigenvector_centrality": "mgspmv.api.centrality",
     "export": "mgspmv.api.extracts",
-    "gemv": "mgspmv.api.products",
+    "gemv": "mgspmv.api.powers",
     "generate": "mgspmv.api.stores",
     "hits": "mgspmv.api.centrality",
     "ingest": "mgspmv.api.stores",
@@ -69,7 +67,7 @@ _HOMES = {
     "reorder": "mgspmv.api.stores",
     "run_pipeline": "mgspmv.pipeline",
     "show_progress": "mgspmv.monitor.progress",
-    "spmv": "mgspmv.api.products",
+    "spmv": "mgspmv.api.powers",
     "stationary": "mgspmv.api.centrality",
     "subgraph": "mgspmv.api.extracts",
     "transpose": "mgspmv.api.stores",

@@ -16,7 +16,7 @@ from mgspmv.errors import ConvergenceError, OptionError, SourceError
 from mgspmv.kernels.catalogue import SPARSE_KERNELS
 
 if TYPE_CHECKING:
-    from mgspmv.api.checkpointing import Checkpoint
+    from mgspmv.api.ranking import Checkpoint
     from mgspmv.model import Event, Kind, Phase, Stability
     from mgspmv.results import Solution
     from mgspmv.scores import Scaler
@@ -244,7 +244,7 @@ class PageRankFlags:
         ------
         OptionError : options of a checkpoint without its place
         """
-        from mgspmv.api.checkpointing import Checkpoint
+        from mgspmv.api.ranking import Checkpoint
 
         given = dict(vars(self))
         every_s, resume = given.pop("checkpoint_every"), given.pop("resume")

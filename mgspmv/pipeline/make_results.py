@@ -18,9 +18,8 @@ import numpy as np
 from mgspmv.api.arguments import align_ranks
 from mgspmv.api.arguments import read_vector as read_given
 from mgspmv.api.batch_ranking import pagerank_batch
-from mgspmv.api.checkpointing import Checkpoint
 from mgspmv.api.matrix import Matrix, open_matrix
-from mgspmv.api.ranking import pagerank
+from mgspmv.api.ranking import Checkpoint, pagerank
 from mgspmv.errors import CheckpointError, ConvergenceError, OptionError, hide_secrets
 from mgspmv.ingest.vector_files import DANGLING_RULES, read_seeds
 from mgspmv.pipeline.definition import PREVIOUS, BatchSection

@@ -14,7 +14,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from mgspmv.api.checkpointing import read_checkpoint
+from mgspmv.api.ranking import read_checkpoint
 from mgspmv.errors import OptionError, PipelineError, StoreError, hide_value
 from mgspmv.files import check_file
 from mgspmv.os_errors import is_operators, translate_os_error
