@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from numbers import Real
 from typing import Any, Literal
 
@@ -119,8 +119,8 @@ def pagerank_batch(
 
     drops = isinstance(dangling, str) and dangling == "drop"
     task = BatchTask(name_run(), options, threshold, dtype, call.place.threads, width, top, drops)
-    passes = _Passes(call, queries, task, start, keeper)
-    outcome, used = passes.rank_on_cluster() if call.place.is_on_cluster else passes.rank_here()
+    rank = _rank_on_cluster if call.place.is_on_cluster else _rank_here
+    outcome, used = rank(call, queries, task, start, keeper)
     described: dict[str, Any] = {"tol": options.choose_tol(n, A.nnz)}
     described |= {"dangling": describe_dangling(dangling), "weight": use_weights}
     described |= {"executor": "embedded" if outcome.transport is None else "supersteps"}
@@ -156,59 +156,54 @@ def pagerank_batch(
 # --- placement -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class _Passes:
-    """Vectors of a batch, to be ranked in this process or on a cluster; both return the width of passes too."""
+def _rank_here(
+    call: Call, queries: Sequence[Query], task: BatchTask, start: RunInputs, keeper: _ResultCollector
+) -> tuple[Outcome, int]:
+    """Rank the vectors in this process; also return the width of passes."""
+    A, backend, dtype, precision = call.A, call.place.computes, task.dtype, task.options.precision
+    kernel, n = bind_many(A.block(dtype, backend), precision, backend=backend, threads=task.threads), A.shape[0]
+    panels = make_local(n)
+    free = free_memory() if backend == "cpu" else free_device_memory()
+    needed = {w: count_bytes(panels, n, precision, kernel.z_dtype.itemsize, w) for w in WIDTHS}
+    width = choose_width(task.width, len(queries), [("", kernel.best_width, [PassMemory("here", free, needed)])])
+    keeper.allocate()
+    weight = start.take_weight(lambda: A.read_out_weight(dtype is not None))
+    rows = ManyRows(kernel, kernel.put(weight), kernel.put(start.dangling))
+    n_dangling = int(np.count_nonzero(weight == 0))
+    loaded = time.perf_counter()
+    batch = Batch(rows, queries, task, width, panels, n_dangling, A.order, lambda kept: keeper.keep([kept]))
+    execution = LocalExecution(kernel.describe(), batch, lambda: batch.endings)
+    outcome = run(execution, lambda event: _emit(call, event, batch.n_ended, len(queries)))
+    call.count_loading(outcome, loaded, held_bytes=batch.first_bytes)
+    return outcome, width
 
-    call: Call
-    queries: Sequence[Query]
-    task: BatchTask
-    start: RunInputs
-    keeper: _ResultCollector
 
-    def rank_here(self) -> tuple[Outcome, int]:
-        """Rank the vectors in this process."""
-        call, task, keeper, start = self.call, self.task, self.keeper, self.start
-        A, backend, dtype, precision = call.A, call.place.computes, task.dtype, task.options.precision
-        kernel, n = bind_many(A.block(dtype, backend), precision, backend=backend, threads=task.threads), A.shape[0]
-        panels = make_local(n)
-        free = free_memory() if backend == "cpu" else free_device_memory()
-        needed = {w: count_bytes(panels, n, precision, kernel.z_dtype.itemsize, w) for w in WIDTHS}
-        room = ("", kernel.best_width, [PassMemory("here", free, needed)])
-        width = choose_width(task.width, len(self.queries), [room])
-        keeper.allocate()
-        weight = start.take_weight(lambda: A.read_out_weight(dtype is not None))
-        rows = ManyRows(kernel, kernel.put(weight), kernel.put(start.dangling))
-        n_dangling = int(np.count_nonzero(weight == 0))
+def _rank_on_cluster(
+    call: Call, queries: Sequence[Query], task: BatchTask, start: RunInputs, keeper: _ResultCollector
+) -> tuple[Outcome, int]:
+    """Rank the vectors on the workers that hold the matrix, or are to hold it; also return the width of passes."""
+    from mgspmv.cluster.batch_run import run_batch
+    from mgspmv.monitor.events import publish_run
+
+    def emit(event: Event, n_ended: int) -> None:
+        _emit(call, event, n_ended, len(queries))
+
+    reads: dict[str, Any] = {"precision": task.options.precision, "weights": task.dtype is not None}
+    with call.distribute(build_layout=False, **reads) as matrix:
         loaded = time.perf_counter()
-        batch = Batch(rows, self.queries, task, width, panels, n_dangling, A.order, lambda kept: keeper.keep([kept]))
-        execution = LocalExecution(kernel.describe(), batch, lambda: batch.endings)
-        outcome = run(execution, lambda event: self._emit(event, batch.n_ended))
-        call.count_loading(outcome, loaded, held_bytes=batch.first_bytes)
-        return outcome, width
+        keeper.allocate()
+        with publish_run([matrix], task, "pagerank_batch", "supersteps") as news:
+            outcome, width = run_batch(matrix, queries, task, start, keeper.keep, emit, news.report(call.report))
+            endings: list[Ending] = outcome.values
+            status = next((e.status for e in endings if not e.status.is_success), endings[0].status)
+            news.end(status, outcome)
+    call.count_loading(outcome, loaded)
+    return outcome, width
 
-    def rank_on_cluster(self) -> tuple[Outcome, int]:
-        """Rank the vectors on the workers that hold the matrix, or are to hold it."""
-        from mgspmv.cluster.batch_run import run_batch
-        from mgspmv.monitor.events import publish_run
 
-        call, task = self.call, self.task
-        reads: dict[str, Any] = {"precision": task.options.precision, "weights": task.dtype is not None}
-        with call.distribute(build_layout=False, **reads) as matrix:
-            loaded = time.perf_counter()
-            self.keeper.allocate()
-            with publish_run([matrix], task, "pagerank_batch", "supersteps") as news:
-                given = (self.queries, task, self.start, self.keeper.keep, self._emit, news.report(call.report))
-                outcome, width = run_batch(matrix, *given)
-                endings: list[Ending] = outcome.values
-                status = next((e.status for e in endings if not e.status.is_success), endings[0].status)
-                news.end(status, outcome)
-        call.count_loading(outcome, loaded)
-        return outcome, width
-
-    def _emit(self, event: Event, n_ended: int) -> None:
-        self.call.emit(event)
-        self.call.report("vectors", n_ended, len(self.queries))
+def _emit(call: Call, event: Event, n_ended: int, n_vectors: int) -> None:
+    call.emit(event)
+    call.report("vectors", n_ended, n_vectors)
 
 
 # --- options ---------------------------------------------------------------------------------------------------------

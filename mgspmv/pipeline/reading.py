@@ -190,26 +190,16 @@ def _list_problems(error: ValidationError) -> Iterator[tuple[Key, str]]:
 
 
 def _describe_problem(problem: Any, key: Key) -> str:
-    match problem["type"]:
-        case "extra_forbidden":
-            return _name_known(key)
-        case "model_type" if len(key) == 2 and key[0] == "run":  # may be a misspelled key for all runs
-            return _name_known(key)
-        case "model_type" | "dict_type":
-            return f"expected a table, [{'.'.join(key)}], got {problem['input']!r}"
-        case "missing":
-            return "required key is missing"
-        case "value_error":
-            return str(problem["ctx"]["error"])
-        case "literal_error":
-            choices = re.findall(r"'([^']*)'", problem["ctx"]["expected"])
-            return f"{_format_value(problem)}{suggest(str(problem['input']), choices)}"
-        case "too_short":
-            return "expected at least one, got none"
-    return _format_value(problem)
-
-
-def _format_value(problem: Any) -> str:
+    # A key for all runs that is misspelled is taken for the name of a run.
+    is_unknown = problem["type"] == "extra_forbidden" or (problem["type"] == "model_type" and key[:-1] == ("run",))
+    if is_unknown:
+        return _name_known(key)
+    if problem["type"] in ("model_type", "dict_type"):
+        return f"expected a table, [{'.'.join(key)}], got {problem['input']!r}"
+    if problem["type"] == "missing":
+        return "required key is missing"
+    if problem["type"] == "value_error":
+        return str(problem["ctx"]["error"])
     return f"{problem['msg'][0].lower()}{problem['msg'][1:]}, not {problem['input']!r}"
 
 
