@@ -57,8 +57,7 @@ class StoredGraph:
     def __init__(
         self, matrix: AnyMatrix, *, transpose: DistributedMatrix | None = None, weight: str = "weight"
     ) -> None:
-        from mgspmv.api.arguments import check_in_edges
-        from mgspmv.api.inputs import is_distributed
+        from mgspmv.api.arguments import check_in_edges, is_distributed
         from mgspmv.api.matrix import Matrix
 
         if not (isinstance(matrix, Matrix) or is_distributed(matrix)):

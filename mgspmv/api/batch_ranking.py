@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mgspmv.api.arguments import Call, check_graph, describe_dangling, describe_failure
-from mgspmv.api.inputs import MatrixLike, reads_input
+from mgspmv.api.arguments import Call, MatrixLike, check_graph, describe_dangling, describe_failure, reads_input
 from mgspmv.batch_results import BatchSolution, fill_id
 from mgspmv.errors import CapacityError, ConvergenceError, OptionError, ShapeError
 from mgspmv.exchange.transport import make_local

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from mgspmv.api.arguments import check_in_edges, read_number
-from mgspmv.api.inputs import MatrixLike, reads_input
+from mgspmv.api.arguments import MatrixLike, check_in_edges, read_number, reads_input
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.powers import (
     PowerCall,

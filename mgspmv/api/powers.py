@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
 
-from mgspmv.api.arguments import Call
-from mgspmv.api.inputs import MatrixLike, reads_input
+from mgspmv.api.arguments import Call, MatrixLike, reads_input
 from mgspmv.api.matrix import Matrix
 from mgspmv.errors import ConvergenceError, OptionError, ShapeError
 from mgspmv.kernels.dense import multiply_dense

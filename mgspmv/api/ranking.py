@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from zarr.abc.store import Store
 
-from mgspmv.api.arguments import Call, align_ranks, check_graph, describe_dangling, describe_failure, read_number
-from mgspmv.api.inputs import MatrixLike, reads_input
+from mgspmv.api.arguments import (
+    Call,
+    MatrixLike,
+    align_ranks,
+    check_graph,
+    describe_dangling,
+    describe_failure,
+    read_number,
+    reads_input,
+)
 from mgspmv.checkpoints import BEGINNING, Checkpoints, RunProgress
 from mgspmv.errors import (
     CapacityError,

@@ -35,9 +35,9 @@ _ARGUMENT = re.compile(
 _CALL = re.compile(r"(?<!\w)\.?[a-z_][\w.]*\((?!s\))")
 _SUBJECT = re.compile(r"^([a-z_]+)(?= (?:must|is 0|has|sums to|holds) )|(?<=: )([a-z_]+)(?= must )")
 _BARE = re.compile(r"(?<![\w./?&=$-])[a-z]+(?:_[a-z]+)+(?![\w(=/]|\.\w)")
-_ADVICE = re.compile(
-    r"\b(?:pass|leave|use|give|name|choose|allow|add|raise|set|ingest|compute|make|free|take|say|call|increase)\b"
-)
+_VERBS = "pass|leave|use|give|name|choose|allow|add|raise|set|ingest|compute|make|free|take|say|call|increase"
+_ADVICE = re.compile(rf"\b(?:{_VERBS})\b")
+_ALTERNATIVE = re.compile(rf"(,? (?:or|and|else) (?=(?:{_VERBS})\b)|,? or (?=\w+=)|, (?=\w+=)|, (?:or|else) )")
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,19 @@ class _Translator:
         return name if option is None or option.is_positional else option.name
 
     def translate_advice(self, text: str) -> str:
-        """Translate a clause of a message; advice that the command does not support is left out."""
-        translated, is_known = self.translate(text)
-        return translated if is_known or not _ADVICE.search(text) else ""
+        """Translate the alternatives that the command supports; empty where it supports none."""
+        if not _ADVICE.search(text):
+            return self.translate(text)[0]
+        first, *rest = _ALTERNATIVE.split(text)
+        kept, is_known = "", True
+        for joint, part in zip(["", *rest[::2]], [first, *rest[1::2]], strict=True):
+            verb = (
+                "" if is_known or not _ARGUMENT.match(part) else "pass "
+            )  # which may be left out with the part before
+            translated, is_known = self.translate(part)
+            if is_known:
+                kept = f"{kept}{joint}{verb}{translated}" if kept else f"{verb}{translated}"
+        return kept
 
     def translate(self, text: str) -> tuple[str, bool]:
         """Translate a part of a message; also return whether all of it has a counterpart on the command line.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from mgspmv.cli.options import option
@@ -12,7 +14,8 @@ from mgspmv.cli.output import MODE, Answer, note_checkpoint, print_note
 from mgspmv.cli.placement import ComputingOptions, PlacementOptions, open_client
 from mgspmv.cli.results import answer_batch, answer_ranks
 from mgspmv.cli.stores import list_report
-from mgspmv.errors import ConvergenceError, OptionError, SourceError
+from mgspmv.errors import ConvergenceError, OptionError, SourceError, SourceNotFoundError
+from mgspmv.ingest.tokens import is_plain_integer
 from mgspmv.kernels.catalogue import SPARSE_KERNELS
 
 if TYPE_CHECKING:
@@ -20,6 +23,11 @@ if TYPE_CHECKING:
     from mgspmv.model import Event, Kind, Phase, Stability
     from mgspmv.results import Solution
     from mgspmv.scores import Scaler
+
+FILE, IDS = "file:", "id:"
+"""Prefixes of a value that mark it as a file or as ids."""
+
+_ENTRY = re.compile(r'(?:^|,)\s*(?:"((?:[^"]|"")*)"\s*(?:=\s*([^,]*?)\s*)?(?=,|$)|([^,]*))')
 
 STDOUT = "-"
 _KERNELS = ", ".join(kernel.name for kernel in SPARSE_KERNELS if kernel.step_backends)
@@ -74,7 +82,6 @@ class Iteration:
         seeds : table of the personalizations of a batch
         """
         import mgspmv as mg
-        from mgspmv.cli.vectors import read_vectors
         from mgspmv.ingest.vector_files import read_seeds
 
         check_outputs(self.output or (), overwrite=self.overwrite)
@@ -151,7 +158,7 @@ def _open_graph(graph: str, place: PlacementOptions, *, kind: Kind = "graph", tr
     transpose : whether the transpose is needed; that of a store must be stored
     """
     import mgspmv as mg
-    from mgspmv.api.inputs import as_matrix
+    from mgspmv.api.arguments import as_matrix
 
     try:
         reading: dict[str, Any] = {"transpose": transpose, "threads": place.threads}
@@ -208,6 +215,120 @@ def _listen(
             if last is not None:
                 note_checkpoint(f"after {last.iteration} iterations, change {last.change:.3g}; {kept}")
             raise
+
+
+# --- vectors over vertices -------------------------------------------------------------------------------------------
+
+
+def read_vectors(matrix: Any, *, aligns: bool = False, **given: str | None) -> dict[str, Any]:
+    """Read the given vectors, by the names of the arguments that take them.
+
+    Parameters
+    ----------
+    matrix : whose vertices the vectors are over
+    aligns : `nstart` may be earlier ranks of the graph, as in `mgspmv.api.arguments.read_vector`
+    given : value of each on the command line; None where not given
+
+    Raises
+    ------
+    OptionError : malformed ids or, after `id:`, ids that the store does not have
+    SourceNotFoundError : neither a file nor ids of the store
+    SourceError, StoreError : a file that cannot be read
+    """
+    return {name: _read(name, text, matrix, aligns) for name, text in given.items() if text is not None}
+
+
+def _read(name: str, text: str, matrix: Any, aligns: bool) -> Any:
+    from mgspmv.api.arguments import read_vector
+    from mgspmv.files import is_url
+    from mgspmv.ingest.vector_files import DANGLING_RULES
+
+    if name == "dangling" and text in DANGLING_RULES:
+        return text
+    if name == "beta" and (number := to_number(text)) is not None:
+        return number
+    if text.startswith(IDS):
+        return _read_ids(name, text.removeprefix(IDS), matrix)
+    is_marked = text.startswith(FILE) and not text.startswith(f"{FILE}//")
+    path = text.removeprefix(FILE) if is_marked else text
+    if not (is_marked or (not is_url(text) and Path(text).exists())):
+        try:
+            return _read_ids(name, text, matrix)
+        except OptionError as error:
+            if not is_url(text):  # vertices may have URLs as ids
+                rules = f"; expected {', '.join(DANGLING_RULES)}, a file or ids" if name == "dangling" else ""
+                raise SourceNotFoundError(f"{error}; and no file {text!r} exists{rules}") from error
+    return read_vector(path, matrix.vertex_ids, aligns=aligns and name == "nstart")
+
+
+def _read_ids(name: str, text: str, matrix: Any) -> dict[Any, float] | list[Any]:
+    """Read ids by `parse_ids`, and check that the store has them."""
+    from mgspmv.lookup import ArrayLookup
+
+    ids = matrix.vertex_ids
+    found = parse_ids(name, text, string_ids=ids is not None and ids.dtype == object)
+    ArrayLookup(matrix.shape[0], ids).find_all(name, list(found))
+    return found
+
+
+def to_number(text: str) -> float | None:
+    """Return text as a number, None if it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def parse_ids(name: str, text: str, *, string_ids: bool) -> dict[Any, float] | list[Any]:
+    """Read ids between commas, such as `alice`, `alice=2,bob=1` or `"Smith, J"=2`.
+
+    Parameters
+    ----------
+    name : of the argument, for messages
+    string_ids : ids are strings, as they are in a store with such `vertex_ids`; else they are integers
+
+    Returns
+    -------
+    A mapping of ids to numbers, or a list of ids where none has a number.
+
+    Raises
+    ------
+    OptionError : an empty, repeated or, in a store of integer ids, non-integer id; numbers for some ids only
+    """
+    found = (_parse_entry(name, *entry.groups()) for entry in _ENTRY.finditer(text))
+    entries = [(_to_id(name, label, string_ids), number) for label, number in found]
+    ids = [label for label, _ in entries]
+    repeated = next((label for k, label in enumerate(ids) if label in ids[:k]), None)
+    if repeated is not None:
+        raise OptionError(f"{name} has the id {repeated!r} more than once; give each id one number")
+    numbers = {label: number for label, number in entries if number is not None}
+    if numbers and len(numbers) < len(ids):
+        bare = next(label for label in ids if label not in numbers)
+        raise OptionError(f"{name} has numbers for some ids and none for {bare!r}; give each a number, or none")
+    return numbers or ids
+
+
+def _parse_entry(name: str, quoted: str | None, number: str | None, plain: str) -> tuple[str, float | None]:
+    """Return an id and its number, of a quoted id with its number, or of a plain one that may end in a number."""
+    if quoted is None:
+        label, sign, end = plain.strip().rpartition("=")
+        value = to_number(end) if sign else None
+        return (plain if value is None else label).strip(), value
+    label = quoted.replace('""', '"')
+    value = None if number is None else to_number(number)
+    if number is not None and value is None:
+        raise OptionError(f"{name} has {number!r} for the id {label!r}; give it a number")
+    return label, value
+
+
+def _to_id(name: str, label: str, string_ids: bool) -> int | str:
+    if not label:
+        raise OptionError(f"{name} has an empty id; write ids between commas, such as a,b or a=2,b=1")
+    if string_ids:
+        return label
+    if not is_plain_integer(label):
+        raise OptionError(f"{name} has the id {label!r}, which no vertex has; ids of this store are integers")
+    return int(label)
 
 
 # --- commands --------------------------------------------------------------------------------------------------------
@@ -303,8 +424,6 @@ def hits(iteration: VectorIteration, hubs: list[str] | None = None, normalized: 
 
 def katz(iteration: VectorIteration, alpha: str = "0.1", beta: str = "1.0", normalized: bool = True) -> Answer:
     """Compute the Katz centrality of the vertices of a graph."""
-    from mgspmv.cli.vectors import to_number
-
     number = to_number(alpha)
     if number is None and alpha != "auto":
         raise OptionError(f"--alpha must be a number or auto, not {alpha!r}")

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import mgspmv as mg
-from mgspmv.cli.vectors import parse_ids, read_vectors
+from mgspmv.cli.ranking import parse_ids, read_vectors
 from mgspmv.errors import OptionError, SourceError, SourceNotFoundError
 from tests.support.commands import invoke, invoke_json
 
