@@ -71,7 +71,7 @@ class TestUpdates:
         assert list(find_states(record).values()) == ["made", "made"]
         assert read_entries() == TUESDAY
         assert len(mg.list_versions("out/web.zarr")) == 3
-        assert record.steps[0].record.seconds.keys() == {"update", "measure"}
+        assert record.steps[0].record.seconds.keys() == {"update"}
         assert record.steps[1].record.comparison["n_new"] == 1
         assert list(find_states(night("tue")).values()) == ["kept", "kept"]
 

@@ -90,5 +90,6 @@ def test_definitions_and_what_they_name():
 
 def test_what_an_export_overwrites():
     mg.ingest(([0, 1], [1, 0]), "s.zarr")
-    os.mkfifo("x.npy")
+    os.mkdir("x.zarr")
+    os.mkfifo("x.zarr/zarr.json")
     assert SAID in invoke("export", "s.zarr", "x.zarr", "--format", "binsparse", "--overwrite", code=None)[1]
