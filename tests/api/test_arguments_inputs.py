@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 from dask import dataframe as dd
-from mgspmv.api.inputs import as_matrix
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
+from mgspmv.api.arguments import as_matrix
 from mgspmv.errors import OptionError, SourceError, SourceNotFoundError, StoreError, StoreNotFoundError
 from tests.support.foreign import DataFrame, Relation, SparseMatrix, Tensor
 
