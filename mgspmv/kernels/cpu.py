@@ -17,9 +17,8 @@ import numpy as np
 
 from mgspmv.kernels.catalogue import Kernel
 from mgspmv.kernels.compiled import compile_kernel, take
-from mgspmv.kernels.host import HostBlock, is_rounded
+from mgspmv.kernels.host import HostBlock, is_rounded, run_parts
 from mgspmv.kernels.operands import multiply_columns
-from mgspmv.kernels.parts import run_parts
 from mgspmv.model import (
     CHANGE_POINT,
     FIXED_POINT,

@@ -7,16 +7,18 @@ bit-identical. What a run computes once or twice is not compiled.
 
 from __future__ import annotations
 
+import functools
+import os
 import platform
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from mgspmv.errors import OptionError
-from mgspmv.kernels.parts import map_ranges
 from mgspmv.model import (
     CHANGE_POINT,
     FIXED_POINT,
@@ -273,3 +275,38 @@ def _quantize(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
 
 def _to_fixed(values: np.ndarray, point: float) -> np.ndarray:
     return np.rint(values * point).astype(np.int64)
+
+
+# --- threads ---------------------------------------------------------------------------------------------------------
+
+
+def run_parts(threads: int, kernel: Callable[..., None], bounds: np.ndarray, *args: Any) -> None:
+    """Call kernel(counter, bounds, *args) in `threads` threads, including the calling one, and wait for all.
+
+    A compiled kernel takes the next part of rows by `mgspmv.kernels.compiled.take` until none is left.
+
+    Parameters
+    ----------
+    bounds : rows where parts begin
+    """
+    counter = np.zeros(1, np.int64)
+    others = [_pool(threads).submit(kernel, counter, bounds, *args) for _ in range(threads - 1)]
+    kernel(counter, bounds, *args)
+    for other in others:
+        other.result()
+
+
+def map_ranges(threads: int, function: Callable[[int, int], T], bounds: Sequence[int]) -> list[T]:
+    """Return function(start, stop) of each range of rows between bounds, computed in `threads` threads."""
+    if threads == 1 or len(bounds) < 3:
+        return list(map(function, bounds[:-1], bounds[1:]))
+    return list(_pool(threads).map(function, bounds[:-1], bounds[1:]))
+
+
+@functools.cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads, thread_name_prefix="mgspmv-kernel")
+
+
+# Threads do not survive a fork, so a child process needs a new pool.
+os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -19,8 +19,8 @@ from numba import types
 from numba.extending import intrinsic, lower_builtin, models, overload, register_model, type_callable
 
 from mgspmv.kernels.compiled import compile_kernel, take
+from mgspmv.kernels.host import run_parts
 from mgspmv.kernels.operands import fit_width
-from mgspmv.kernels.parts import run_parts
 
 CACHE_LINE = 64
 """Bytes of a cache line."""
