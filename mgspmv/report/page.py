@@ -75,7 +75,6 @@ def _render(run: RunRecord) -> str:
         run=run,
         records=records,
         ranked=ranked,
-        fastest=max(filter(measure_rate, ranked), key=measure_rate, default=None),
         n_well=sum(map(has_ended_well, ranked)),
         counts=", ".join(f"{states[state]} {state}" for state in get_args(State) if states[state]),
         sources_read=[(record.name, source) for record in records for source in find_sources(record)],
@@ -83,7 +82,6 @@ def _render(run: RunRecord) -> str:
         groups=group_records(records),
         varied=find_varied(records),
         facts=_list_facts(run),
-        peaks=_list_peaks(records),
         problems=_list_problems(run),
         convergence=draw_convergence(run),
         times=list_times(run),
@@ -300,17 +298,6 @@ def _list_hardware(records: Sequence[StepRecord]) -> list[str]:
         said.append(", ".join(parts))
     said += [format_value(record.matrix.get("hardware") or "") for record in records]
     return [hardware for hardware in dict.fromkeys(said) if hardware]
-
-
-def _list_peaks(records: Iterable[StepRecord]) -> list[tuple[int, str]]:
-    """List the peak memory of each step in a process and on a device."""
-    names = {"host_peak_bytes": "process", "device_bytes": "device"}
-    return [
-        (max(record.memory[name]), f"{where}: {record.name}")
-        for record in records
-        for name, where in names.items()
-        if record.memory.get(name)
-    ]
 
 
 def _list_problems(run: RunRecord) -> list[tuple[list[str], str, str]]:
