@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.exchange.transport import make_local
+from mgspmv.exchange.exchange import LocalExchange
 from mgspmv.kernels.operands import WIDTHS
 from mgspmv.model import MatrixInfo, Precision
 from mgspmv.partition import plan_rows
@@ -312,7 +312,7 @@ def list_of_hosts() -> Iterator[tuple[str, ...]]:
 def list_of_batches() -> Iterator[tuple[str, ...]]:
     """Vectors of a pass over a graph of 1 G edges, in one process or on one GPU."""
     n = count_vertices(GIGA)
-    panels = make_local(n)
+    panels = LocalExchange(n)
     for width in WIDTHS:
         exact, float32 = count_bytes(panels, n, "exact", 8, width), count_bytes(panels, n, "float32", 4, width)
         yield (str(width), show_bytes(exact), show_bytes(float32))

@@ -30,7 +30,7 @@ import psutil
 from filelock import FileLock
 
 from mgspmv.cluster.connect import has_devices, start_cuda, start_local
-from mgspmv.cluster.tls import use_tls
+from mgspmv.cluster.security import use_tls
 from mgspmv.errors import ClusterError, OptionError
 from mgspmv.files import find_state_folder, write_beside
 from mgspmv.os_errors import translating

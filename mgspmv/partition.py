@@ -10,11 +10,10 @@ from __future__ import annotations
 import re
 import warnings
 from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Literal
 
 import numpy as np
@@ -57,8 +56,6 @@ PASSING_SHARE: dict[str, int] = {"host": 3, "store": 1}
 """Divisor of the memory for the matrix: streamed pieces take at most its n-th part, as small ones are slow to read from
 a store."""
 
-Memory = int | None | Sequence[int | None]
-"""Bytes, the same for all workers or one value per worker."""
 
 MOST_WORKERS = 1 << 16
 """Upper limit of the search for a sufficient number of workers."""
@@ -136,8 +133,8 @@ def plan_rows(
     n_workers: int = 1,
     *,
     precision: Precision = "exact",
-    device_memory: Memory = None,
-    host_memory: Memory = None,
+    device_memory: int | None = None,
+    host_memory: int | None = None,
     threads: int | None = None,
     lays_out: bool = False,
     streams: bool = False,
@@ -150,8 +147,8 @@ def plan_rows(
     Parameters
     ----------
     indptr : int64, shape (n_rows + 1,), of the whole matrix
-    device_memory : bytes of each worker's device, one number or one per worker; None for workers without a device
-    host_memory : bytes of each worker on the host, likewise; None for no limit
+    device_memory : bytes of each worker's device; None for workers without a device
+    host_memory : bytes of each worker on the host; None for no limit
     threads : number per worker, for the chunks in flight
     lays_out : devices have a layout for steps of PageRank instead of CSR
     streams : rows that do not fit on a device are streamed in pieces, from the host or from the store
@@ -170,21 +167,18 @@ def plan_rows(
     plan = planner.plan(device_memory, host_memory, n_workers)
     if plan.fits and (throw or not plan.streams):
         return plan
-    if not isinstance(device_memory, int | None) or not isinstance(host_memory, int | None):
-        remedy, enough, least = "use more workers, or ones with more memory", None, None
-    else:
-        holding = replace(planner, streams=False)
-        enough = holding.count_enough_workers(device_memory, host_memory, n_workers)
-        fitting = enough if plan.fits else planner.count_enough_workers(device_memory, host_memory, n_workers)
-        least = None if plan.fits else planner.find_least_device_memory(device_memory, host_memory, plan)
-        remedy = (
-            f"{count_workers(fitting)} of that size suffice"
-            if fitting is not None
-            else f"no number of workers of that size suffices, because each holds a vector of all {info.shape[1]} "
-            "columns and at least one row"
-        )
-        if least is not None:  # rounded up, as it is in three digits
-            remedy += f"; from {format_bytes(1.005 * least)} of device memory each on rows are streamed"
+    holding = replace(planner, streams=False)
+    enough = holding.count_enough_workers(device_memory, host_memory, n_workers)
+    fitting = enough if plan.fits else planner.count_enough_workers(device_memory, host_memory, n_workers)
+    least = None if plan.fits else planner.find_least_device_memory(device_memory, host_memory, plan)
+    remedy = (
+        f"{count_workers(fitting)} of that size suffice"
+        if fitting is not None
+        else f"no number of workers of that size suffices, because each holds a vector of all {info.shape[1]} "
+        "columns and at least one row"
+    )
+    if least is not None:  # rounded up, as it is in three digits
+        remedy += f"; from {format_bytes(1.005 * least)} of device memory each on rows are streamed"
     shortage = None if plan.shortage is None else f"{plan.shortage}; {remedy}"
     if throw and shortage is not None:
         raise CapacityError(shortage)
@@ -230,23 +224,19 @@ class _Planner:
         """Bytes per own row of the vectors allocated before the block is read: ranks and out-weights, or y; a product
         also has x, with an element per column."""
 
-    def plan(self, device_memory: Memory, host_memory: Memory, n_workers: int) -> Plan:
+    def plan(self, device: int | None, host: int | None, n_workers: int) -> Plan:
         """Return the plan, with rows placed on the devices, and the first shortage of memory."""
         info = self.info
         cuts = part_bounds(info.shape[0]) if info.order == "dealt" and n_workers > 1 else None
         costs = {"bytes_per_nonzero": self._entry, "bytes_per_row": 8 + self._row + self._z}
         bounds = split_rows(self.indptr, n_workers, **costs, cuts=cuts)
-        devices, hosts = (
-            [memory] * n_workers if isinstance(memory, int | None) else list(memory)
-            for memory in (device_memory, host_memory)
-        )
         workers = []
-        for start, stop, device, host in zip(bounds[:-1], bounds[1:], devices, hosts, strict=True):
+        for start, stop in pairwise(bounds):
             worker = self._plan_worker(int(start), int(stop), n_workers)
             workers.append(worker if device is None else self._place(worker, device, host))
         operation = "spmv" if self._is_product else "pagerank"
         plan = Plan(info.url, operation, self.precision, tuple(workers))
-        return replace(plan, shortage=self._find_shortage(plan, devices, hosts))
+        return replace(plan, shortage=self._find_shortage(plan, device, host))
 
     def count_enough_workers(self, device_memory: int | None, host_memory: int | None, n_workers: int) -> int | None:
         """Return a sufficient number of workers, more than `n_workers`; None if there is none."""
@@ -258,7 +248,7 @@ class _Planner:
         idle = Plan("", "", self.precision, (self._plan_worker(0, 0, 2),))
         if device_memory is not None:
             idle = replace(idle, workers=(replace(idle.workers[0], held="device"),))
-        if self._find_shortage(idle, [device_memory], [host_memory]) is not None:
+        if self._find_shortage(idle, device_memory, host_memory) is not None:
             return None
         while n_workers < n_most:
             candidates = range(n_workers + 1, 2 * n_workers + 1)
@@ -355,8 +345,8 @@ class _Planner:
         streaming = Streaming(held, piece_bytes // self._entry, kept, passing * piece_bytes, streamed)
         return replace(worker, held=held if streamed else "device", streaming=streaming)
 
-    def _find_shortage(self, plan: Plan, devices: list[int | None], hosts: list[int | None]) -> str | None:
-        for w, device, host in zip(plan.workers, devices, hosts, strict=True):
+    def _find_shortage(self, plan: Plan, device: int | None, host: int | None) -> str | None:
+        for w in plan.workers:
             on_host = w.memory_bytes if device is None else w.host_bytes
             for place, have, need in (("device", device, w.device_bytes), ("host", host, on_host)):
                 if have is None or need <= have:

@@ -38,8 +38,7 @@ from mgspmv.order import restore
 from mgspmv.results import Solution, describe_matrix, find_non_finite, load_solution
 from mgspmv.saving import is_rank_table
 from mgspmv.solvers.inputs import RunInputs, describe_overflow, read_out_weight
-from mgspmv.solvers.options import PageRankOptions, describe_end
-from mgspmv.solvers.placing import Placement
+from mgspmv.solvers.options import PageRankOptions, Placement, Reads, describe_end
 from mgspmv.solvers.run import Outcome, add_event
 from mgspmv.solvers.vectors import Weights
 from mgspmv.store.locations import StoreLike
@@ -85,16 +84,11 @@ class Call:
                 "leave it out"
             )
 
-    def distribute(self, A: Any = None, **reads: Any) -> AbstractContextManager[DistributedMatrix]:
-        """Distribute the matrix, or another one, for a context; a distributed one stays as it is.
-
-        Parameters
-        ----------
-        reads : as in `distribute_matrix`
-        """
+    def distribute(self, reads: Reads, A: Any = None) -> AbstractContextManager[DistributedMatrix]:
+        """Distribute the matrix, or another one, for a context; a distributed one stays as it is."""
         matrix = self.A if A is None else A
         distributes = isinstance(matrix, Matrix)
-        return matrix.distribute_as_placed(self.progress, **reads) if distributes else nullcontext(matrix)
+        return matrix.distribute_as_placed(reads, self.progress) if distributes else nullcontext(matrix)
 
     def report(self, phase: str, done: int, total: int | None) -> None:
         """Pass a phase to `progress`."""
@@ -178,25 +172,25 @@ def as_matrix(A: Any, kind: Kind = "graph", *, weight: bool | str | None = True,
 
 
 def reads_input(
-    kind: Kind = "graph", *, predicts: bool = True, **options: Any
+    kind: Kind = "graph", *, predicts: bool = True, transpose: bool = False
 ) -> Callable[[Callable[Concatenate[Any, P], R]], Callable[Concatenate[Any, P], R]]:
-    """Decorate a call like `watched`, and so that its first argument may be whatever `as_matrix` takes, with options.
+    """Decorate a call like `watched`, and so that its first argument may be whatever `as_matrix` takes.
 
     Names of weights, passed as `weight=`, are for the reading; the call itself uses the values of the matrix.
 
     Parameters
     ----------
     predicts : as in `watched`
+    transpose : whether what is read needs its transpose
     """
 
     def decorate(call: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
         @wraps(call)
         def run(A: Any, *args: P.args, **kwargs: P.kwargs) -> R:
-            given: dict[str, Any] = {**kwargs}
-            weight = given.get("weight", True)
-            reading: dict[str, Any] = {"progress": given.get("progress"), **options}
+            given = {**kwargs}
+            weight: Any = given.get("weight", True)
             try:
-                matrix = as_matrix(A, kind, weight=weight, **reading)
+                matrix = as_matrix(A, kind, weight=weight, progress=given.get("progress"), transpose=transpose)
             except MgspmvError as error:
                 error.args = tuple(_name_weight(own) if isinstance(own, str) else own for own in error.args)
                 raise

@@ -14,7 +14,7 @@ import numpy as np
 from mgspmv.api.arguments import Call, MatrixLike, check_graph, describe_dangling, describe_failure, reads_input
 from mgspmv.batch_results import BatchSolution, fill_id
 from mgspmv.errors import CapacityError, ConvergenceError, OptionError, ShapeError
-from mgspmv.exchange.transport import make_local
+from mgspmv.exchange.exchange import LocalExchange
 from mgspmv.kernels.device import free_device_memory
 from mgspmv.kernels.highest import order_highest
 from mgspmv.kernels.operands import WIDTHS
@@ -35,10 +35,9 @@ from mgspmv.solvers.batch import (
     count_bytes,
 )
 from mgspmv.solvers.inputs import RunInputs, make_inputs
-from mgspmv.solvers.options import PageRankOptions
-from mgspmv.solvers.queries import Query, make_queries
+from mgspmv.solvers.options import PageRankOptions, Reads
 from mgspmv.solvers.run import LocalExecution, Outcome, run, widen_bound
-from mgspmv.solvers.vectors import Weights
+from mgspmv.solvers.vectors import Query, Weights, make_queries
 from mgspmv.store.metadata import MatrixProperties
 
 
@@ -108,7 +107,7 @@ def pagerank_batch(
     n = A.shape[0]
     use_weights = check_graph(A, bool(weight))
     queries = make_queries(personalization, _list_alphas(alpha), n, A.vertex_ids, A.order)
-    asked: dict[str, Any] = {"tol": tol, "norm": norm, "max_iter": max_iter, "precision": precision}
+    asked = PageRankOptions(tol=tol, norm=norm, max_iter=max_iter, precision=precision)
     options, threshold = _check_options(queries, asked, n, A.nnz)
     start = make_inputs(A, options, dangling=dangling, out_weight=out_weight, use_weights=use_weights)
     if dangling is None:
@@ -161,7 +160,7 @@ def _rank_here(
     """Rank the vectors in this process; also return the width of passes."""
     A, backend, dtype, precision = call.A, call.place.computes, task.dtype, task.options.precision
     kernel, n = bind_many(A.block(dtype, backend), precision, backend=backend, threads=task.threads), A.shape[0]
-    panels = make_local(n)
+    panels = LocalExchange(n)
     free = free_memory() if backend == "cpu" else free_device_memory()
     needed = {w: count_bytes(panels, n, precision, kernel.z_dtype.itemsize, w) for w in WIDTHS}
     width = choose_width(task.width, len(queries), [("", kernel.best_width, [PassMemory("here", free, needed)])])
@@ -181,14 +180,13 @@ def _rank_on_cluster(
     call: Call, queries: Sequence[Query], task: BatchTask, start: RunInputs, keeper: _ResultCollector
 ) -> tuple[Outcome, int]:
     """Rank the vectors on the workers that hold the matrix, or are to hold it; also return the width of passes."""
-    from mgspmv.cluster.batch_run import run_batch
+    from mgspmv.cluster.attempts import run_batch
     from mgspmv.monitor.events import publish_run
 
     def emit(event: Event, n_ended: int) -> None:
         _emit(call, event, n_ended, len(queries))
 
-    reads: dict[str, Any] = {"precision": task.options.precision, "weights": task.dtype is not None}
-    with call.distribute(build_layout=False, **reads) as matrix:
+    with call.distribute(Reads(task.options.precision, task.dtype is not None, build_layout=False)) as matrix:
         loaded = time.perf_counter()
         keeper.allocate()
         with publish_run([matrix], task, "pagerank_batch", "supersteps") as news:
@@ -239,13 +237,13 @@ def _list_alphas(alpha: Any) -> list[Any]:
     return alphas
 
 
-def _check_options(queries: Sequence[Query], asked: dict[str, Any], n: int, nnz: int) -> tuple[PageRankOptions, float]:
+def _check_options(queries: Sequence[Query], asked: PageRankOptions, n: int, nnz: int) -> tuple[PageRankOptions, float]:
     """Return the options that all vectors share, except for alpha, and the threshold of their changes."""
     checked: dict[Any, tuple[PageRankOptions, float]] = {}
     for query in queries:
         if query.alpha not in checked:
             try:
-                options = PageRankOptions(alpha=query.alpha, **asked)
+                options = replace(asked, alpha=query.alpha)
                 checked[query.alpha] = options, options.threshold(n, nnz)
             except OptionError as error:
                 raise OptionError(f"vector {query.label!r}: {error}") from error

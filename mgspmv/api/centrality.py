@@ -32,8 +32,7 @@ from mgspmv.model import NonFinite, Status
 from mgspmv.order import restore
 from mgspmv.results import Solution
 from mgspmv.solvers.operator import check_transpose
-from mgspmv.solvers.power import Products, Step, normalize
-from mgspmv.solvers.spectrum import bound_radius, has_cycle
+from mgspmv.solvers.power import Products, Step, bound_radius, has_cycle, normalize
 from mgspmv.solvers.vectors import Weights
 
 if TYPE_CHECKING:

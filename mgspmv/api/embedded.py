@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +16,7 @@ from mgspmv.model import CsrBlock, Precision, free_memory
 from mgspmv.partition import choose_piece, limit, plan_rows, warn_of_streaming
 from mgspmv.plan import Plan
 from mgspmv.solvers.inputs import OutWeights
-from mgspmv.solvers.placing import Placement
+from mgspmv.solvers.options import MemoryLimits, Placement
 from mgspmv.store.metadata import MatrixProperties
 from mgspmv.store.read import StoredMatrix
 
@@ -94,14 +94,14 @@ class EmbeddedMatrix(MatrixProperties):
         check = (key, top, place.device_memory, place.host_memory)
         if not is_loaded or (place.is_limited and check not in self._loaded.checked):
             if is_loaded:  # the rows have taken free memory already, so only the limits count
-                memory: dict[str, Any] = {name: limit(MOST_BYTES, most) for name, most in place.limits.items()}
+                memory = MemoryLimits(*(limit(MOST_BYTES, most) for most in place.limits))
             elif place.is_limited:
                 memory = limit_to_free(place.limits)
             elif backend == "cuda":
-                memory = {"device_memory": free_device_memory()}
+                memory = MemoryLimits(device=free_device_memory())
             else:
-                memory = {"host_memory": free_memory()}
-            self._plan_here(dtype, "float32" if dtype == "float32" else "float64", top=top, **memory)
+                memory = MemoryLimits(host=free_memory())
+            self._plan_here(dtype, "float32" if dtype == "float32" else "float64", memory, top=top)
             self._loaded.checked.add(check)
         if not is_loaded:
             read = read_block if backend == "cuda" else StoredMatrix.read_block
@@ -167,13 +167,13 @@ class EmbeddedMatrix(MatrixProperties):
         place = self.place
         if not place.is_limited and any(held == "cuda" for _, held in self._loaded.blocks):
             return None
-        _, plan = self._plan_here(values, dtype, streams=True, **limit_to_free(place.limits))
+        _, plan = self._plan_here(values, dtype, limit_to_free(place.limits), streams=True)
         warn_of_streaming(plan, stacklevel=4)
         streaming = plan.workers[0].streaming
         if streaming is None:
             return None
-        options: dict[str, Any] = {"is_pattern": values is None, "threads": place.threads, "kernel": place.kernel}
-        return StreamedCsr(self.stored, 0, self.shape[0], dtype, streaming, **options)
+        given = (self.stored, 0, self.shape[0], dtype, streaming)
+        return StreamedCsr(*given, is_pattern=values is None, threads=place.threads, kernel=place.kernel)
 
     def bind_steps(
         self, dtype: str | None, precision: Precision, layout: StepLayout = "auto", top: int | None = None
@@ -200,7 +200,7 @@ class EmbeddedMatrix(MatrixProperties):
             if layout != "sell-slices":
                 begin_compiling(None if dtype is None else np.dtype(dtype), precision)
             memory = limit_to_free(self.place.limits)
-            indptr, plan = self._plan_here(dtype, precision, lays_out=True, streams=True, top=top, **memory)
+            indptr, plan = self._plan_here(dtype, precision, memory, lays_out=True, streams=True, top=top)
             warn_of_streaming(plan, stacklevel=5)
             streaming = plan.workers[0].streaming
 
@@ -249,15 +249,34 @@ class EmbeddedMatrix(MatrixProperties):
 
         return multiply_checked(self, x, y, alpha, beta, precision, compute, weights=weights)
 
-    def _plan_here(self, dtype: str | None, precision: Precision, **planning: Any) -> tuple[np.ndarray, Plan]:
+    def _plan_here(
+        self,
+        dtype: str | None,
+        precision: Precision,
+        memory: MemoryLimits,
+        *,
+        lays_out: bool = False,
+        streams: bool = False,
+        top: int | None = None,
+    ) -> tuple[np.ndarray, Plan]:
         """Return the row pointers, and the plan of the matrix in this process with values of this dtype, or without."""
         threads = self.place.threads
         indptr = self.stored.read_array("indptr", threads=threads)
         loaded = self.info if dtype else replace(self.info, dtype=None)
-        return indptr, plan_rows(loaded, indptr, precision=precision, threads=threads, **planning)
+        plan = plan_rows(
+            loaded,
+            indptr,
+            precision=precision,
+            device_memory=memory.device,
+            host_memory=memory.host,
+            threads=threads,
+            lays_out=lays_out,
+            streams=streams,
+            top=top,
+        )
+        return indptr, plan
 
 
-def limit_to_free(limits: Mapping[str, int | None]) -> dict[str, Any]:
-    """Return the free memory of the device and of the host, capped by these limits, as in `Placement.limits`."""
-    free = {"device_memory": free_device_memory(), "host_memory": free_memory()}
-    return {name: limit(n_bytes, limits[name]) for name, n_bytes in free.items()}
+def limit_to_free(limits: MemoryLimits) -> MemoryLimits:
+    """Return the free memory of the device and of the host, capped by these limits."""
+    return MemoryLimits(limit(free_device_memory(), limits.device), limit(free_memory(), limits.host))

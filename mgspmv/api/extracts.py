@@ -19,7 +19,7 @@ from mgspmv.ingest.store_writing import find_budget
 from mgspmv.ingest.subgraph import check_bounds, choose_edges, write_subgraph
 from mgspmv.model import MatrixInfo
 from mgspmv.monitor.progress import ProgressOption, make_report, watched
-from mgspmv.solvers.placing import check_threads, parse_size
+from mgspmv.solvers.options import check_threads, parse_size
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.versions import check_target
 from mgspmv.validation import to_json
@@ -152,8 +152,8 @@ def subgraph(
         before = info.provenance.get("subgraphs", [])
         return info.provenance | {"subgraphs": [*before, {**made, "source": source, **stamp()}]}
 
-    writing: dict[str, Any] = {"base": base, "edges": chosen}
-    made = write_subgraph(stored, target, vertices, bounds, describe, make_report(progress), room, **writing)
+    report = make_report(progress)
+    made = write_subgraph(stored, target, vertices, bounds, describe, report, room, base=base, edges=chosen)
     return open_written(target, made)
 
 

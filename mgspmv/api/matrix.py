@@ -20,8 +20,17 @@ from mgspmv.model import Precision, check_choice, describe_entries
 from mgspmv.monitor.progress import ProgressOption, make_report, watched
 from mgspmv.partition import plan_rows
 from mgspmv.plan import Plan
-from mgspmv.solvers.options import PageRankOptions
-from mgspmv.solvers.placing import BackendChoice, Executor, Placement, TransportChoice, check_threads, parse_size
+from mgspmv.solvers.options import (
+    BackendChoice,
+    Executor,
+    MemoryLimits,
+    PageRankOptions,
+    Placement,
+    Reads,
+    TransportChoice,
+    check_threads,
+    parse_size,
+)
 from mgspmv.store.locations import StoreLike, is_in_memory
 from mgspmv.store.read import StoredMatrix, open_store
 
@@ -119,9 +128,8 @@ class Matrix(EmbeddedMatrix):
             if backend != "auto":
                 raise OptionError(f"backend={backend!r} is of the workers of a cluster; pass only {where!r}")
             backend, client = where, None  # type: ignore[assignment]
-        options: dict[str, Any] = {"backend": backend, "kernel": kernel, "threads": threads, "executor": executor}
-        options |= {"device_memory": device_memory, "host_memory": host_memory, "transport": transport}
-        return self._place(Placement(client, timeout=timeout, recover=recover, **options))
+        memory, waiting = (device_memory, host_memory), (timeout, recover)
+        return self._place(Placement(client, False, backend, kernel, threads, executor, *memory, transport, *waiting))
 
     def _place(self, place: Placement) -> Matrix:
         if place == self.place:
@@ -213,23 +221,33 @@ class Matrix(EmbeddedMatrix):
         OptionError : an invalid option; `topk` of a `matrix`
         """
         check_threads(threads)
-        limits: dict[str, Any] = {"device_memory": parse_size(device_memory), "host_memory": parse_size(host_memory)}
-        reserved: dict[str, Any] = {"top": self._read_top(stop), "checkpoint": checkpoint}
+        limits, top = MemoryLimits(parse_size(device_memory), parse_size(host_memory)), self._read_top(stop)
         if client is not None:
             from mgspmv.cluster.load import plan_on_cluster
 
-            reads = None if self.kind == "matrix" and precision == "exact" else precision
-            options: dict[str, Any] = {"precision": reads, "threads": threads, "backend": backend, **reserved}
-            return plan_on_cluster(self.stored, client, **options, **limits, timeout=timeout)
+            place = Placement(client, False, backend, "auto", threads, "auto", *limits, timeout=timeout)
+            read = None if self.kind == "matrix" and precision == "exact" else precision
+            return plan_on_cluster(self.stored, place, Reads(read, top=top, checkpoint=checkpoint))
         indptr, info = self.stored.read_array("indptr"), self.info
         dtype = None if self.is_pattern else "float32" if precision == "float32" else "float64"
         layout = find_step_layout("auto", precision, info.index_dtype, dtype, info.min_weight)
         lays_out = self.kind != "matrix" and layout is not None
-        planning: dict[str, Any] = {"precision": precision, "threads": threads, "lays_out": lays_out, **reserved}
-        planning["streams"] = lays_out or self.kind == "matrix"
         if workers == 1 and choose_backend(backend) == "cuda":
             limits = limit_to_free(limits)
-        return plan_rows(info, indptr, workers, **planning, **limits, throw=False)
+        return plan_rows(
+            info,
+            indptr,
+            workers,
+            precision=precision,
+            device_memory=limits.device,
+            host_memory=limits.host,
+            threads=threads,
+            lays_out=lays_out,
+            streams=lays_out or self.kind == "matrix",
+            top=top,
+            checkpoint=checkpoint,
+            throw=False,
+        )
 
     def close(self) -> None:
         """Free the loaded arrays. The matrix can be used again, and is then loaded again."""
@@ -292,37 +310,39 @@ class Matrix(EmbeddedMatrix):
         """
         check_choice("precision", precision, ("exact", "float64", "float32", None))
         check_choice("weight", weight, (True, False, None))
-        options: dict[str, Any] = {"backend": backend, "kernel": kernel, "threads": threads, "executor": executor}
-        options |= {"device_memory": device_memory, "host_memory": host_memory, "transport": transport}
-        placed = self._place(Placement(client, timeout=timeout, recover=recover, **options))
-        reads: dict[str, Any] = {"precision": precision, "weights": weight, "top": self._read_top(stop)}
-        return placed.distribute_as_placed(progress, checkpoint=checkpoint, **reads)
+        memory, waiting = (device_memory, host_memory), (timeout, recover)
+        place = Placement(client, False, backend, kernel, threads, executor, *memory, transport, *waiting)
+        reads = Reads(precision, bool(weight), self._read_top(stop), checkpoint)
+        return self._place(place).distribute_as_placed(reads, progress)
 
-    def distribute_as_placed(self, progress: ProgressOption = None, **reads: Any) -> DistributedMatrix:
-        """Load the matrix on the cluster of its placement.
-
-        Parameters
-        ----------
-        reads : what is read, as in `distribute_matrix`
-        """
+    def distribute_as_placed(self, reads: Reads, progress: ProgressOption = None) -> DistributedMatrix:
+        """Load the matrix on the cluster of its placement."""
         from mgspmv.cluster.matrix import distribute_matrix
 
-        return distribute_matrix(self.stored, self.place, make_report(progress), **reads)
+        return distribute_matrix(self.stored, self.place, reads, make_report(progress))
 
     def multiply(
         self,
         x: Any,
         *,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        y: Any = None,
         precision: Literal["float32", "float64"] | None = None,
+        weights: bool = True,
         progress: ProgressOption = None,
-        **options: Any,
     ) -> Any:
-        """Return alpha * A @ x + beta * y, where the matrix is placed; arguments as for `mgspmv.spmv`."""
+        """Return alpha * A @ x + beta * y, where the matrix is placed; arguments as for `mgspmv.spmv`.
+
+        Parameters
+        ----------
+        weights : False takes each stored entry as 1
+        """
         if self.place.client is None:
-            return super().multiply(x, precision=precision, **options)
-        reads = choose_precision(precision, getattr(x, "dtype", np.dtype(np.float64)), self.info)
-        with self.distribute_as_placed(progress, precision=reads, build_layout=False) as D:
-            return D.multiply(x, precision=precision, **options)
+            return super().multiply(x, alpha=alpha, beta=beta, y=y, precision=precision, weights=weights)
+        chosen = choose_precision(precision, getattr(x, "dtype", np.dtype(np.float64)), self.info)
+        with self.distribute_as_placed(Reads(chosen, build_layout=False), progress) as D:
+            return D.multiply(x, alpha=alpha, beta=beta, y=y, precision=precision, weights=weights)
 
     def as_linear_operator(
         self,

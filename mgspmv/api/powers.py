@@ -21,8 +21,7 @@ from mgspmv.model import ChangeNorm, Event, Normalization, Status, check_choice
 from mgspmv.monitor.progress import ProgressOption
 from mgspmv.order import invert, permute
 from mgspmv.results import Solution
-from mgspmv.solvers.options import DEFAULT_TOL, PowerOptions, describe_end
-from mgspmv.solvers.placing import Executor
+from mgspmv.solvers.options import DEFAULT_TOL, Executor, PowerOptions, Reads, describe_end
 from mgspmv.solvers.power import PowerTask, Products, Step, Update, compile_product, iterate_power
 from mgspmv.solvers.run import Outcome
 from mgspmv.solvers.steps import Times
@@ -56,7 +55,7 @@ def spmv(
         dense matrix as it is, others as graphs, for which this is the pull product. `A.on` says where it computes, and
         with which kernel. Rows that do not fit in device memory are streamed in pieces, from the host or the store, and
         are multiplied by csr-split
-    x : (n_cols,) or (n_cols, k), real; of a distributed matrix also a dask array
+    x : (n_cols,) or (n_cols, k), real
     y : (n_rows,) or (n_rows, k), real; needed unless beta is 0, when it is not read. It is not changed.
     precision : default float32 when both A's values and x are float32, else float64; sums are made in float64 by
         csr-rows and csr-serial, and in `precision` by the others. Of integers alone (A's values int64 or a pattern; x,
@@ -66,8 +65,7 @@ def spmv(
 
     Returns
     -------
-    (n_rows,) or (n_rows, k) of `precision`, bit-identical at each run and for any number of threads and workers. A
-    NumPy array; for a dask x a dask array that stays on the workers.
+    (n_rows,) or (n_rows, k) of `precision`, bit-identical at each run and for any number of threads and workers.
 
     Raises
     ------
@@ -78,8 +76,9 @@ def spmv(
     CapacityError : the matrix does not fit in free memory
     ClusterError : a worker is lost, or silent for too long
     """
-    options: dict[str, Any] = {"progress": progress} if isinstance(A, Matrix) else {}
-    return A.multiply(x, alpha=alpha, beta=beta, y=y, precision=precision, **options)
+    if isinstance(A, Matrix):
+        return A.multiply(x, alpha=alpha, beta=beta, y=y, precision=precision, progress=progress)
+    return A.multiply(x, alpha=alpha, beta=beta, y=y, precision=precision)
 
 
 def gemv(
@@ -281,8 +280,8 @@ class ProductPlacement:
         return iterate_power(products, step, x, self.run.task, emit)
 
     def _iterate_on_cluster(self, update: AnyUpdate, x: np.ndarray, emit: Callable[[Event], None]) -> Outcome:
+        from mgspmv.cluster.attempts import run_power
         from mgspmv.cluster.executors import list_planned
-        from mgspmv.cluster.power_run import run_power
         from mgspmv.monitor.events import publish_run
 
         run, executor = self.run, self.run.chosen_executor
@@ -307,9 +306,9 @@ def open_placement(run: PowerCall, *others: MatrixLike) -> Iterator[ProductPlace
     if not run.place.is_on_cluster:
         yield ProductPlacement(run, tuple(_multiply_here(A, run) for A in matrices if isinstance(A, Matrix)))
         return
-    reads: dict[str, Any] = {"precision": run.precision, "weights": run.weights, "build_layout": False}
+    reads = Reads(run.precision, run.weights, build_layout=False)
     with ExitStack() as stack:
-        held = tuple(stack.enter_context(run.distribute(A, **reads)) for A in matrices)
+        held = tuple(stack.enter_context(run.distribute(reads, A)) for A in matrices)
         for D in held:
             D.check_open()
         yield ProductPlacement(run, tuple(_multiply_in_rounds(D, held, run) for D in held), held)
@@ -346,7 +345,7 @@ def _sum_by_worker(
 
 
 def _name_backend(D: DistributedMatrix) -> str:
-    return "hosts" if D.backend == "cpu" else "devices" if D.backend == "cuda" else "hosts and devices"
+    return "hosts" if D.backend == "cpu" else "devices"
 
 
 def conclude(

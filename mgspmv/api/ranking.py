@@ -50,11 +50,10 @@ from mgspmv.order import restore
 from mgspmv.results import Solution
 from mgspmv.solvers.checkpointing import EVERY_S, Checkpointer, CheckpointReport
 from mgspmv.solvers.inputs import RunInputs, make_inputs
-from mgspmv.solvers.options import PageRankOptions, RankTask
-from mgspmv.solvers.pagerank import find_before, run_here
+from mgspmv.solvers.options import PageRankOptions, RankTask, Reads
+from mgspmv.solvers.pagerank import add_underflow, find_before, run_here
 from mgspmv.solvers.run import Outcome, widen_bound
 from mgspmv.solvers.steps import LocalSteps
-from mgspmv.solvers.underflow import add_underflow
 from mgspmv.solvers.vectors import Weights
 from mgspmv.store.chunks import digest_array
 from mgspmv.store.locations import StoreLike
@@ -63,7 +62,7 @@ from mgspmv.validation import rename_former
 
 if TYPE_CHECKING:
     from mgspmv.cluster.matrix import DistributedMatrix
-    from mgspmv.solvers.device_steps import DeviceSteps
+    from mgspmv.solvers.steps import DeviceSteps
 
 
 _VECTORS = ("personalization", "dangling", "out_weight", "nstart")
@@ -179,8 +178,7 @@ def pagerank(
         A later checkpoint that cannot be written only warns, once, and the run continues
     ConvergenceError : not converged, with the `solution` attached
     """
-    stopping: dict[str, Any] = {"tol": tol, "norm": norm, "max_iter": max_iter, "stop": stop}
-    options = PageRankOptions(alpha=alpha, precision=precision, **stopping)
+    options = PageRankOptions(alpha=alpha, precision=precision, tol=tol, norm=norm, max_iter=max_iter, stop=stop)
     keeping = read_checkpoint(checkpoint, options)
     call = Call(A, progress)
     place, executor = call.place, call.place.chosen_executor
@@ -197,9 +195,9 @@ def pagerank(
         keeper, start = begin_checkpointing(call, task, start, keeping)
     before = find_before(keeper)
     if place.is_on_cluster:
-        reads: dict[str, Any] = {"precision": precision, "weights": use_weights, "checkpoint": keeper is not None}
-        reads["top"] = options.top if executor == "supersteps" else None  # in rounds, this process holds the ranks
-        with add_resume_hint(keeper), call.distribute(**reads) as matrix:
+        top = options.top if executor == "supersteps" else None  # in rounds, this process holds the ranks
+        reads = Reads(precision, use_weights, top, keeper is not None)
+        with add_resume_hint(keeper), call.distribute(reads) as matrix:
             loaded = time.perf_counter()
             outcome = _rank_distributed(call, matrix, task, start, keeper)
         call.count_loading(outcome, loaded)
@@ -247,7 +245,7 @@ def _rank_embedded(
     if layout is None:
         steps = LocalSteps(start.bind(A.bind(dtype, options.precision, options.top), weight), options)
     else:
-        from mgspmv.solvers.device_steps import DeviceSteps
+        from mgspmv.solvers.steps import DeviceSteps
 
         device = A.bind_steps(dtype, options.precision, layout, options.top)
         steps = DeviceSteps(device, start.on_device(weight), task, is_counted=start.is_counted)
@@ -263,7 +261,7 @@ def _rank_distributed(
     call: Call, matrix: DistributedMatrix, task: RankTask, start: RunInputs, keeper: Checkpointer | None
 ) -> Outcome:
     """Rank on a cluster."""
-    from mgspmv.cluster.recovery import Recovering
+    from mgspmv.cluster.attempts import Recovering
     from mgspmv.monitor.events import publish_run
 
     executor = call.place.chosen_executor

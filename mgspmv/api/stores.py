@@ -32,7 +32,7 @@ from mgspmv.model import (
 )
 from mgspmv.monitor.progress import ProgressOption, make_report, watched
 from mgspmv.order import METHODS, check_square
-from mgspmv.solvers.placing import check_threads, parse_size
+from mgspmv.solvers.options import check_threads, parse_size
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.read import StoredMatrix, open_store
 from mgspmv.store.versions import check_keep, check_target
@@ -127,8 +127,7 @@ def ingest(
     asked = _name_reading(format, weights, edge_list_options)
     check_threads(threads)
     target = MemoryStore() if store is None else store
-    writing: dict[str, Any] = {"base": check_target(target, overwrite=overwrite)}
-    writing["allow_hypersparse"] = allow_hypersparse
+    base = check_target(target, overwrite=overwrite)
     describe = partial(_describe_making, options=options, reading=asked)
     report, n_bytes = make_report(progress), parse_size(memory)
     opening = partial(open_source, source.stored if isinstance(source, Matrix) else source, kind=kind, **asked)
@@ -136,12 +135,26 @@ def ingest(
         from mgspmv.cluster.ingest import ingest_on_cluster
 
         folder = None if scratch is None else os.path.abspath(scratch)  # workers may run in another folder
-        writing |= {"memory": n_bytes, "threads": threads, "scratch": folder, "timeout": timeout}
-        info = ingest_on_cluster(opening(), target, options, client, describe, on_progress=report, **writing)
+        info = ingest_on_cluster(
+            opening(),
+            target,
+            options,
+            client,
+            describe,
+            memory=n_bytes,
+            threads=threads,
+            scratch=folder,
+            timeout=timeout,
+            base=base,
+            allow_hypersparse=allow_hypersparse,
+            on_progress=report,
+        )
     else:
         room = find_budget(target, n_bytes, threads, scratch)
         opened = opening(threads=room.threads, id_room=room.for_ids)
-        info = store_source(opened, target, options, describe, report, room, **writing)
+        info = store_source(
+            opened, target, options, describe, report, room, base=base, allow_hypersparse=allow_hypersparse
+        )
     return open_written(target, info)
 
 
@@ -194,11 +207,24 @@ def generate(
     StoreExistsError : `store` exists
     ClusterError : a worker is lost, or silent for too long; nothing is left in the store
     """
-    options: dict[str, Any] = {"kind": kind, "duplicates": duplicates, "self_loops": self_loops, "dtype": dtype}
-    options |= {"symmetrize": symmetrize, "transpose": transpose, "order": order, "overwrite": overwrite}
-    options |= {"client": client, "memory": memory, "threads": threads, "scratch": scratch, "timeout": timeout}
-    source = make_generator(model, **parameters)
-    matrix: Matrix = unwrap(ingest)(source, store, progress=progress, **options)  # one call in logs and spans
+    matrix: Matrix = unwrap(ingest)(  # one call in logs and spans
+        make_generator(model, **parameters),
+        store,
+        kind=kind,
+        duplicates=duplicates,
+        self_loops=self_loops,
+        symmetrize=symmetrize,
+        transpose=transpose,
+        dtype=dtype,
+        order=order,
+        overwrite=overwrite,
+        memory=memory,
+        threads=threads,
+        scratch=scratch,
+        client=client,
+        timeout=timeout,
+        progress=progress,
+    )
     return matrix
 
 
@@ -287,12 +313,13 @@ def reorder(
     place = stored.place if target is None else target
     room = find_budget(place, parse_size(memory), threads, scratch)
     own, report = replace(room, memory=room.memory // 2) if info.has_transpose else room, make_report(progress)
-    writing: dict[str, Any] = {"base": base, "has_transpose": info.has_transpose}
     with reorder_rows(StoredRows(stored, room.threads), method, report, own) as (rows, reordering):
         reordering |= {"source": {"url": info.url, "digest": info.digest}, **stamp()}
         provenance = info.provenance | {"reordering": reordering}
         order = None if method == "none" else method
-        made = write_version(place, rows, lambda _: provenance, report, own, order=order, **writing)
+        made = write_version(
+            place, rows, lambda _: provenance, report, own, base=base, order=order, has_transpose=info.has_transpose
+        )
     return open_written(place, made)
 
 
@@ -338,11 +365,20 @@ def transpose(
     room = find_budget(store, parse_size(memory), threads, scratch)
     source = {"version": info.version, "digest": info.digest}
     provenance = info.provenance | {"transposing": {"source": source, **stamp()}}
-    writing: dict[str, Any] = {"base": info.version, "keep": keep, "order": info.order, "phase": "read and write"}
     rows, own, report = StoredRows(stored, room.threads), replace(room, memory=room.memory // 2), make_report(progress)
-    return open_written(
-        store, write_version(store, rows, lambda _: provenance, report, own, has_transpose=True, **writing)
+    made = write_version(
+        store,
+        rows,
+        lambda _: provenance,
+        report,
+        own,
+        base=info.version,
+        keep=keep,
+        order=info.order,
+        has_transpose=True,
+        phase="read and write",
     )
+    return open_written(store, made)
 
 
 @watched
@@ -419,8 +455,18 @@ def update(
         return before | {"updates": [*before.get("updates", []), made]}
 
     report = make_report(progress)
-    writing: dict[str, Any] = {"missing": missing, "keep": keep, "allow_hypersparse": allow_hypersparse}
-    return open_written(store, update_store(stored, *sources, options, describe, report, room, **writing))
+    made = update_store(
+        stored,
+        *sources,
+        options,
+        describe,
+        report,
+        room,
+        missing=missing,
+        keep=keep,
+        allow_hypersparse=allow_hypersparse,
+    )
+    return open_written(store, made)
 
 
 @watched

@@ -66,7 +66,7 @@ def start(
 
 
 def _check(name: str, backend: str, protocol: str, origins: list[str]) -> None:
-    from mgspmv.cluster.allowed_hosts import parse_host
+    from mgspmv.cluster.security import parse_host
 
     if not _NAME.fullmatch(name):
         raise OptionError(f"--name takes letters, digits, '.', '_' and '-', a letter or digit first, not {name!r}")
@@ -83,7 +83,7 @@ def _check(name: str, backend: str, protocol: str, origins: list[str]) -> None:
 
 
 def _warn(host: str, tls: str | None) -> None:
-    from mgspmv.cluster.allowed_hosts import is_local
+    from mgspmv.cluster.security import is_local
 
     if tls is None and not is_local(host):
         print_note(f"warning: clients that reach {host} can run code here; add --tls to require certificates")
@@ -132,7 +132,7 @@ def show(name: str | None = None, *, wait: float = 10.0) -> Answer:
 def _ask(launched: Launched, timeout_s: float) -> dict[str, Any]:
     """Describe a cluster with its joined workers and runs; the state is `silent` if it does not answer."""
     from mgspmv.cluster.dask_cluster import Cluster
-    from mgspmv.cluster.tls import use_tls
+    from mgspmv.cluster.security import use_tls
     from mgspmv.monitor.events import list_known_runs
 
     asked = _describe(launched) | {"joined": None, "runs": None, "problem": None}

@@ -9,26 +9,27 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
 
 import dask
-import numpy as np
 from distributed import Worker, WorkerPlugin, get_worker
 from distributed.core import Status as ServerStatus
 from distributed.protocol import to_serialize
 from distributed.protocol.pickle import loads
 from tornado.ioloop import PeriodicCallback
 
-from mgspmv.cluster.allowed_hosts import HOSTS, guard
 from mgspmv.cluster.device_row_block import DeviceRowBlock, TeamSpec
+from mgspmv.cluster.messages import TaskSpec
 from mgspmv.cluster.row_block import ProductOptions, RowBlock, RowBlockSpec
+from mgspmv.cluster.security import HOSTS, guard
 from mgspmv.cluster.watchdog import LOOK_S, Hang, Watchdog
 from mgspmv.cluster.worker_metrics import METRICS
 from mgspmv.cluster.worker_run import ConnectedRun, WorkerRun
 from mgspmv.errors import ClosedError, StoreError, add_to_message
 from mgspmv.exchange.nccl import await_ends, find_nccl_problem, find_stuck, let_go
-from mgspmv.exchange.peer_comm import LINK_OP, RunSpec
+from mgspmv.exchange.peer_comm import LINK_OP
 from mgspmv.heartbeat import find_heartbeat
 from mgspmv.kernels.device import (
     describe_device,
@@ -51,6 +52,37 @@ HANGS = "mgspmv_hangs"
 """Metric in the heartbeats of a worker to the scheduler: its hanging tasks, see `WatchedTask.describe`."""
 ASK_OP = "mgspmv_ask"
 """Operation that another worker requests from an agent."""
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """Description of a worker's current CUDA device."""
+
+    problem: str | None = None
+    """Problem that prevents its use; the other fields are then not set. None if it can be used."""
+    name: str = ""
+    id: str = ""
+    """Id of the device, unique among all hosts."""
+    memory: int = 0
+    """Bytes of free device memory."""
+    nccl_problem: str | None = None
+    """Problem that prevents connections by NCCL; None if there is none."""
+
+
+NOT_ASKED = DeviceInfo("it was not asked")
+
+
+@dataclass(frozen=True)
+class WorkerDescription:
+    """Answer of an agent to a client that joins."""
+
+    hangs: Sequence[Hang]
+    """Tasks that hang; the other fields are set only if there are none."""
+    free_memory: int = 0
+    """Bytes of host memory."""
+    device: DeviceInfo = NOT_ASKED
+    parts: frozenset[str] = frozenset()
+    """Keys of the objects that it holds."""
 
 
 class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
@@ -125,13 +157,13 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
 
     # --- for clients and other workers
 
-    async def describe(self, devices: bool) -> dict[str, Any]:
+    async def describe(self, devices: bool) -> dict[str, object]:
         """Describe free memory, device and held keys; only the hanging tasks if there are any. The first query of the
         device allocates some of its memory."""
         if hangs := self._list_hangs():
-            return {"hangs": hangs}
-        device = await asyncio.to_thread(find_device) if devices else {"problem": "backend='cpu' was requested"}
-        return {"free_memory": free_memory(), "device": device, "parts": [*self.held]}
+            return {"told": to_serialize(WorkerDescription(hangs))}
+        device = await asyncio.to_thread(find_device) if devices else DeviceInfo("backend='cpu' was requested")
+        return {"told": to_serialize(WorkerDescription((), free_memory(), device, frozenset(self.held)))}
 
     async def free(self, keys: list[str]) -> None:
         """Free the objects of these keys at once."""
@@ -154,7 +186,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
             self._let_go(key)
         return not any(each.is_busy for each in own.values())
 
-    async def answer(self, key: str, question: str, arguments: Sequence[Any]) -> dict[str, Any]:
+    async def answer(self, key: str, question: str, arguments: Sequence[Any]) -> dict[str, object]:
         """Answer a request of another worker's shard to the shard here; see `mgspmv.ingest.shard`."""
         try:
             given = await asyncio.to_thread(getattr(self.get(key), question), *arguments)
@@ -188,17 +220,12 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
             let_go(held, release_device_memory)
 
 
-def find_device() -> dict[str, Any]:
-    """Return the fields of `DeviceInfo` for the current device, or the problem that prevents its use."""
+def find_device() -> DeviceInfo:
+    """Describe the current device."""
     if (problem := find_device_problem()) is not None:
-        return {"problem": problem}
+        return DeviceInfo(problem)
     await_ends(END_S)
-    return {
-        "name": describe_device(),
-        "id": device_id(),
-        "memory": free_device_memory(),
-        "nccl_problem": find_nccl_problem(),
-    }
+    return DeviceInfo(None, describe_device(), device_id(), free_device_memory(), find_nccl_problem())
 
 
 async def install(dask_worker: Worker) -> None:
@@ -208,12 +235,7 @@ async def install(dask_worker: Worker) -> None:
 
 
 def get_agent() -> Agent:
-    """Return the agent of the worker on which this task runs.
-
-    Raises
-    ------
-    ClosedError : the worker has none
-    """
+    """Return the agent of the worker on which this task runs."""
     worker = get_worker()
     if NAME not in worker.plugins:
         raise ClosedError(
@@ -254,26 +276,25 @@ def load_row_block(key: str, spec: RowBlockSpec, team: TeamSpec | None) -> int:
 
 
 def multiply_row_block(key: str, x: Any, y: Any, options: ProductOptions) -> Any:
-    """Compute alpha A x + beta y for the rows of a block; see `RowBlock.multiply`. x may be a list of pieces, all of
-    them NumPy or all CuPy arrays."""
-    return get_agent().get(key).multiply(np.concatenate(x) if isinstance(x, list) else x, y, options)
+    """Compute alpha A x + beta y for the rows of a block; see `RowBlock.multiply`."""
+    return get_agent().get(key).multiply(x, y, options)
 
 
-def begin_run(
-    key: str, block_key: str, make: Callable[[Worker, RowBlock, Any, Any], WorkerRun], spec: RunSpec, piece: Any
-) -> int | str:
-    """Make and hold the state of a run over a row block; return its hardware: number of threads, or name of the device.
+def begin_run(key: str, block_keys: Sequence[str], spec: TaskSpec[Any], piece: Any) -> int | str:
+    """Make and hold the state of a run; return its hardware: number of threads, or name of the device.
 
     Parameters
     ----------
-    make : called with the worker, the row block, `spec` and `piece`
+    block_keys : keys of its row blocks
     spec : description of the run, the same for all workers
-    piece : input vectors of this worker
+    piece : inputs of this worker, as for `make_iteration`
     """
+    from mgspmv.cluster.iterations import make_iteration  # imported here, as it loads all solvers
+
     agent, worker = get_agent(), get_worker()
-    run = make(worker, agent.get(block_key), spec, piece)
-    agent.held[key] = run
-    return run.computes
+    iteration = make_iteration(worker, [agent.get(block_key) for block_key in block_keys], spec, piece)
+    agent.held[key] = WorkerRun(worker, spec, iteration)
+    return iteration.computes
 
 
 def call_held(key: str, method: str, *arguments: Any) -> Any:

@@ -21,9 +21,7 @@ import dask
 from distributed import Client, LocalCluster, Nanny, Security, rpc
 from distributed.comm import get_address_host_port
 
-from mgspmv.cluster import worker_warnings
-from mgspmv.cluster.allowed_hosts import guarding, list_hosts
-from mgspmv.cluster.tls import is_tls_required
+from mgspmv.cluster.security import MODULE, guarding, is_tls_required, list_hosts
 from mgspmv.errors import (
     CapacityError,
     ClusterError,
@@ -195,10 +193,10 @@ def start_cuda(
         )
     from dask_cuda import LocalCUDACluster
 
-    given: dict[str, Any] = {"n_workers": n_workers, "threads_per_worker": _choose_threads(n_workers, threads)}
-    given["device_memory_limit"] = None  # data here must not be spilled
-    if not is_tls_required():  # which is a separate protocol
-        given["protocol"] = protocol
+    given: dict[str, int | str | None] = {"n_workers": n_workers}
+    given |= {"threads_per_worker": _choose_threads(n_workers, threads)}
+    given |= {"device_memory_limit": None}  # data here must not be spilled
+    given |= {} if is_tls_required() else {"protocol": protocol}  # TLS is a separate one
     # NCCL does not encrypt, and GPUs of one machine need no other hosts. The environment takes precedence.
     with dask.config.set({"distributed.nanny.environ.NCCL_SOCKET_IFNAME": "lo"}):
         return _start(LocalCUDACluster, **given | options)
@@ -228,12 +226,7 @@ def has_devices() -> bool:
 
 
 def count_devices() -> int:
-    """Count the GPUs that workers may use by `CUDA_VISIBLE_DEVICES`, without initializing CUDA.
-
-    Raises
-    ------
-    ClusterError : there are none
-    """
+    """Count the GPUs that workers may use by `CUDA_VISIBLE_DEVICES`, without initializing CUDA."""
     import pynvml
 
     cause: Exception | None = None
@@ -281,6 +274,7 @@ def _start(
     if port is None:
         port = 0 if scheduler_port == DASHBOARD_PORT else DASHBOARD_PORT  # Dask would bind it before the scheduler does
     loaded = dask.config.get("distributed.worker.preload")
+    loaded = [loaded] if isinstance(loaded, str) else loaded
     options: dict[str, Any] = {
         "host": host,
         "scheduler_port": scheduler_port,
@@ -289,7 +283,7 @@ def _start(
         "dashboard_address": f"{dashboard_host}:{port}",
         "silence_logs": logging.CRITICAL,  # errors that end a run are raised, with more detail
         # These replace the configured ones and those of dask-cuda.
-        "preload": [*([loaded] if isinstance(loaded, str) else loaded), worker_warnings.__name__],
+        "preload": [*(name for name in loaded if name != MODULE), MODULE],
     }
     hosts = list_hosts((host, dashboard_host), dashboard_origins)
     try:

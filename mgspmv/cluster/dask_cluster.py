@@ -16,12 +16,18 @@ from distributed import Future
 from distributed.comm import CommClosedError
 from distributed.versions import get_versions
 
-from mgspmv.cluster.agent import ABORT_OP, DESCRIBE_OP, FREE_OP, do_watched, install
-from mgspmv.cluster.cancellation import check_cancelled
-from mgspmv.cluster.lease import hold_lease
-from mgspmv.cluster.scale_up import call_worker
+from mgspmv.cluster.agent import (
+    ABORT_OP,
+    DESCRIBE_OP,
+    FREE_OP,
+    NOT_ASKED,
+    DeviceInfo,
+    WorkerDescription,
+    do_watched,
+    install,
+)
 from mgspmv.cluster.scheduler_client import GRACE_S, SchedulerClient, cancel_all
-from mgspmv.cluster.spans import enter_span
+from mgspmv.cluster.scheduling import call_worker, check_cancelled, enter_span, hold_lease
 from mgspmv.cluster.watchdog import Hang
 from mgspmv.errors import (
     ClusterError,
@@ -56,21 +62,6 @@ CHECKED = ("mgspmv", "dask", "distributed", "numpy", "numba", "zarr")
 
 
 @dataclass(frozen=True)
-class DeviceInfo:
-    """Description of a worker's current CUDA device."""
-
-    problem: str | None = None
-    """Problem that prevents its use; the other fields are then not set. None if it can be used."""
-    name: str = ""
-    id: str = ""
-    """Id of the device, unique among all hosts."""
-    memory: int = 0
-    """Bytes of free device memory."""
-    nccl_problem: str | None = None
-    """Problem that prevents connections by NCCL; None if there is none."""
-
-
-@dataclass(frozen=True)
 class WorkerInfo:
     """Resources of a worker of a cluster."""
 
@@ -79,7 +70,7 @@ class WorkerInfo:
     """Number of threads given by its cluster."""
     memory: int
     """Bytes of host memory that it may still allocate."""
-    device: DeviceInfo = DeviceInfo("it was not asked")
+    device: DeviceInfo = NOT_ASKED
     parts: frozenset[str] = frozenset()
     """Keys of the parts of matrices that it holds."""
 
@@ -147,8 +138,9 @@ class Cluster(SchedulerClient):
         fit = [member for member in versions if member not in unfit]
         await asyncio.gather(*map(self._install, fit))
         message = {"op": DESCRIBE_OP, "devices": devices}
-        described = await self._ask_present(fit, message, max(JOIN_S, wait_s), until_s)
-        hanging = {m: _describe_hang(told["hangs"]) for m, told in described.items() if "hangs" in told}
+        answers = await self._ask_present(fit, message, max(JOIN_S, wait_s), until_s)
+        described: dict[Member, WorkerDescription] = {m: answer["told"] for m, answer in answers.items()}
+        hanging = {m: _describe_hang(told.hangs) for m, told in described.items() if told.hangs}
         if len(hanging) == len(described):
             all_said = "; ".join(f"worker {member} {said}" for member, said in hanging.items())
             raise WorkerTimeoutError(f"no worker of {self} can compute (during join): {all_said}", phase="join")
@@ -156,9 +148,9 @@ class Cluster(SchedulerClient):
             WorkerInfo(
                 m,
                 workers[m]["nthreads"],
-                _find_memory(workers, m, told["free_memory"]),
-                DeviceInfo(**told["device"]),
-                frozenset(told["parts"]),
+                _find_memory(workers, m, told.free_memory),
+                told.device,
+                told.parts,
             )
             for m, told in described.items()
             if m not in hanging
@@ -170,10 +162,6 @@ class Cluster(SchedulerClient):
     def await_workers(self, n: int) -> None:
         """Wait up to `RETURN_S` until n workers answer, without those left out for lack of memory; then for one, up to
         `timeout`.
-
-        Raises
-        ------
-        WorkerTimeoutError : no worker answers
         """
         self._call_worker()
         self._sync(self._await_workers(n))

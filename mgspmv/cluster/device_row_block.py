@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -12,9 +12,9 @@ import numpy as np
 from mgspmv.cluster.row_block import ProductOptions, RowBlock, RowBlockSpec
 from mgspmv.errors import CapacityError
 from mgspmv.exchange.nccl import NcclGroup, greet, join_group
-from mgspmv.exchange.nccl_slices import NcclExchange, SharedColumns, share_columns
+from mgspmv.exchange.nccl_slices import NcclSlices, SharedColumns, share_columns
 from mgspmv.exchange.peer import AllToAll
-from mgspmv.exchange.peer_comm import PeerComm, RunSpec
+from mgspmv.exchange.peer_comm import Message, PeerComm, RunSpec
 from mgspmv.heartbeat import find_heartbeat
 from mgspmv.kernels.cuda import StreamedCsr
 from mgspmv.kernels.device import (
@@ -134,8 +134,8 @@ class DeviceRowBlock(RowBlock):
             n_entries = max(1, streaming.piece_entries // CONCURRENT)
             streaming = replace(streaming, held="store", kept_bytes=0, piece_entries=n_entries)
         is_pattern = self.stored.info.is_pattern or not weights
-        options: dict[str, Any] = {"is_pattern": is_pattern, "threads": self.threads}
-        return StreamedCsr(self.stored, self.start, self.stop, dtype, streaming, **options, kernel=kernel)
+        given = (self.stored, self.start, self.stop, dtype, streaming)
+        return StreamedCsr(*given, is_pattern=is_pattern, threads=self.threads, kernel=kernel)
 
     def _read_pattern(self) -> CsrBlock:
         if self._streaming is not None:
@@ -166,7 +166,7 @@ class DeviceRowBlock(RowBlock):
         """
         self.links = PeerComm(worker, self.rank, spec)
 
-    def join_devices(self, turns: AllToAll, hellos: dict[int, dict[str, Any]]) -> None:
+    def join_devices(self, turns: AllToAll, hellos: Mapping[int, Message]) -> None:
         """Connect the device with those of the other workers, unless already connected.
 
         Parameters
@@ -204,7 +204,7 @@ class DeviceRowBlock(RowBlock):
         if columns is None or self.group is None:
             return RankSteps(laid, precision)
         n_terms = max(self.stored.info.nnz, self.stored.info.shape[0])
-        return RankSteps(laid, precision, NcclExchange(self.group, columns, n_terms))
+        return RankSteps(laid, precision, NcclSlices(self.group, columns, n_terms))
 
     def _lay_out(
         self, dtype: str | None, layout: StepLayout, check: Callable[[], None]

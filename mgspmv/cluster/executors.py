@@ -1,4 +1,4 @@
-"""PageRank on a cluster: the steps of `mgspmv.solvers.pagerank`, executed by tasks in two ways.
+"""Runs on a cluster: the iterations of `mgspmv.solvers`, executed by tasks in two ways.
 
     tasks         each iteration is a round of tasks: the client sends z to every worker; each worker makes the step on
                   its rows and returns its slice of the next z. Simple, and the reference for the other executor.
@@ -24,12 +24,10 @@ import numpy as np
 from mgspmv.checkpoints import StateAddress, WrittenSlice
 from mgspmv.cluster.agent import begin_run, call_held
 from mgspmv.cluster.dask_cluster import Cluster
-from mgspmv.cluster.integrity import RankCheck, Report, RoundReport, check_ranks, check_reports
 from mgspmv.cluster.matrix import DistributedMatrix
-from mgspmv.cluster.row_block import RowBlock
-from mgspmv.cluster.worker_run import RankRunSpec, WorkerRun
+from mgspmv.cluster.messages import Collected, RankCheck, Report, RoundReport, TaskSpec, check_ranks, check_reports
 from mgspmv.errors import ClusterError, OptionError
-from mgspmv.exchange.peer_comm import Member, RunSpec
+from mgspmv.exchange.peer_comm import Member
 from mgspmv.kernels.select import StepLayout, check_kernel, find_step_layout
 from mgspmv.model import Event, Status, StepSums, ignore
 from mgspmv.solvers.inputs import RunInputs
@@ -58,8 +56,7 @@ MOST_FIRST = 100
 def find_layout(matrix: DistributedMatrix, task: RankTask, executor: Executor) -> StepLayout | None:
     """Return the layout for steps on devices that exchange slices by NCCL; None where the steps use CSR."""
     backend, info, kernel = matrix.backend, matrix.info, task.kernel
-    for each in ("cpu", "cuda") if backend is None else (backend,):
-        check_kernel(kernel, each, for_steps=True)
+    check_kernel(kernel, backend, for_steps=True)
     if backend != "cuda":
         return None
     layout = find_step_layout(kernel, task.options.precision, info.index_dtype, task.dtype, info.min_weight)
@@ -103,10 +100,12 @@ class HeldObjects:
         method: str,
         arguments: Sequence[tuple[Any, ...]],
         on_done: Callable[[int], None] = ignore,
+        name: str = "",
     ) -> list[Any]:
-        """Call a method as `do` does, with arguments by rank; `on_done` as in `Cluster.settle`."""
+        """Call a method as `do` does, with arguments by rank, in tasks of this or the method's name; `on_done` as in
+        `Cluster.settle`."""
         token = uuid.uuid4().hex
-        keys = [f"{name_task(method)}-{token}-{rank}" for rank in range(len(self.members))]
+        keys = [f"{name_task(name or method)}-{token}-{rank}" for rank in range(len(self.members))]
         results = self._run(phase, keys, call_held, [(method, *own) for own in arguments], on_done)
         self.cluster.release(self.running)
         self.running = []
@@ -137,28 +136,23 @@ class AttemptWorkers(HeldObjects):
 
     Parameters
     ----------
-    make : makes the `WorkerRun` on a worker, from the worker, its row block, `spec` and a piece
-    pieces : input vectors of each worker, cut to its rows
+    matrices : whose row blocks the run multiplies with, on the same workers
+    pieces : inputs of each worker, as for `make_iteration`
     """
 
-    def __init__(
-        self,
-        matrix: DistributedMatrix,
-        spec: RunSpec,
-        make: Callable[[Any, RowBlock, Any, Any], WorkerRun],
-        pieces: Sequence[Any],
-    ) -> None:
-        keys = [f"mgspmv-begin-{uuid.uuid4().hex}" for _ in matrix.members]
-        super().__init__(matrix.cluster, matrix.members, keys)
-        self.matrix, self._spec, self._make_run, self._pieces = matrix, spec, make, pieces
+    def __init__(self, matrices: Sequence[DistributedMatrix], spec: TaskSpec[Any], pieces: Sequence[Any]) -> None:
+        self.matrix, self.matrices = matrices[0], matrices
+        keys = [f"mgspmv-begin-{uuid.uuid4().hex}" for _ in self.matrix.members]
+        super().__init__(self.matrix.cluster, self.matrix.members, keys)
+        self._spec, self._pieces = spec, pieces
         self.hardware = ""
         """Threads or devices of the workers, as text."""
 
     def __enter__(self) -> Self:
-        keys, run = self.matrix.row_block_keys, (self._make_run, self._spec)
+        blocks = zip(*(matrix.row_block_keys for matrix in self.matrices), strict=True)
         try:
             with self.cluster.scatter_each(self._pieces, self.members, "start", "mgspmv-begin") as sent:
-                given = [(key, *run, piece) for key, piece in zip(keys, sent, strict=True)]
+                given = [(keys, self._spec, piece) for keys, piece in zip(blocks, sent, strict=True)]
                 self.hardware = describe_workers(self.make(begin_run, given))
         except BaseException as error:
             self._abandon(error)
@@ -172,6 +166,10 @@ class AttemptWorkers(HeldObjects):
         with suppress(ClusterError):  # a worker that does not answer frees it when the key is released
             self.cluster.free(self.keys, self.members)
         self.release()
+
+    def call(self, phase: str, method: str, *args: Any) -> list[Any]:
+        """Call a method of the iteration on each worker, as `do` does one of its run."""
+        return self.do_each(phase, "call", [(phase, method, *args)] * len(self.members), name=method)
 
     def _abandon(self, error: BaseException) -> None:
         """Abort the run on all reachable workers, and wait for its tasks to end, so that the next attempt can begin."""
@@ -191,20 +189,26 @@ class _ClusterExecution(Execution):
         self._asked_s = 0.0
 
     def begin(self, address: StateAddress) -> None:
-        self._workers.do("checkpoint", "keep_state", address)
+        self._workers.call("checkpoint", "keep_state", address)
         self._asked_s = time.monotonic()
 
     def find_written(self, wait: bool) -> Sequence[WrittenSlice | str] | None:
         if not wait and time.monotonic() - self._asked_s < ASK_S:
             return None
-        written = self._workers.do("checkpoint", "find_written", wait)
+        written = self._workers.call("checkpoint", "find_written", wait)
         self._asked_s = time.monotonic()
         return None if None in written else [each for own in written for each in own]
 
     def collect(self) -> Any:
-        slices, transports, taken = zip(*self._workers.do("collect", "collect"), strict=True)
-        self.transport, self.memory = transports[0], join_memory(self._workers.matrix, taken)
-        return np.concatenate(slices)
+        found: list[Collected] = self._workers.do("collect", "collect")
+        self.transport = found[0].transport
+        self.seconds = {phase: max(own.seconds[phase] for own in found) for phase in found[0].seconds}
+        names = dict.fromkeys(name for own in found for name in own.memory)
+        self.memory = {name: [own.memory.get(name, 0) for own in found] for name in names}  # 0 without a device
+        planned = zip(*map(list_planned, self._workers.matrices), strict=True)
+        self.memory["planned_bytes"] = [sum(of_worker) for of_worker in planned]
+        values = [own.values for own in found]
+        return np.concatenate(values) if isinstance(values[0], np.ndarray) else values[0]
 
 
 class TaskRounds(_ClusterExecution):
@@ -215,7 +219,7 @@ class TaskRounds(_ClusterExecution):
     start : input vectors of all rows
     """
 
-    def __init__(self, workers: AttemptWorkers, spec: RankRunSpec, start: RunInputs) -> None:
+    def __init__(self, workers: AttemptWorkers, spec: TaskSpec[RankTask], start: RunInputs) -> None:
         super().__init__(workers)
         self._z = np.empty(0)
         self._iteration, self._phase = spec.before.iteration, "start"
@@ -237,7 +241,7 @@ class TaskRounds(_ClusterExecution):
         self.stability = loop.stability
 
     def measure(self) -> float:
-        self._z = np.concatenate(self._workers.do("residual", "rescale"))
+        self._z = np.concatenate(self._workers.call("residual", "rescale"))
         return float(sum(self._send_z("residual", "measure_given", self._loop.mass)))
 
     def _send_z(self, phase: str, method: str, mass: float) -> list[Any]:
@@ -245,12 +249,12 @@ class TaskRounds(_ClusterExecution):
         workers = self._workers
         with workers.cluster.scatter_each([self._z], workers.members, phase, name_task(method)) as [z]:
             self._z = np.empty(0)  # frees the client's copy while the workers compute
-            return workers.do(phase, method, z, mass)
+            return workers.call(phase, method, z, mass)
 
     # --- the steps of the loop; see `mgspmv.solvers.steps.Steps`
 
     def scale(self) -> StepSums:
-        return self._join(self._workers.do(self._phase, "scale"))
+        return self._join(self._workers.call(self._phase, "scale"))
 
     def advance(self, mass: float, n: int) -> Sequence[Made]:
         self._iteration += 1
@@ -265,7 +269,7 @@ class TaskRounds(_ClusterExecution):
         return [(sums, Times(product_s, (moved_s,) * n_workers, waited_s, (self._z.nbytes,) * n_workers, held))]
 
     def ranks(self) -> np.ndarray:
-        return np.concatenate(self._workers.do(f"iteration {self._iteration}", "copy_ranks"))
+        return np.concatenate(self._workers.call(f"iteration {self._iteration}", "copy_ranks"))
 
     def _join(self, reports: list[RoundReport]) -> StepSums:
         """Concatenate the slices of all workers, and return the total of their sums."""
@@ -276,7 +280,7 @@ class TaskRounds(_ClusterExecution):
         """Return the certificate of `stop="topk:..."` over the ranks of all workers; None for other criteria."""
         if options.top is None:
             return None
-        roundings, is_dangling = zip(*self._workers.do("start", "describe_rows"), strict=True)
+        roundings, is_dangling = zip(*self._workers.call("start", "describe_rows"), strict=True)
         vectors = (np.concatenate(is_dangling), start.dangling, start.personalization)
         return TopkCertificate(options, *vectors, sum(roundings[1:], roundings[0]), growth=start.growth)
 
@@ -288,30 +292,42 @@ class Supersteps(_ClusterExecution):
     ----------
     max_iter : maximum number of iterations, including `n_before`
     n_before : number of iterations made before this attempt
+    choose_width : chooses the number of vectors from what `connect` returned on each worker; None for one vector
+    on_reports : called with the reports of each superstep
+
+    Attributes
+    ----------
     width : number of vectors
     """
 
-    def __init__(self, workers: AttemptWorkers, max_iter: int, n_before: int = 0, width: int = 1) -> None:
+    def __init__(
+        self,
+        workers: AttemptWorkers,
+        max_iter: int,
+        n_before: int = 0,
+        choose_width: Callable[[Sequence[Any]], int] | None = None,
+        on_reports: Callable[[Sequence[Report]], None] = ignore,
+    ) -> None:
         super().__init__(workers)
-        self._max_iter, self._n_before, self._width = max_iter, n_before, width
+        self._max_iter, self._n_before = max_iter, n_before
+        self._choose_width, self._on_reports, self.width = choose_width, on_reports, 1
 
     def start(self) -> None:
         """Connect the workers to each other and make the first z."""
-        self.status = self._workers.do("connect", "start", self._width)[0]
-
-    def _hear(self, reports: Sequence[Report]) -> None:
-        """Take the reports of a superstep."""
+        if self._choose_width is not None:
+            self.width = self._choose_width(self._workers.do("connect", "connect"))
+        self.status = self._workers.do("connect", "start", self.width)[0]
 
     def iterate(self) -> Iterator[tuple[Event, bool]]:
         made = self._n_before
-        n = min(choose_first_length(self._workers.matrix, self._width), self._max_iter - made)
+        n = min(choose_first_length(self._workers.matrix, self.width), self._max_iter - made)
         while self.status is None:
             phase = f"iterations {made + 1} to {made + n}"
             reports = self._workers.do(phase, "superstep", n)
             # Before the events are reported: a checkpoint or a result must not be made of corrupted ranks.
             check_reports(reports, self._workers.matrix.members, phase)
             self.status = reports[0].status
-            self._hear(reports)
+            self._on_reports(reports)
             events = [
                 join_events(of_workers) for of_workers in zip(*(report.events for report in reports), strict=True)
             ]
@@ -320,16 +336,10 @@ class Supersteps(_ClusterExecution):
             made += len(events)
             n = min(choose_length(events), self._max_iter - made)
         if self.status == Status.STABLE:  # proved by all workers alike
-            self.stability = self._workers.do("collect", "find_stability")[0]
+            self.stability = self._workers.call("collect", "find_stability")[0]
 
     def measure(self) -> float:
-        return float(sum(self._workers.do("residual", "measure")))
-
-
-def join_memory(matrix: DistributedMatrix, taken: Sequence[dict[str, int]]) -> dict[str, list[int]]:
-    """Return lists by worker of the bytes taken, 0 without a device, and of the bytes planned for the matrix."""
-    names = dict.fromkeys(name for own in taken for name in own)
-    return {name: [own.get(name, 0) for own in taken] for name in names} | {"planned_bytes": list_planned(matrix)}
+        return float(sum(self._workers.call("residual", "measure")))
 
 
 def list_planned(matrix: DistributedMatrix) -> list[int]:
@@ -350,14 +360,21 @@ def describe_workers(computes: list[int | str]) -> str:
 
 def join_events(events: tuple[Event, ...]) -> Event:
     """Join the events of one iteration, one per worker, into one event."""
-    fields = ("product_s", "exchange_s", "wait_s", "exchanged_bytes", "memory_bytes")
-    joined: dict[str, Any] = {name: tuple(getattr(e, name)[0] for e in events) for name in fields}
-    if not any(joined["wait_s"]):  # devices cannot time the wait for others separately
-        slowest_s = max(joined["product_s"])
-        waited = [min(e, slowest_s - p) for e, p in zip(joined["exchange_s"], joined["product_s"], strict=True)]
-        joined["wait_s"] = tuple(waited)
-        joined["exchange_s"] = tuple(e - w for e, w in zip(joined["exchange_s"], waited, strict=True))
-    return replace(events[0], **joined)
+    product_s, exchange_s, wait_s = (
+        tuple(getattr(event, name)[0] for event in events) for name in ("product_s", "exchange_s", "wait_s")
+    )
+    if not any(wait_s):  # devices cannot time the wait for others separately
+        slowest_s = max(product_s)
+        wait_s = tuple(min(e, slowest_s - p) for e, p in zip(exchange_s, product_s, strict=True))
+        exchange_s = tuple(e - w for e, w in zip(exchange_s, wait_s, strict=True))
+    return replace(
+        events[0],
+        product_s=product_s,
+        exchange_s=exchange_s,
+        wait_s=wait_s,
+        exchanged_bytes=tuple(event.exchanged_bytes[0] for event in events),
+        memory_bytes=tuple(event.memory_bytes[0] for event in events),
+    )
 
 
 def choose_first_length(matrix: DistributedMatrix, width: int) -> int:

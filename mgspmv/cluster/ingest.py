@@ -31,7 +31,7 @@ from distributed import Client, Worker, get_worker
 from mgspmv.cluster.agent import ASK_OP, call_held, get_agent
 from mgspmv.cluster.dask_cluster import Cluster, WorkerInfo
 from mgspmv.cluster.executors import HeldObjects
-from mgspmv.cluster.spans import enter_span
+from mgspmv.cluster.scheduling import enter_span
 from mgspmv.errors import (
     ClusterError,
     MgspmvError,

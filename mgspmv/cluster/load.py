@@ -8,64 +8,53 @@ together, and so all of them read their rows again.
 from __future__ import annotations
 
 import uuid
+import warnings
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
+
+from distributed.comm import get_address_host
 
 from mgspmv.cluster.agent import call_held, load_row_block
 from mgspmv.cluster.dask_cluster import Cluster, WorkerInfo
 from mgspmv.cluster.device_row_block import TeamSpec
 from mgspmv.cluster.row_block import RowBlockSpec
-from mgspmv.errors import ClusterError, OptionError, StoreError, StoreNotFoundError
+from mgspmv.errors import ClusterError, MissingDependencyError, OptionError, StoreError, StoreNotFoundError
 from mgspmv.exchange.peer_comm import Member
+from mgspmv.kernels.catalogue import Backend
+from mgspmv.kernels.device import NO_CUPY
 from mgspmv.kernels.select import find_step_layout
 from mgspmv.model import Precision, Progress, ignore
-from mgspmv.partition import Memory, limit, plan_rows, warn_of_streaming
+from mgspmv.partition import limit, plan_rows, warn_of_streaming
 from mgspmv.plan import Plan
+from mgspmv.solvers.options import Placement, Reads, TransportChoice
 from mgspmv.store.read import StoredMatrix
 
 if TYPE_CHECKING:
     from distributed import Future
 
-import warnings
-from collections import Counter
-from typing import Literal
-
-from distributed.comm import get_address_host
-
-from mgspmv.errors import MissingDependencyError
-from mgspmv.kernels.catalogue import Backend
-from mgspmv.kernels.device import NO_CUPY
-
-TransportName = Literal["auto", "nccl", "peer"]
-
 
 @dataclass(frozen=True)
 class WorkerPlacement:
-    """Backend and device memory of each worker, by rank, and the transport between workers."""
+    """Backend of the workers, their device memory, and the transport between them."""
 
-    backends: tuple[Backend, ...]
-    """Backend of each worker."""
+    backend: Backend
     transport: Literal["nccl", "peer"]
     """Transport between workers: NCCL, or Dask's comms."""
-    device_memory: tuple[int | None, ...]
-    """Bytes of free device memory, shared by the workers on a device; None for workers that compute on the host."""
+    device_memory: int | None = None
+    """Least bytes of free device memory of a worker, shared by the workers on a device; None on hosts."""
     may_share: bool = True
     """Whether devices of one host may write into each other's memory, in place of NCCL."""
 
-    @property
-    def backend(self) -> Backend | None:
-        """Backend of all workers; None if they differ."""
-        return self.backends[0] if len(set(self.backends)) == 1 else None
 
-
-def choose_placement(workers: Sequence[WorkerInfo], backend: str, transport: TransportName) -> WorkerPlacement:
+def choose_placement(workers: Sequence[WorkerInfo], backend: str, transport: TransportChoice) -> WorkerPlacement:
     """Choose backends and transport by the devices of the workers and the user's options.
 
     Parameters
     ----------
-    backend : `auto` for devices on the workers that have one, `cpu`, or `cuda` for devices on all
+    backend : `auto` for devices if all workers have one, else hosts; `cpu`; or `cuda` for devices on all
     transport : `auto` for NCCL where every worker has a separate device, or memory that devices of one host share;
         `nccl` for NCCL alone; `peer`
 
@@ -88,27 +77,34 @@ def choose_placement(workers: Sequence[WorkerInfo], backend: str, transport: Tra
             worker=str(member.name),
             phase="join",
         )
-    on_hosts = [w for w in workers if backend == "cpu" or w.member in problems]
-    n_sharing = Counter(w.device.id for w in workers if w not in on_hosts)
-    memory = tuple(None if w in on_hosts else w.device.memory // n_sharing[w.device.id] for w in workers)
-    chosen = _choose_transport(workers, on_hosts, n_sharing, transport)
-    backends: tuple[Backend, ...] = tuple("cpu" if w in on_hosts else "cuda" for w in workers)
-    return WorkerPlacement(backends, chosen, memory, may_share=transport != "nccl")
+    if backend == "cpu" or problems:
+        member, problem = next(iter(problems.items())) if backend != "cpu" else (workers[0].member, "backend='cpu'")
+        if transport == "nccl":
+            raise ClusterError(
+                f"transport='nccl' needs a GPU on each worker, and worker {member} computes on its host ({problem}); "
+                "pass transport='auto'",
+                phase="join",
+            )
+        if backend != "cpu" and len(problems) < len(workers):
+            warnings.warn(
+                f"{len(problems)} of {len(workers)} workers have no GPU, for example worker {member} ({problem}), so "
+                "all compute on their hosts; remove them to compute on GPUs, or pass backend='cpu'",
+                stacklevel=5,
+            )
+        return WorkerPlacement("cpu", "peer")
+    n_sharing = Counter(w.device.id for w in workers)
+    memory = min(w.device.memory // n_sharing[w.device.id] for w in workers)
+    chosen = _choose_transport(workers, n_sharing, transport)
+    return WorkerPlacement("cuda", chosen, memory, may_share=transport != "nccl")
 
 
 def _choose_transport(
-    workers: Sequence[WorkerInfo], on_hosts: Sequence[WorkerInfo], n_sharing: Counter[str], transport: TransportName
+    workers: Sequence[WorkerInfo], n_sharing: Counter[str], transport: TransportChoice
 ) -> Literal["nccl", "peer"]:
     shared = [w for w in workers if n_sharing[w.device.id] > 1]
     without = [w for w in workers if w.device.nccl_problem is not None]
-    if transport == "peer" or (transport == "auto" and on_hosts):
+    if transport == "peer":
         return "peer"
-    if on_hosts:
-        member, problem = on_hosts[0].member, on_hosts[0].device.problem or "backend='cpu'"
-        what = f"worker {member} computes on its host ({problem})"
-        raise ClusterError(
-            f"transport='nccl' needs a GPU on each worker, and {what}; pass transport='auto'", phase="join"
-        )
     if len(workers) == 1:
         return "nccl"
     if shared:
@@ -136,32 +132,6 @@ def _choose_transport(
         )
         return "peer"
     return "nccl"
-
-
-@dataclass(frozen=True)
-class LoadRequest:
-    """Options of a distributed matrix; see `mgspmv.Matrix.distribute`."""
-
-    precision: Precision | None = None
-    """Precision for which values are read; None for the default of most runs."""
-    weights: bool = True
-    """Whether values are read."""
-    threads: int | None = None
-    """Threads per worker; None for the number given by its cluster."""
-    backend: str = "auto"
-    """Backend of the workers: `auto`, `cpu` or `cuda`."""
-    transport: TransportName = "auto"
-    """Transport of slices between workers."""
-    device_memory: int | None = None
-    """Maximum bytes of device memory per worker; None for the free memory."""
-    host_memory: int | None = None
-    """Maximum bytes of host memory per worker; None for the free memory."""
-    top: int | None = None
-    """Argument of `plan_rows`."""
-    checkpoint: bool = False
-    """Argument of `plan_rows`."""
-    build_layout: bool = True
-    """Whether devices build the layout for the steps of PageRank on a graph at loading."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,7 +173,8 @@ class LoadedRows:
 def load_matrix(
     stored: StoredMatrix,
     cluster: Cluster,
-    request: LoadRequest,
+    place: Placement,
+    reads: Reads,
     report: Progress,
     held: list[HeldRowBlock] | None = None,
     *,
@@ -215,37 +186,29 @@ def load_matrix(
     ----------
     held : row blocks already held; those dropped here are removed from the list. None the first time
     has_lease : whether the caller holds the lease of the cluster; else wait for it
-
-    Raises
-    ------
-    CapacityError, ClusterError, OptionError, StoreError : as in `mgspmv.Matrix.distribute`
     """
     report("join", 0, None)
     is_again, held = held is not None, [] if held is None else held
     _drop(cluster, held, [part for part in held if part.spec.backend == "cuda"])
-    arranged = _arrange(stored, cluster, request, {part.member: part.n_bytes for part in held}, is_again=is_again)
+    arranged = _arrange(stored, cluster, place, reads, {part.member: part.n_bytes for part in held}, is_again=is_again)
     warn_of_streaming(arranged.plan, stacklevel=6)
     with nullcontext() if has_lease else cluster.lease(lambda: report("queue", 0, None)):
         parts = _load(cluster, arranged, held, report)
     return replace(arranged, parts=parts)
 
 
-def plan_on_cluster(stored: StoredMatrix, client: Any, *, timeout: float, **asked: Any) -> Plan:
-    """Plan the rows and memory of the workers of a cluster; see `mgspmv.Matrix.plan`.
-
-    Parameters
-    ----------
-    asked : fields of `LoadRequest`
-    """
+def plan_on_cluster(stored: StoredMatrix, place: Placement, reads: Reads) -> Plan:
+    """Plan the rows and memory of the workers of a cluster; see `mgspmv.Matrix.plan`."""
     stored.address()
-    with closing(Cluster(client, timeout)) as cluster:
-        return _arrange(stored, cluster, LoadRequest(**asked), {}, is_again=False, throw=False).plan
+    with closing(Cluster(place.client, place.timeout)) as cluster:
+        return _arrange(stored, cluster, place, reads, {}, is_again=False, throw=False).plan
 
 
 def _arrange(
     stored: StoredMatrix,
     cluster: Cluster,
-    request: LoadRequest,
+    place: Placement,
+    reads: Reads,
     held_bytes: dict[Member, int],
     *,
     is_again: bool,
@@ -258,22 +221,22 @@ def _arrange(
     held_bytes : bytes of row blocks that workers hold, counted as available memory
     throw : raise if the matrix does not fit
     """
-    address = stored.address()
-    workers = cluster.join(devices=request.backend != "cpu", is_again=is_again)
+    address, limits = stored.address(), place.limits
+    workers = cluster.join(devices=place.backend != "cpu", is_again=is_again)
     info, members = stored.info, tuple(w.member for w in workers)
-    places = choose_placement(workers, request.backend, request.transport)
-    if not request.build_layout:  # only layouts use direct writes, whose NCCL settings are slower
+    places = choose_placement(workers, place.backend, place.transport)
+    if not reads.build_layout:  # only layouts use direct writes, whose NCCL settings are slower
         places = replace(places, may_share=False)
-    if request.device_memory is not None and all(memory is None for memory in places.device_memory):
+    if limits.device is not None and places.device_memory is None:
         raise OptionError(
             "device_memory= limits the memory of GPUs, and no worker computes on a GPU; leave it out, or pass "
             "host_memory="
         )
     of_products: Precision = "float32" if info.dtype == "float32" else "float64"
-    precision = request.precision or ("exact" if info.kind != "matrix" else of_products)
-    dtype = None if info.is_pattern or not request.weights else "float32" if precision == "float32" else "float64"
+    precision = reads.precision or ("exact" if info.kind != "matrix" else of_products)
+    dtype = None if info.is_pattern or not reads.weights else "float32" if precision == "float32" else "float64"
     team = None
-    if request.build_layout and places.transport == "nccl" and info.kind != "matrix":
+    if reads.build_layout and places.transport == "nccl" and info.kind != "matrix":
         layout = find_step_layout("auto", precision, info.index_dtype, dtype, info.min_weight)
         if layout is not None:
             team = TeamSpec(f"team-{uuid.uuid4().hex}", members, cluster.patience, dtype, precision, layout)
@@ -282,13 +245,13 @@ def _arrange(
         stored.read_array("indptr"),
         len(workers),
         precision=precision,
-        device_memory=_even([limit(memory, request.device_memory) for memory in places.device_memory]),
-        host_memory=_even([limit(w.memory + held_bytes.get(w.member, 0), request.host_memory) for w in workers]),
-        threads=request.threads or max(w.threads for w in workers),
+        device_memory=limit(places.device_memory, limits.device),
+        host_memory=limit(min(w.memory + held_bytes.get(w.member, 0) for w in workers), limits.host),
+        threads=place.threads or max(w.threads for w in workers),
         lays_out=team is not None,
-        streams=team is not None or not request.build_layout or info.kind == "matrix",
-        top=request.top,
-        checkpoint=request.checkpoint,
+        streams=team is not None or not reads.build_layout or info.kind == "matrix",
+        top=reads.top,
+        checkpoint=reads.checkpoint,
         throw=throw,
     )
     specs = [
@@ -298,8 +261,8 @@ def _arrange(
             plan.bounds,
             own.nnz,
             dtype,
-            request.threads or w.threads,
-            places.backends[rank],
+            place.threads or w.threads,
+            places.backend,
             own.streaming,
             places.may_share,
         )
@@ -369,10 +332,3 @@ def _drop(cluster: Cluster, held: list[HeldRowBlock], parts: list[HeldRowBlock])
     cluster.release([part.future for part in parts])
     with suppress(ClusterError):  # a worker that does not answer frees it when the key is released
         cluster.free([part.future.key for part in parts], [part.member for part in parts])
-
-
-def _even(memory: Sequence[int | None]) -> Memory:
-    """Return the least memory if all workers have some, so that a plan can suggest their number; else a list."""
-    if all(m is None for m in memory):
-        return None
-    return list(memory) if any(m is None for m in memory) else min(m for m in memory if m is not None)

@@ -24,10 +24,9 @@ from urllib.parse import urlsplit
 import dask
 from distributed import Security, SpecCluster, Status
 
-from mgspmv.cluster.allowed_hosts import is_local, list_hosts
 from mgspmv.cluster.connect import list_causes, make_cluster, start_cuda, start_local
 from mgspmv.cluster.dask_cluster import Cluster
-from mgspmv.cluster.tls import MODULE, TEMPORARY, is_tls_required, list_variables, use_tls
+from mgspmv.cluster.security import MODULE, TEMPORARY, is_local, is_tls_required, list_hosts, list_variables, use_tls
 from mgspmv.errors import ClusterError, MissingDependencyError, OptionError
 from mgspmv.model import ignore
 
@@ -181,12 +180,7 @@ MANAGERS = {
 
 
 def find_manager(kind: str) -> Manager:
-    """Return the manager of a name, or of `module:Class`.
-
-    Raises
-    ------
-    OptionError : `kind` is neither
-    """
+    """Return the manager of a name, or of `module:Class`."""
     if kind not in MANAGERS and not all(kind.partition(":")):
         raise OptionError(
             f"cluster must be one of {', '.join(MANAGERS)}, or module:Class of a Dask cluster class, not {kind!r}"

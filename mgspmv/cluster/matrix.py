@@ -5,23 +5,21 @@ from __future__ import annotations
 import uuid
 from contextlib import ExitStack
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
-from weakref import WeakSet
 
 import numpy as np
 
 from mgspmv.cluster.agent import multiply_row_block
 from mgspmv.cluster.dask_cluster import Cluster
-from mgspmv.cluster.load import LoadedRows, LoadRequest, load_matrix
+from mgspmv.cluster.load import LoadedRows, load_matrix
 from mgspmv.cluster.row_block import ProductOptions
 from mgspmv.cluster.scheduler_client import End, record_failure
 from mgspmv.errors import (
     ClosedError,
     ClusterError,
     KindError,
-    OptionError,
     WorkerLostError,
     WorkerMemoryError,
     WorkerTimeoutError,
@@ -29,22 +27,16 @@ from mgspmv.errors import (
 from mgspmv.exchange.peer_comm import Member
 from mgspmv.kernels.device import get, put
 from mgspmv.kernels.operands import (
-    check_form,
-    check_lazy_product,
-    check_shape,
-    choose_precision,
     multiply_checked,
-    start_product,
 )
 from mgspmv.model import Progress, Recovery, describe_entries, ignore
-from mgspmv.order import permute, restore
 from mgspmv.plan import Plan
-from mgspmv.solvers.placing import Executor, Placement
+from mgspmv.solvers.options import Executor, Placement, Reads
 from mgspmv.store.metadata import MatrixProperties
 from mgspmv.store.read import StoredMatrix
 
 if TYPE_CHECKING:
-    from distributed import Client, Future
+    from distributed import Client
     from scipy.sparse.linalg import LinearOperator
 
 
@@ -55,8 +47,6 @@ class _HeldRows:
     loading: LoadedRows
     parts: list[Any]
     is_closed: bool = False
-    pending: WeakSet[Future] = field(default_factory=WeakSet)
-    """Products that are being computed."""
 
 
 class DistributedMatrix(MatrixProperties):
@@ -71,14 +61,20 @@ class DistributedMatrix(MatrixProperties):
         self,
         stored: StoredMatrix,
         cluster: Cluster,
-        request: LoadRequest,
+        request: tuple[Placement, Reads],
         loading: LoadedRows,
-        place: Placement,
         recoveries: tuple[Recovery, ...] = (),
     ) -> None:
         super().__init__(stored)
         self.cluster = cluster
-        self.place = place
+        place = request[0]
+        self.place = Placement(
+            is_distributed=True,
+            kernel=place.kernel,
+            threads=place.threads,
+            executor=place.executor,
+            recover=place.recover,
+        )
         """How the workers compute; see `on`."""
         self.recoveries = recoveries
         """Workers lost during loading, with the time after which it resumed."""
@@ -105,9 +101,14 @@ class DistributedMatrix(MatrixProperties):
         ------
         OptionError : an invalid option
         """
-        given: dict[str, Any] = {"kernel": kernel, "threads": threads, "executor": executor, "recover": recover}
-        placed = copy(self)
-        placed.place = replace(self.place, **{name: value for name, value in given.items() if value is not None})
+        placed, place = copy(self), self.place
+        placed.place = replace(
+            place,
+            kernel=place.kernel if kernel is None else kernel,
+            threads=place.threads if threads is None else threads,
+            executor=place.executor if executor is None else executor,
+            recover=place.recover if recover is None else recover,
+        )
         return placed
 
     @property
@@ -133,7 +134,7 @@ class DistributedMatrix(MatrixProperties):
         self._check_closed()
         held = self._held
         held.loading = load_matrix(
-            self.stored, self.cluster, self._request, on_progress or ignore, held.parts, has_lease=has_lease
+            self.stored, self.cluster, *self._request, on_progress or ignore, held.parts, has_lease=has_lease
         )
         held.parts = held.loading.parts
 
@@ -158,8 +159,8 @@ class DistributedMatrix(MatrixProperties):
         return self.cluster.client
 
     @property
-    def backend(self) -> Literal["cpu", "cuda"] | None:
-        """Backend of all workers; None if some compute on their hosts and some on devices."""
+    def backend(self) -> Literal["cpu", "cuda"]:
+        """Backend of the workers."""
         return self._held.loading.places.backend
 
     @property
@@ -234,29 +235,22 @@ class DistributedMatrix(MatrixProperties):
 
         Parameters
         ----------
-        x : (n_cols,) or (n_cols, k), real: a NumPy or CuPy array, which is sent to every worker; or a dask array of
-            either, whose chunks are sent from worker to worker
+        x : (n_cols,) or (n_cols, k), real: a NumPy or CuPy array, which is sent to every worker
         y : (n_rows,) or (n_rows, k); required unless beta is 0, when it is not read
         weights : False takes each stored entry as 1
         others : as in `mgspmv.spmv`
 
         Returns
         -------
-        The product: for a NumPy or CuPy x an array of that kind; for a dask x a dask array with one chunk per worker,
-        which is being computed and remains on the workers.
+        The product, an array of the kind of x.
 
         Raises
         ------
-        ShapeError, OptionError : as in `mgspmv.spmv`; a dask x where the matrix made its own client
+        ShapeError, OptionError : as in `mgspmv.spmv`
         WorkerLostError, WorkerTimeoutError : a worker is lost or does not answer
         ClosedError : the matrix was closed
         """
         kernel, threads = self.place.kernel, self.place.threads
-        if _is_dask(x):
-            check_form("x", x, self.shape[1], "columns")
-            check_lazy_product(self.info, x.dtype, precision, weights=weights)
-            chosen = choose_precision(precision, x.dtype, self.info)
-            return self._multiply_lazy(x, y, ProductOptions(chosen, alpha, beta, kernel, threads, weights))
         is_on_device = _is_cuda(x)
         x, y = (get(array) if _is_cuda(array) else array for array in (x, y))
 
@@ -277,7 +271,13 @@ class DistributedMatrix(MatrixProperties):
                 pieces = [out[a:b] for a, b in slices]
                 sending = self.cluster.scatter_each(pieces, self.members, "send y", "mgspmv-multiply")
                 y_sent = stack.enter_context(sending)
-            futures = self._submit(keys, [x_sent] * len(keys), y_sent, options)
+            token = uuid.uuid4().hex
+            futures = [
+                self.cluster.submit(
+                    member, f"mgspmv-multiply-{token}-{rank}", multiply_row_block, key, x_sent, y_sent[rank], options
+                )
+                for rank, (member, key) in enumerate(zip(self.members, keys, strict=True))
+            ]
             stack.callback(self.cluster.release, futures)
             results = self.cluster.settle(futures, self.members, "product")
         for (start, stop), rows in zip(slices, results, strict=True):
@@ -316,7 +316,7 @@ class DistributedMatrix(MatrixProperties):
         return make_operator(self, transpose, missing, precision=precision, weights=weight)
 
     def close(self) -> None:
-        """Free the memory of the workers, after products already begun have finished."""
+        """Free the memory of the workers."""
         held = self._held
         parts, held.parts = held.parts, []
         if held.is_closed:
@@ -324,7 +324,6 @@ class DistributedMatrix(MatrixProperties):
         held.is_closed = True
         try:
             self.cluster.check_client()
-            self.cluster.await_done([f for f in self._held.pending if not f.done()])
             self.cluster.free([part.future.key for part in parts], [part.member for part in parts])
         except ClusterError:
             pass  # a worker that does not answer frees its rows when the key is released
@@ -336,107 +335,42 @@ class DistributedMatrix(MatrixProperties):
         state = f"on {len(self.members)} workers of {self.cluster}" if not self.is_closed else "closed"
         return f"<DistributedMatrix: {describe_entries(self.info)}, {state}>"
 
-    def _submit(self, keys: list[str], xs: list[Any], ys: list[Any], options: ProductOptions) -> list[Future]:
-        token = uuid.uuid4().hex
-        given = list(zip(self.members, keys, xs, ys, strict=True))
-        return [
-            self.cluster.submit(member, f"mgspmv-multiply-{token}-{rank}", multiply_row_block, key, x, y, options)
-            for rank, (member, key, x, y) in enumerate(given)
-        ]
-
-    def _multiply_lazy(self, x: Any, y: Any, options: ProductOptions) -> Any:
-        import dask.array as da
-        from distributed import futures_of
-
-        if self.cluster.is_owner:
-            raise OptionError(
-                "a dask array x needs a matrix that was distributed with the client of x: pass that client, not an "
-                "address or a cluster, to distribute(), or pass x as a NumPy array"
-            )
-        keys = self.row_block_keys
-        self.cluster.check_members(self.members, "product")  # tasks are not watched here, as the call does not wait
-        chosen, beta = options.dtype, options.beta
-        shape = (self.shape[0], *x.shape[1:])
-        rows = tuple(int(n) for n in np.diff(self.bounds))
-        ys: list[Any] = [None] * len(rows)
-        if beta != 0:
-            if not _is_dask(y):
-                y = da.from_array(start_product(y, beta, shape, chosen), chunks=(rows, *shape[1:]))
-            check_form("y", y, shape[0], "rows")
-            check_shape(y, shape)
-            ys = self._compute_pieces(permute(y.astype(chosen), self.order), rows)
-        x = permute(x.astype(chosen), self.order)
-        pieces = self._compute_pieces(x, x.chunks[0])
-        futures = self._submit(keys, [pieces] * len(keys), ys, options)
-        self._held.pending.update(futures)
-        chunks = [
-            da.from_delayed(future, (n, *x.shape[1:]), dtype=chosen)
-            for future, n in zip(futures, rows, strict=True)
-            if n
-        ]
-        product = da.concatenate(chunks) if chunks else da.zeros(shape, dtype=chosen)
-        if self.order is None:
-            return product
-        restored = self.client.persist(restore(product, self.order))
-        self._held.pending.update(futures_of(restored))  # it depends on the futures above
-        return restored
-
-    def _compute_pieces(self, array: Any, rows: tuple[int, ...]) -> list[Future]:
-        """Compute the chunks of a 1-D or 2-D array, rechunked to these numbers of rows, and return their futures."""
-        cut = array.rechunk({0: rows, **({1: -1} if array.ndim == 2 else {})})
-        futures: list[Future] = self.client.compute(list(cut.to_delayed().ravel()))
-        return futures
-
 
 def distribute_matrix(
-    stored: StoredMatrix, place: Placement, on_progress: Progress = ignore, **reads: Any
+    stored: StoredMatrix, place: Placement, reads: Reads, on_progress: Progress = ignore
 ) -> DistributedMatrix:
     """Let each worker of a cluster read its rows; see `mgspmv.Matrix.distribute`.
 
     Parameters
     ----------
     place : with the client, its time-out, and how many times loading restarts when a worker is lost
-    reads : fields of `LoadRequest` that are not in `place`
     """
     stored.address()  # raises for a store in memory, which workers cannot read
-    asked: dict[str, Any] = {"backend": place.backend, "transport": place.transport, "threads": place.threads}
-    request = LoadRequest(**asked | place.limits | reads)
     cluster = Cluster(place.client, place.timeout)
     try:
-        loading, recoveries = _load_until_done(stored, cluster, request, on_progress, place.recover)
-        held = Placement(
-            is_distributed=True,
-            kernel=place.kernel,
-            threads=place.threads,
-            executor=place.executor,
-            recover=place.recover,
-        )
-        return DistributedMatrix(stored, cluster, request, loading, held, recoveries)
+        loading, recoveries = _load_until_done(stored, cluster, place, reads, on_progress)
+        return DistributedMatrix(stored, cluster, (place, reads), loading, recoveries)
     except BaseException:
         cluster.close()
         raise
 
 
 def _load_until_done(
-    stored: StoredMatrix, cluster: Cluster, request: LoadRequest, report: Progress, recover: int
+    stored: StoredMatrix, cluster: Cluster, place: Placement, reads: Reads, report: Progress
 ) -> tuple[LoadedRows, tuple[Recovery, ...]]:
-    """Load on the workers; if some are lost meanwhile, on the remaining ones, up to `recover` times."""
+    """Load on the workers; if some are lost meanwhile, on the remaining ones, up to `place.recover` times."""
     losses: list[End] = []
     while True:
         try:
-            loading = load_matrix(stored, cluster, request, report)
+            loading = load_matrix(stored, cluster, place, reads, report)
         except (WorkerLostError, WorkerTimeoutError, WorkerMemoryError) as error:
-            if error.worker is None or len(losses) == recover:
+            if error.worker is None or len(losses) == place.recover:
                 raise
             losses.append(record_failure(error, 0, cluster.n_joined))
         else:
             return loading, tuple(end(0, len(loading.parts)) for end in losses)
         report("recover", 0, None)
         cluster.await_workers(cluster.n_joined)
-
-
-def _is_dask(array: Any) -> bool:
-    return hasattr(array, "dask") and hasattr(array, "chunks")
 
 
 def _is_cuda(array: Any) -> bool:

@@ -117,19 +117,15 @@ class RowBlock:
     def bind(
         self, dtype: str | None, precision: Precision, kernel: str = "auto", threads: int | None = None
     ) -> BoundKernel:
-        """Return the kernel of the block with values of this dtype, or without; values are read and kernels bound once.
-
-        Raises
-        ------
-        OptionError : no kernel has that name
-        """
+        """Return the kernel of the block with values of this dtype, or without; both are made once."""
         key = (dtype, precision, kernel, threads)
         with self._lock:
             if key not in self._bound:
                 p = self._read_pattern()
                 block = CsrBlock(p.row_offset, p.n_cols, p.indptr, p.indices, self._read_values(dtype))
-                options: dict[str, Any] = {"threads": threads or self.threads, "backend": self.backend}
-                self._bound[key] = bind_kernel(block, precision, kernel=kernel, **options)
+                self._bound[key] = bind_kernel(
+                    block, precision, kernel=kernel, threads=threads or self.threads, backend=self.backend
+                )
             return self._bound[key]
 
     def bind_many(self, dtype: str | None, precision: Precision, threads: int | None = None) -> BoundMany:

@@ -110,12 +110,7 @@ class SchedulerClient:
     # --- messages
 
     def describe_workers(self) -> dict[Member, dict[str, Any]]:
-        """Return the scheduler's description of each worker in any state, without waiting for workers.
-
-        Raises
-        ------
-        SchedulerNotFoundError : it does not answer within `patience`
-        """
+        """Return the scheduler's description of each worker in any state, without waiting for workers."""
         return self._sync(self._describe_workers())
 
     async def _describe_workers(self, phase: str = "join") -> dict[Member, dict[str, Any]]:
@@ -217,12 +212,7 @@ class SchedulerClient:
                     raise worker_error(WorkerTimeoutError, members, rank, phase, said, why)
 
     def check_members(self, members: Sequence[Member], phase: str) -> None:
-        """Check that all members are in the cluster.
-
-        Raises
-        ------
-        WorkerLostError : a member has left the cluster
-        """
+        """Check that all members are in the cluster."""
         self._sync(self._check_members(members, phase))
 
     async def _check_members(self, members: Sequence[Member], phase: str) -> list[dict[str, Any]]:

@@ -58,31 +58,37 @@ class WorkerMetrics:
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._own = CollectorRegistry()
-        own: dict[str, Any] = {"registry": self._own}
         self._iterations = Counter(
-            "mgspmv_worker_iterations_total", "Iterations, or passes of a batch, that this worker took part in.", **own
+            "mgspmv_worker_iterations_total",
+            "Iterations, or passes of a batch, that this worker took part in.",
+            registry=self._own,
         )
         self._edges = Counter(
-            "mgspmv_worker_edges_total", "Stored entries that this worker multiplied in iterations.", **own
+            "mgspmv_worker_edges_total", "Stored entries that this worker multiplied in iterations.", registry=self._own
         )
         self._exchanged_bytes = Counter(
-            "mgspmv_worker_exchanged_bytes_total", "Bytes of slices that this worker received in iterations.", **own
+            "mgspmv_worker_exchanged_bytes_total",
+            "Bytes of slices that this worker received in iterations.",
+            registry=self._own,
         )
         self._lock = Lock()
         self._counts = np.zeros((len(PHASES), len(SECONDS) + 1), np.int64)
         self._sums = np.zeros(len(PHASES))
         self._failures = Counter(
-            "mgspmv_worker_task_failures_total", "Tasks that failed here, by class of the error.", ["error"], **own
+            "mgspmv_worker_task_failures_total",
+            "Tasks that failed here, by class of the error.",
+            ["error"],
+            registry=self._own,
         )
         self.holders: WeakSet[Any] = WeakSet()
         """Agents whose bytes are exported, by `Agent.measure_held`."""
         self.has_device = False
         """True if this process has computed on a device, so that a query of its memory needs no initialization."""
-        Gauge("mgspmv_worker_rows_bytes", "Bytes of the rows of matrices that are loaded here.", **own).set_function(
-            lambda: sum(holder.measure_held()[0] for holder in self.holders)
-        )
         Gauge(
-            "mgspmv_worker_runs_bytes", "Bytes held here for vectors and rows of runs in progress.", **own
+            "mgspmv_worker_rows_bytes", "Bytes of the rows of matrices that are loaded here.", registry=self._own
+        ).set_function(lambda: sum(holder.measure_held()[0] for holder in self.holders))
+        Gauge(
+            "mgspmv_worker_runs_bytes", "Bytes held here for vectors and rows of runs in progress.", registry=self._own
         ).set_function(lambda: sum(holder.measure_held()[1] for holder in self.holders))
         registry.register(self)
 

@@ -227,8 +227,7 @@ class LinkTrial(ConnectedRun):
             turns = AllToAll(self.links, self.rank, n)
             hellos = turns.greet(dict.fromkeys(turns.others, greet(None)))
             if transport == "peer" or n == 1:
-                told = turns.gather({"own": wanted[self.rank]})
-                gathered = np.concatenate([slices["own"] for slices in told])
+                gathered = np.concatenate(turns.gather(wanted[self.rank]))
             else:
                 import cupy
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from itertools import accumulate, pairwise
 from threading import Lock, Thread
@@ -25,6 +25,7 @@ import numpy as np
 from mgspmv.errors import ClusterError, WorkerTimeoutError
 from mgspmv.exchange.ipc import MOST_DEVICES, IpcMemory, name_host, open_memory
 from mgspmv.exchange.peer import AllToAll
+from mgspmv.exchange.peer_comm import Message
 from mgspmv.heartbeat import Heartbeat, find_heartbeat
 
 CONNECT_S = 60.0
@@ -251,9 +252,7 @@ class NcclGroup:
         return _begin_end(cupy.cuda.Device(), communicator, memory)
 
 
-def join_group(
-    turns: AllToAll, hellos: dict[int, dict[str, Any]], held: NcclGroup | None, *, may_share: bool
-) -> NcclGroup:
+def join_group(turns: AllToAll, hellos: Mapping[int, Message], held: NcclGroup | None, *, may_share: bool) -> NcclGroup:
     """Return the group held by all workers if they still have the same one; else connect a new group.
 
     Parameters
@@ -272,13 +271,13 @@ def join_group(
     networks = {hello["network"] for hello in hellos.values()}
     if peer_comm.is_encrypted and networks == {own["network"]}:
         os.environ.setdefault(*LOOPBACK)
-    unique_id = turns.gather({"unique_id": _import_nccl().get_unique_id() if rank == 0 else None})[0]["unique_id"]
+    unique_id = turns.gather(bytes(_import_nccl().get_unique_id()) if rank == 0 else b"")[0]
     n_devices, is_one_host = len(hellos) + 1, all(hello["host"] == own["host"] for hello in hellos.values())
     may_share = may_share and is_one_host and n_devices <= MOST_DEVICES
     return NcclGroup(rank, n_devices, bytes(unique_id), peer_comm.check, may_share=may_share)
 
 
-def greet(held: NcclGroup | None) -> dict[str, Any]:
+def greet(held: NcclGroup | None) -> Message:
     """Return the entries of a worker's first message that describe its group, host and network namespace."""
     group = held.name if held is not None and held.is_alive else None
     return {"group": group, "host": name_host(), "network": _name_network()}

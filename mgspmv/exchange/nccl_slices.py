@@ -2,22 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
 
+from mgspmv.exchange.exchange import Exchange, Zeros
 from mgspmv.exchange.ipc import IpcMemory
 from mgspmv.exchange.nccl import NcclGroup
+from mgspmv.model import StepSums
 from mgspmv.partition import SLICE_SUMS, Slices
 
 NEEDED = 0.5
 """Maximum fraction of the others' columns that each device reads for which it is sent these alone, packed, not all."""
 
 
-class NcclExchange:
+class NcclExchange(Exchange):
+    """Exchange of devices that hold z of all columns, and send their slices on the stream of the kernels.
+
+    z is overwritten when the product that read it is done.
+
+    Parameters
+    ----------
+    bounds : first row of each device, and the number of rows
+    """
+
+    z: Any = None
+    exchanged_bytes = 0
+
+    def __init__(self, group: NcclGroup, bounds: Sequence[int]) -> None:
+        self._group, self._bounds = group, bounds
+        self._start, self._stop = bounds[group.rank : group.rank + 2]
+        self.n_elements = bounds[-1] + self._stop - self._start
+
+    def _allocate(self, zeros: Zeros) -> None:
+        self.z, self._slot = zeros(self._bounds[-1]), zeros(self._stop - self._start)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.z.nbytes + self._slot.nbytes)
+
+    def slot(self) -> Any:
+        return self._slot
+
+    def get_own(self) -> Any:
+        return self.z[self._start : self._stop]
+
+    def exchange_columns(self, sums: Sequence[StepSums]) -> list[StepSums]:
+        slices = [self.z[a:b] for a, b in pairwise(self._bounds)]
+        slices[self._group.rank][...] = self._slot
+        self._group.exchange([self._slot] * len(slices), slices)
+        self.exchanged_bytes += int(self.z.nbytes - self._slot.nbytes)
+        own = np.array([(s.change_l1, s.change_linf, s.dangling, s.n_wrong) for s in sums], np.int64)
+        gathered = self.gather(own.reshape(-1))  # waits for the slices too
+        columns = zip(*(of_one.reshape(own.shape).tolist() for of_one in gathered), strict=True)
+        return [sum((StepSums(*one) for one in of_column), StepSums()) for of_column in columns]
+
+    def gather(self, own: np.ndarray) -> list[np.ndarray]:
+        return list(self._group.gather_hosts(own))
+
+
+class NcclSlices:
     """Exchange of slices of z by NCCL.
 
     Parameters

@@ -7,17 +7,21 @@ a worker has the elements of some rows, and requests those that its block reads.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from mgspmv.exchange.exchange import DeviceCopies, Exchange, Zeros
 from mgspmv.exchange.halo import Halo, pack
 from mgspmv.model import StepSums, index_dtype
 
 if TYPE_CHECKING:  # the module imports Dask
-    from mgspmv.exchange.peer_comm import PeerComm
+    from mgspmv.exchange.peer_comm import Message, PeerComm
+
+T = TypeVar("T")
 
 
 class AllToAll:
@@ -43,14 +47,14 @@ class AllToAll:
 
     def __init__(self, peer_comm: PeerComm, rank: int, n_workers: int) -> None:
         self.peer_comm, self.rank = peer_comm, rank
-        self._early: dict[int, dict[str, Any]] = {}
+        self._early: dict[int, Message] = {}
         self.number = 0
         self._since = time.perf_counter()
         self.exchanged_s = self.waited_s = 0.0
         self.received_bytes = 0
         self.others = (*range(rank + 1, n_workers), *range(rank))
 
-    def greet(self, hellos: Mapping[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    def greet(self, hellos: Mapping[int, Message]) -> dict[int, Message]:
         """Connect to the other workers and trade the first messages, in a turn whose time is not counted."""
         self.peer_comm.connect()
         received = self.trade(hellos)
@@ -61,23 +65,19 @@ class AllToAll:
         """Restart the time of this worker's work, which its next trade ends."""
         self._since = time.perf_counter()
 
-    def gather(self, given: dict[str, Any]) -> list[dict[str, Any]]:
-        """Gather the values of all workers, by rank, in a separate turn.
+    def gather(self, own: T) -> list[T]:
+        """Gather a value of each worker, by rank, in a separate turn; arrays in it must not be written to again."""
+        message: Message = {"own": own}
+        answers = {self.rank: message, **self.trade(dict.fromkeys(self.others, message))}
+        return [answers[rank]["own"] for rank in sorted(answers)]
 
-        Parameters
-        ----------
-        given : numbers, and arrays that are not written to again
-        """
-        answers = {self.rank: given, **self.trade(dict.fromkeys(self.others, given))}
-        return [answers[rank] for rank in sorted(answers)]
-
-    def trade(self, messages: Mapping[int, dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    def trade(self, messages: Mapping[int, Message]) -> dict[int, Message]:
         """Exchange messages with each other worker, by rank, in a separate turn. Arrays in them must not be written to
         before the turn after the next."""
         began = time.perf_counter()
         own_s = began - self._since
         self.peer_comm.send({r: {"number": self.number, "own_s": own_s, **message} for r, message in messages.items()})
-        received: dict[int, dict[str, Any]] = {}
+        received: dict[int, Message] = {}
         while missing := set(self.others) - received.keys():
             rank, received[rank] = self._take(missing)
         self.number += 1
@@ -89,7 +89,7 @@ class AllToAll:
         self.exchanged_s += elapsed_s - waited_s
         return received
 
-    def _take(self, missing: set[int]) -> tuple[int, dict[str, Any]]:
+    def _take(self, missing: set[int]) -> tuple[int, Message]:
         """Return the next message of this turn from any of these workers, with its sender's rank first."""
         for rank in missing & self._early.keys():
             return rank, self._early.pop(rank)
@@ -104,18 +104,17 @@ SMALL = 1 << 16
 """Maximum bytes of a slice that is copied into its message: faster than a separate frame with its header."""
 
 
-class HaloColumns:
-    """Columns of x that a block reads, received from the workers that have the elements of x.
+class PeerExchange(Exchange):
+    """Exchange between hosts: z has the columns that a block reads, received from the workers that have their elements.
+
+    z is overwritten when the product that read it is done. Two slots alternate, as buffers of packed elements do: a
+    slot is written again two turns after it was sent, when it has been received.
 
     Parameters
     ----------
     halo : the columns, by the workers that have their elements, which may be cut differently from the block's rows
     requested : for each worker, the elements of this one that it asked for, its `Halo.needed`; None for all
-    zeros : makes the columns, from their number
-
-    Attributes
-    ----------
-    z : (n_held,) or (n_held, k): the columns, which each trade overwrites
+    device : copies to and from the device of the kernels, where vectors are then; None for a host
     """
 
     def __init__(
@@ -123,75 +122,25 @@ class HaloColumns:
         turns: AllToAll,
         halo: Halo,
         requested: Sequence[np.ndarray | None],
-        zeros: Callable[[int], np.ndarray],
+        device: DeviceCopies | None = None,
     ) -> None:
-        self._turns, self._halo = turns, halo
-        self._starts = halo.starts
-        self.z = zeros(self._starts[-1])
+        self._turns, self._halo, self._device, self._starts = turns, halo, device, halo.starts
         self._requested = {other: rows for other in turns.others if (rows := requested[other]) is not None}
+        # Elements of z, of two slots and their packed elements, and of up to two messages of each other worker.
+        n_held, n_rows = self._starts[-1], halo.count(halo.rank)
+        n_packed = sum(len(rows) for rows in self._requested.values())
+        n_host = n_held + 2 * (n_rows + n_packed) + 2 * (n_held - n_rows)
+        self.n_elements, self.n_staged = (n_host, 0) if device is None else (n_held + n_rows, n_host)
+
+    def _allocate(self, zeros: Zeros) -> None:
+        if self._device is not None:
+            none = zeros(0)
+            zeros = partial(_make_zeros, none.shape[1:], none.dtype)
+        self._zeros = zeros
+        self._columns: np.ndarray = zeros(self._starts[-1])
         self._packs = [{other: zeros(len(rows)) for other, rows in self._requested.items()} for _ in range(2)]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the columns, of their index lists, and of send buffers."""
-        lists: list[np.ndarray] = [*self._requested.values(), *(out for packs in self._packs for out in packs.values())]
-        return self.z.nbytes + self._halo.nbytes + sum(array.nbytes for array in lists)
-
-    def gather(self, x: np.ndarray) -> np.ndarray:
-        """Exchange elements of x and return the columns; see `trade`."""
-        self.trade(x, {})
-        return self.z
-
-    def trade(self, x: np.ndarray, added: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
-        """Exchange elements of x, write the columns, and return the messages of the others by rank.
-
-        Parameters
-        ----------
-        x : (n_own,) or (n_own, k) the elements of this worker, not to be written to before the turn after the next
-        added : additional entries of each message
-        """
-        rank, packs, own = self._turns.rank, self._packs[self._turns.number % 2], self._halo.needed[self._turns.rank]
-        # All are packed before any is sent: while the event loop sends, this thread would wait for the GIL.
-        for other, out in packs.items():
-            pack(x, self._requested[other], out)
-        slices = {other: packs.get(other, x) for other in self._turns.others}
-        if own is None:
-            self._put(rank, x)
-        else:
-            pack(x, own, self.z[self._starts[rank] : self._starts[rank + 1]])
-        received = self._turns.trade(
-            {other: {**added, "z": s.tobytes() if s.nbytes < SMALL else s} for other, s in slices.items()}
-        )
-        for owner, message in received.items():
-            slice_ = np.frombuffer(message["z"], self.z.dtype).reshape(-1, *self.z.shape[1:])
-            self._put(owner, slice_)
-            self._turns.received_bytes += slice_.nbytes
-        return received
-
-    def _put(self, owner: int, slice_: np.ndarray) -> None:
-        self.z[self._starts[owner] : self._starts[owner + 1]] = slice_
-
-
-class PeerTransport(HaloColumns):
-    """Transport with one z, overwritten when the product that read it is done, and slots for the next slice.
-
-    Two slots alternate, as the send buffers of `HaloColumns` do: a slot is written again two turns after it was sent,
-    when it has been received.
-
-    Parameters
-    ----------
-    zeros : makes the columns and the slots, from their number
-    """
-
-    def __init__(
-        self,
-        turns: AllToAll,
-        halo: Halo,
-        requested: Sequence[np.ndarray | None],
-        zeros: Callable[[int], np.ndarray],
-    ) -> None:
-        super().__init__(turns, halo, requested, zeros)
-        self._slots = tuple(zeros(halo.count(halo.rank)) for _ in range(2))
+        self._slots: list[np.ndarray] = []
+        self._on_device: Any = None if self._device is None else self._device.put(self._host_slot())
 
     @property
     def exchanged_bytes(self) -> int:
@@ -202,22 +151,82 @@ class PeerTransport(HaloColumns):
         return self._turns.waited_s
 
     @property
+    def z(self) -> Any:
+        return self._columns if self._device is None else self._device.put(self._columns)
+
+    @property
     def nbytes(self) -> int:
-        return super().nbytes + sum(slot.nbytes for slot in self._slots)
+        """Bytes of the columns, of their index lists, of send buffers and of slots."""
+        lists: list[np.ndarray] = [
+            *self._requested.values(),
+            *(out for packs in self._packs for out in packs.values()),
+            *self._slots,
+        ]
+        on_device = 0 if self._on_device is None else int(self._on_device.nbytes)
+        return self._columns.nbytes + self._halo.nbytes + sum(array.nbytes for array in lists) + on_device
 
-    def slot(self) -> np.ndarray:
-        return self._slots[self._turns.number % 2]
+    def slot(self) -> Any:
+        return self._host_slot() if self._device is None else self._on_device
 
-    def get_own(self) -> np.ndarray:
-        rank = self._halo.rank
-        return self.z[self._starts[rank] : self._starts[rank + 1]]
+    def get_own(self) -> Any:
+        if self._device is not None:
+            return self._on_device
+        return self._columns[self._starts[self._halo.rank] : self._starts[self._halo.rank + 1]]
 
     def exchange_columns(self, sums: Sequence[StepSums]) -> list[StepSums]:
+        if self._device is not None:
+            self._host_slot()[:] = self._device.get(self._on_device)
         own = [(s.change_l1, s.change_linf, s.dangling, s.n_wrong) for s in sums]
         totals = list(sums)
-        for message in self.trade(self.slot(), {"sums": own}).values():
+        for message in self._trade(self._host_slot(), {"sums": own}):
             totals = [total + StepSums(*other) for total, other in zip(totals, message["sums"], strict=True)]
         return totals
+
+    def fetch(self, x: np.ndarray) -> np.ndarray:
+        """Exchange elements of x, (n_own,) or (n_own, k), on hosts; return the columns. x must not be written to before
+        the turn after the next."""
+        self._trade(x, {})
+        return self._columns
+
+    def gather(self, own: np.ndarray) -> list[np.ndarray]:
+        return self._turns.gather(own)
+
+    def _host_slot(self) -> np.ndarray:
+        while len(self._slots) < 2:
+            self._slots.append(self._zeros(self._halo.count(self._halo.rank)))
+        return self._slots[self._turns.number % 2]
+
+    def _trade(self, x: np.ndarray, added: Message) -> Iterable[Message]:
+        """Exchange elements of x, write the columns, and return the messages of the others.
+
+        Parameters
+        ----------
+        added : additional entries of each message
+        """
+        rank, packs, own = self._turns.rank, self._packs[self._turns.number % 2], self._halo.needed[self._turns.rank]
+        # All are packed before any is sent: while the event loop sends, this thread would wait for the GIL.
+        for other, out in packs.items():
+            pack(x, self._requested[other], out)
+        slices = {other: packs.get(other, x) for other in self._turns.others}
+        if own is None:
+            self._put(rank, x)
+        else:
+            pack(x, own, self._columns[self._starts[rank] : self._starts[rank + 1]])
+        received = self._turns.trade(
+            {other: {**added, "z": s.tobytes() if s.nbytes < SMALL else s} for other, s in slices.items()}
+        )
+        for owner, message in received.items():
+            slice_ = np.frombuffer(message["z"], self._columns.dtype).reshape(-1, *self._columns.shape[1:])
+            self._put(owner, slice_)
+            self._turns.received_bytes += slice_.nbytes
+        return received.values()
+
+    def _put(self, owner: int, slice_: np.ndarray) -> None:
+        self._columns[self._starts[owner] : self._starts[owner + 1]] = slice_
+
+
+def _make_zeros(shape: tuple[int, ...], dtype: np.dtype[Any], n: int) -> np.ndarray:
+    return np.zeros((n, *shape), dtype)
 
 
 def cut_again(halo: Halo, bounds: tuple[int, ...]) -> Halo:

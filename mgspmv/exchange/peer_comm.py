@@ -14,7 +14,7 @@ import queue
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 from distributed.comm import connect
@@ -68,6 +68,33 @@ class RunSpec:
     """Seconds for a worker to accept a connection."""
 
 
+class Message(TypedDict, total=False):
+    """Message between two workers of a run; each kind has some of the entries."""
+
+    number: int
+    """Number of the turn."""
+    own_s: float
+    """Seconds that the sender worked between turns."""
+    z: np.ndarray | bytes
+    """Elements of a vector."""
+    sums: Sequence[tuple[int, int, int, int]]
+    """Fields of the `StepSums` of each column."""
+    own: Any
+    """Value of the sender that all gather."""
+    asked: Sequence[np.ndarray | None]
+    """First message: rows of the receiver that each product of the sender reads; None for all."""
+    group: str | None
+    """First message of a device: name of the group of NCCL that it is in; None for none."""
+    host: str
+    """Likewise: id of its host."""
+    network: str
+    """Likewise: id of its network namespace."""
+
+
+_PLAIN = (int, float, str, bytes, list, type(None))
+"""Types of entries of messages that Dask's comms send as they are."""
+
+
 class PeerComm:
     """Connections of one worker to all others of a run.
 
@@ -83,7 +110,7 @@ class PeerComm:
     def __init__(self, worker: Any, rank: int, spec: RunSpec) -> None:
         self._worker, self._loop = worker, worker.loop.asyncio_loop
         self.run, self._rank, self._members, self._patience = spec.run, rank, spec.members, spec.patience
-        self._inbox: queue.SimpleQueue[tuple[int, dict[str, Any] | None]] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[tuple[int, Message | None]] = queue.SimpleQueue()
         self._comms: dict[int, Any] = {}
         self._opened = [asyncio.Event() for _ in spec.members]
         self._gone: set[int] = set()
@@ -101,12 +128,12 @@ class PeerComm:
         """Begin to connect to all others."""
         self._loop.call_soon_threadsafe(self._start_links)
 
-    def send(self, messages: Mapping[int, dict[str, Any]]) -> None:
+    def send(self, messages: Mapping[int, Message]) -> None:
         """Send messages by rank, without waiting, even for connections. An array in a message must not change before it
         was received."""
         self._loop.call_soon_threadsafe(self._start_writes, messages)
 
-    def receive(self, missing: Sequence[int]) -> tuple[int, dict[str, Any]]:
+    def receive(self, missing: Sequence[int]) -> tuple[int, Message]:
         """Wait for the next message of any worker; `missing` are the ranks whose messages are awaited.
 
         Raises
@@ -126,12 +153,7 @@ class PeerComm:
             self.heartbeat.waits, self.heartbeat.awaited = False, None
 
     def check(self) -> None:
-        """Check all other workers.
-
-        Raises
-        ------
-        WorkerLostError, RunAbortedError : as in `receive` with all other workers missing
-        """
+        """Check all other workers."""
         self._check([r for r in range(len(self._members)) if r != self._rank])
 
     def _check(self, missing: Sequence[int]) -> None:
@@ -175,7 +197,7 @@ class PeerComm:
         for rank in range(self._rank + 1, len(self._members)):
             self._start_task(self._open, rank)
 
-    def _start_writes(self, messages: Mapping[int, dict[str, Any]]) -> None:
+    def _start_writes(self, messages: Mapping[int, Message]) -> None:
         for rank, message in messages.items():
             self._start_task(self._write, rank, message)
 
@@ -214,8 +236,8 @@ class PeerComm:
             comm.abort()
             self._lose(rank)
 
-    async def _write(self, rank: int, message: dict[str, Any]) -> None:
-        wrapped = {k: to_serialize(v) if isinstance(v, np.ndarray) else v for k, v in message.items()}
+    async def _write(self, rank: int, message: Message) -> None:
+        wrapped = {k: v if isinstance(v, _PLAIN) else to_serialize(v) for k, v in message.items()}
         await self._opened[rank].wait()
         try:
             await self._comms[rank].write(wrapped)

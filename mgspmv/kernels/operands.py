@@ -77,19 +77,9 @@ def start_product(y: Any, beta: float, shape: tuple[int, ...], dtype: str) -> np
     if y is None:
         raise OptionError(f"beta={beta} requires y; pass y=, or beta=0")
     y = check_vectors("y", y, shape[0], "rows")
-    check_shape(y, shape)
-    return np.array(y, dtype=dtype, order="C")
-
-
-def check_shape(y: Any, shape: tuple[int, ...]) -> None:
-    """Check that y has the shape of the product.
-
-    Raises
-    ------
-    ShapeError : y has another shape than the product
-    """
     if y.shape != shape:
         raise ShapeError(f"y has shape {y.shape} but A @ x has {shape}; pass y of that shape")
+    return np.array(y, dtype=dtype, order="C")
 
 
 def check_vectors(name: str, vectors: Any, length: int, unit: str) -> np.ndarray:
@@ -112,17 +102,6 @@ def check_vectors(name: str, vectors: Any, length: int, unit: str) -> np.ndarray
         array = np.asarray(vectors)
     except ValueError as error:
         raise ShapeError(f"{name} must be a vector or columns of equal length: {error}") from error
-    check_form(name, array, length, unit)
-    return array
-
-
-def check_form(name: str, array: Any, length: int, unit: str) -> None:
-    """Check dtype and shape of an array, such as a dask array, without looking at its elements.
-
-    Raises
-    ------
-    ShapeError, OptionError : as for `check_vectors`
-    """
     if array.dtype.kind not in "biuf":
         raise OptionError(f"{name} must hold real numbers, not {array.dtype}")
     if array.ndim not in (1, 2):
@@ -133,6 +112,7 @@ def check_form(name: str, array: Any, length: int, unit: str) -> None:
         raise ShapeError(
             f"{name} has {array.shape[0]} entries but the matrix has {length} {unit}; pass {name} of {expected}"
         )
+    return array
 
 
 def check_integers(
@@ -187,20 +167,6 @@ def check_integers(
         raise OptionError(
             "products of integers are computed in float64, which is exact below 2^53, and a sum of this product may "
             f"reach 2^53; {_INEXACT}"
-        )
-
-
-def check_lazy_product(info: MatrixInfo, dtype: np.dtype[Any], precision: str | None, *, weights: bool) -> None:
-    """Check that a product with a dask array is not one of integers, as its elements stay on the workers.
-
-    Raises
-    ------
-    OptionError : x and the matrix hold integers
-    """
-    if _has_integers(info, dtype, precision, weights=weights):
-        raise OptionError(
-            f"x ({dtype}) and the matrix hold integers; products of integers are computed in float64, which is exact "
-            f"below 2^53, and the result on the workers is not checked; {_INEXACT}"
         )
 
 

@@ -30,7 +30,7 @@ from mgspmv.model import FIXED_POINT, FLOAT32_ROUNDING, Precision, RowCheck, Ste
 
 if TYPE_CHECKING:
     from mgspmv.exchange.ipc import IpcMemory
-    from mgspmv.exchange.nccl_slices import NcclExchange
+    from mgspmv.exchange.nccl_slices import NcclSlices
 
 CAPTURED_STEPS = 5
 """Steps per captured graph."""
@@ -119,7 +119,7 @@ class RankSteps:
     CapacityError : its tables do not fit
     """
 
-    def __init__(self, layout: MatrixLayout, precision: Precision, exchange: NcclExchange | None = None) -> None:
+    def __init__(self, layout: MatrixLayout, precision: Precision, exchange: NcclSlices | None = None) -> None:
         import cupy
 
         self.layout, self.precision, self._exchange = layout, precision, exchange
@@ -304,7 +304,7 @@ class RankSteps:
         return z
 
     def _rest(self, stages: Sequence[Any] = ()) -> None:
-        """Wait until all enqueued work is done; `stages` as in `NcclExchange.wait`."""
+        """Wait until all enqueued work is done; `stages` as in `NcclSlices.wait`."""
         if self._exchange is None:
             self._stream.synchronize()
         else:

@@ -22,9 +22,9 @@ from typing import Any, Literal
 
 from distributed import Client
 
-from mgspmv.cluster import cancellation
 from mgspmv.cluster.dask_cluster import Cluster
 from mgspmv.cluster.matrix import DistributedMatrix
+from mgspmv.cluster.scheduling import CANCEL_TOPIC, listen_for_cancel
 from mgspmv.cluster.worker_metrics import TOPIC, pack_events
 from mgspmv.errors import SchedulerNotFoundError, hide_secrets
 from mgspmv.model import Event, Progress, Recovery
@@ -127,7 +127,7 @@ def publish_run(
     matrices: Sequence[DistributedMatrix], task: AnyTask, operation: str, executor: Executor
 ) -> Iterator[EventPublisher]:
     """Publish a run to the scheduler, from here to the end of the context, and let other clients cancel it meanwhile
-    (`mgspmv.cluster.cancellation`).
+    (`mgspmv.cluster.scheduling`).
 
     The caller publishes the end of a successful run; a failure is published if the context ends with an error.
 
@@ -138,7 +138,7 @@ def publish_run(
     """
     news = EventPublisher(matrices, task, operation, executor)
     try:
-        with cancellation.listen_for_cancel(matrices[0].client, task.run) if news.is_heard else nullcontext():
+        with listen_for_cancel(matrices[0].client, task.run) if news.is_heard else nullcontext():
             yield news
     except BaseException as error:
         news.fail(error)
@@ -218,7 +218,7 @@ def cancel_run(client: Client, run: str, timeout_s: float) -> bool:
     -------
     True if the client ended it.
     """
-    client.log_event(cancellation.TOPIC, run)
+    client.log_event(CANCEL_TOPIC, run)
     deadline = time.monotonic() + timeout_s
     while any(known["run"] == run and known["is_running"] for known in list_known_runs(client)):
         if time.monotonic() > deadline:

@@ -202,7 +202,7 @@ def describe_run(run: RunState) -> str:
         "edges / s": _format(run.edges_per_s, "{:.3g}"),
         "restarts": str(run.restarts),
         "checkpoints": _describe_checkpoints(run),
-        "on": f"{run.n_workers} workers, {run.backend or 'hosts and devices'}, {run.executor}, {run.transport}",
+        "on": f"{run.n_workers} workers, {run.backend}, {run.executor}, {run.transport}",
         "held": f"{max(run.held_bytes) / 1e6:,.1f} MB at most per worker, for rows and vectors",
         "received": f"{sum(run.exchanged_bytes) / 1e6:,.1f} MB",
         "matrix": f"{run.matrix['url']}, {n_rows:,} x {n_cols:,}, {run.edges:,} entries",

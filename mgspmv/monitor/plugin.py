@@ -22,8 +22,8 @@ from prometheus_client import REGISTRY, Metric
 from prometheus_client.core import GaugeMetricFamily
 from tornado.web import RequestHandler
 
-from mgspmv.cluster import tls
-from mgspmv.cluster.spans import TAG
+from mgspmv.cluster import security
+from mgspmv.cluster.scheduling import TAG
 from mgspmv.cluster.worker_metrics import TOPIC, collect_counts
 from mgspmv.monitor.runs import Runs, RunState
 
@@ -203,6 +203,6 @@ def trim_spans(scheduler: Scheduler) -> None:
 
 async def dask_setup(scheduler: Scheduler) -> None:
     """Set up the plugin for `--preload`, including the TLS preload, which `--preload` replaces."""
-    if tls.is_tls_required():
-        await tls.dask_setup(scheduler)
+    if security.is_tls_required():
+        await security.dask_setup(scheduler)
     await scheduler.register_scheduler_plugin(RunsPlugin(), idempotent=True)

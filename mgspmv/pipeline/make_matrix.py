@@ -32,6 +32,7 @@ from mgspmv.pipeline.reading import Definition
 from mgspmv.pipeline.records import Records, now
 from mgspmv.pipeline.steps import Identity, PipelineStep, identify_matrix
 from mgspmv.report.record import Output, StepRecord
+from mgspmv.solvers.options import Reads
 from mgspmv.store.read import open_store
 from mgspmv.validation import to_json
 
@@ -79,7 +80,7 @@ class RunContext(ExitStack):
         backend: Any = started.get(self.cluster.kind, "auto")
         names = ("transport", "timeout", "threads", "executor", "device_memory", "host_memory")
         placed = matrix.on(self.client, backend=backend, **self.cluster.given(*names))
-        return watched(placed.distribute_as_placed)(build_layout=build_layout)
+        return watched(placed.distribute_as_placed)(Reads(build_layout=build_layout))
 
 
 def find_info(store: str) -> MatrixInfo | None:

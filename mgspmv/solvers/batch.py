@@ -21,14 +21,14 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import CapacityError
-from mgspmv.exchange.transport import Exchange
+from mgspmv.exchange.exchange import Exchange
 from mgspmv.kernels.operands import WIDTHS, Terms, fit_width, narrow_widths
 from mgspmv.kernels.select import BoundMany
 from mgspmv.model import FIXED_POINT, Event, Status, StepSums
 from mgspmv.solvers.options import Task
-from mgspmv.solvers.queries import Query
 from mgspmv.solvers.run import bound_error
 from mgspmv.solvers.steps import Times, bound_mass_rounding, time_step
+from mgspmv.solvers.vectors import Query
 
 MEMORY_SHARE = 0.5
 """Share of the free memory that the vectors of a pass may take, unless the user sets a width."""
@@ -427,10 +427,6 @@ def choose_width(asked: int | None, n_vectors: int, found: Sequence[tuple[str, i
     Parameters
     ----------
     found : of each process its name (empty for a single one), the fastest width there, and its memory
-
-    Raises
-    ------
-    CapacityError : the narrowest pass does not fit
     """
     chosen = fit_width(n_vectors)
     if asked is not None:

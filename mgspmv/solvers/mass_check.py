@@ -92,10 +92,6 @@ class MassCheck:
         ----------
         total : of all ranks
         slack : bound on the rounding error of the sum in a step
-
-        Raises
-        ------
-        CorruptionError : the sum is out of bounds
         """
         shrink = self.alpha * max(self.most, 1.0)
         slack = slack / (1.0 - shrink) if shrink < 1.0 else math.inf  # includes errors of earlier steps

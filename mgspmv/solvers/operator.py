@@ -14,7 +14,7 @@ from mgspmv.store.metadata import MatrixProperties
 
 
 def make_operator(
-    A: MatrixProperties, transpose: MatrixProperties | None, missing: str, *, precision: Any, **options: Any
+    A: MatrixProperties, transpose: MatrixProperties | None, missing: str, *, precision: Any, weights: bool
 ) -> LinearOperator:
     """Make the linear operator of products with a matrix and its transpose, for `scipy.sparse.linalg`.
 
@@ -24,7 +24,7 @@ def make_operator(
     ----------
     transpose : of A, for products with it; None without one
     missing : message of the error of products with the transpose where there is none
-    precision, options : of the products; see `as_linear_operator` of the matrix
+    precision, weights : of the products; see `as_linear_operator` of the matrix
 
     Raises
     ------
@@ -37,7 +37,7 @@ def make_operator(
         if matrix is None:
             raise KindError(missing)
         if not np.iscomplexobj(x):
-            product: np.ndarray = matrix.multiply(x, precision=precision, **options)
+            product: np.ndarray = matrix.multiply(x, precision=precision, weights=weights)
             return product
         parts = multiply(matrix, np.concatenate([x.real.reshape(len(x), -1), x.imag.reshape(len(x), -1)], axis=1))
         half = parts.shape[1] // 2

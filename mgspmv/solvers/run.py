@@ -42,7 +42,7 @@ class Outcome:
     recoveries: tuple[Recovery, ...] = ()
     """Recoveries of the run, each of which continued it with other workers."""
     underflow: Underflow | None = None
-    """Vertices whose rank is 0 by underflow, see `mgspmv.solvers.underflow`; None where none was found."""
+    """Vertices whose rank is 0 by underflow, see `mgspmv.solvers.pagerank`; None where none was found."""
 
 
 class Execution(ABC):
@@ -75,12 +75,7 @@ class Execution(ABC):
 
     @abstractmethod
     def iterate(self) -> Iterator[tuple[Event, bool]]:
-        """Iterate to the end; yield the event of each iteration, and whether the ranks are those of that iteration.
-
-        Raises
-        ------
-        CorruptionError : the ranks are corrupted
-        """
+        """Iterate to the end; yield the event of each iteration, and whether the ranks are those of that iteration."""
 
     def measure(self) -> float:
         """Bound |G(x) - x| in L1 of the ranks x, where G is a step. No more iterations can be made after it."""

@@ -1,23 +1,27 @@
-"""Steps of a PageRank run on the rows of one process by kernels over CSR; see `mgspmv.solvers.device_steps`."""
+"""Steps of a PageRank run on the rows of one process: by kernels over CSR, or on a device in batches."""
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from mgspmv.exchange.transport import Open, Transport, make_local
+from mgspmv.exchange.exchange import Exchange, LocalExchange
 from mgspmv.model import FIXED_POINT, RowCheck, StepSums
 from mgspmv.solvers.mass_check import Rounding, Tolerance, find_tolerance
-from mgspmv.solvers.options import PageRankOptions
+from mgspmv.solvers.options import PageRankOptions, RankTask
 
 if TYPE_CHECKING:
+    from mgspmv.kernels.rank_steps import RankSteps, RankVectors
     from mgspmv.kernels.select import BoundKernel
     from mgspmv.solvers.topk_certificate import Gather, TopkCertificate
+
+STEPS_AT_ONCE = 20
+"""Most steps of a device before the host reads their results; 1 where one streams rows, so that steps are slow."""
 
 
 @dataclass(eq=False)
@@ -82,55 +86,21 @@ class Steps(Protocol):
         ...
 
 
-class LocalSteps:
-    """Steps of this process; a transport brings the slices of the other processes.
+class WatchedSteps(ABC):
+    """Steps whose ranks are watched for `stop="topk:..."`, and checked for corruption."""
 
-    Parameters
-    ----------
-    rows : those of this process; `x` holds the start and, after each step, the ranks
-    open_transport : of the exchange with the other processes; None where these are all rows
-    """
+    @abstractmethod
+    def _get_vectors(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return out-weights, d and p of the rows on the host."""
 
-    def __init__(self, rows: Rows, options: PageRankOptions, open_transport: Open | None = None) -> None:
-        self.rows, self._alpha, self._is_relative = rows, options.alpha, options.is_relative
-        self._open = open_transport or make_local(rows.kernel.block.n_cols).open
-        self._transport = self._open_vectors()
-        self._watch: TopkCertificate | None = None
+    @abstractmethod
+    def _check(self) -> tuple[RowCheck, str, bool]:
+        """Check the rows; also return the precision of steps, and whether entries have values."""
 
-    def compile(self) -> None:
-        """Compile the kernels, so that no step is timed with it."""
-        self.rows.kernel.compile(is_relative=self._is_relative)
-
-    def scale(self) -> StepSums:
-        r, transport = self.rows, self._transport
-        return transport.exchange_columns([r.kernel.scale(r.x, r.weight, transport.slot())])[0]
-
-    def advance(self, mass: float, n: int) -> Sequence[Made]:
-        return [self.step(mass)]
-
-    def step(self, mass: float) -> Made:
-        """Make one step; `mass` as for `advance`."""
-        transport, r = self._transport, self.rows
-
-        def multiply() -> list[StepSums]:
-            vectors, shares = (transport.z, r.x, transport.slot(), r.weight), (r.dangling, r.personalization)
-            return [r.kernel.step(*vectors, self._alpha, mass, *shares, is_relative=self._is_relative)]
-
-        [sums], times = time_step(transport, multiply)
-        watched = 0 if self._watch is None else self._watch.nbytes
-        return sums, replace(times, memory_bytes=(r.nbytes + transport.nbytes + watched,))
-
-    def ranks(self) -> np.ndarray:
-        ranks = self.collect()
-        return ranks.copy() if ranks is self.rows.x else ranks
-
-    def collect(self) -> np.ndarray:
-        """Return the ranks, without a copy where they are on the host. No more steps can be made after it."""
-        return self.rows.kernel.get(self.rows.x)
-
-    def describe(self) -> str:
-        """Describe the hardware."""
-        return self.rows.kernel.describe()
+    @property
+    @abstractmethod
+    def rounding(self) -> Rounding:
+        """Rounding of steps of these rows."""
 
     def watch(
         self, options: PageRankOptions, gather: Gather | None = None, growth: float = 1.0
@@ -145,22 +115,88 @@ class LocalSteps:
             return None
         from mgspmv.solvers.topk_certificate import TopkCertificate
 
-        r = self.rows
-        weight, dangling, personalization = map(r.kernel.get, (r.weight, r.dangling, r.personalization))
-        self._watch = TopkCertificate(options, weight == 0, dangling, personalization, r.rounding, gather, growth)
+        weight, dangling, personalization = self._get_vectors()
+        rows = (weight == 0, dangling, personalization, self.rounding)
+        self._watch = TopkCertificate(options, *rows, gather, growth)
         return self._watch
 
     def check_rows(self) -> tuple[RowCheck, float]:
         """Sum the ranks of these rows, and count rows whose z does not match the ranks; also return a bound on the
         rounding error of the sum in a step."""
-        found = self.rows.kernel.check_rows(self.rows.x, self.rows.weight, self._transport.get_own())
+        found, precision, has_values = self._check()
+        if self._tolerance is None:
+            self._tolerance = find_tolerance(self.rounding, self._get_vectors()[0], precision, has_values=has_values)
         return found, self._tolerance.find_slack(found.sum)
 
-    @cached_property
-    def _tolerance(self) -> Tolerance:
+    _watch: TopkCertificate | None = None
+    _tolerance: Tolerance | None = None
+
+
+class LocalSteps(WatchedSteps):
+    """Steps of this process by kernels over CSR; an exchange brings the slices of the other processes.
+
+    Parameters
+    ----------
+    rows : those of this process; `x` holds the start and, after each step, the ranks
+    exchange : with the other processes; None where these are all rows
+
+    Attributes
+    ----------
+    exchange : opened, with the vectors of the run
+    """
+
+    def __init__(self, rows: Rows, options: PageRankOptions, exchange: Exchange | None = None) -> None:
+        self.rows, self._alpha, self._is_relative = rows, options.alpha, options.is_relative
+        self._open = (exchange or LocalExchange(rows.kernel.block.n_cols)).open
+        self.exchange = self._open_vectors()
+
+    def compile(self) -> None:
+        """Compile the kernels, so that no step is timed with it."""
+        self.rows.kernel.compile(is_relative=self._is_relative)
+
+    def scale(self) -> StepSums:
+        r, exchange = self.rows, self.exchange
+        return exchange.exchange_columns([r.kernel.scale(r.x, r.weight, exchange.slot())])[0]
+
+    def advance(self, mass: float, n: int) -> Sequence[Made]:
+        return [self.step(mass)]
+
+    def step(self, mass: float) -> Made:
+        """Make one step; `mass` as for `advance`."""
+        exchange, r = self.exchange, self.rows
+
+        def multiply() -> list[StepSums]:
+            vectors, shares = (exchange.z, r.x, exchange.slot(), r.weight), (r.dangling, r.personalization)
+            return [r.kernel.step(*vectors, self._alpha, mass, *shares, is_relative=self._is_relative)]
+
+        [sums], times = time_step(exchange, multiply)
+        watched = 0 if self._watch is None else self._watch.nbytes
+        return sums, replace(times, memory_bytes=(r.nbytes + exchange.nbytes + watched,))
+
+    def ranks(self) -> np.ndarray:
+        ranks = self.collect()
+        return ranks.copy() if ranks is self.rows.x else ranks
+
+    def collect(self) -> np.ndarray:
+        """Return the ranks, without a copy where they are on the host. No more steps can be made after it."""
+        return self.rows.kernel.get(self.rows.x)
+
+    def describe(self) -> str:
+        """Describe the hardware."""
+        return self.rows.kernel.describe()
+
+    @property
+    def rounding(self) -> Rounding:
+        return self.rows.rounding
+
+    def _get_vectors(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        r, get = self.rows, self.rows.kernel.get
+        return get(r.weight), get(r.dangling), get(r.personalization)
+
+    def _check(self) -> tuple[RowCheck, str, bool]:
         r, kernel = self.rows, self.rows.kernel
-        has_values = kernel.block.data is not None
-        return find_tolerance(r.rounding, kernel.get(r.weight), kernel.precision, has_values=has_values)
+        found = kernel.check_rows(r.x, r.weight, self.exchange.get_own())
+        return found, kernel.precision, kernel.block.data is not None
 
     def measure(self, mass: float) -> float:
         """Compute `residual`, together with all owners of rows. No more steps can be made after it."""
@@ -170,8 +206,8 @@ class LocalSteps:
     def begin_residual(self) -> None:
         """Compute z from the ranks in float64. No more steps can be made after it."""
         self.rows = replace(self.rows, kernel=self.rows.kernel.with_precision("float64"))
-        del self._transport  # before the next one is opened, so that both are never in memory
-        self._transport = self._open_vectors()
+        del self.exchange  # before the next one is opened, so that both are never in memory
+        self.exchange = self._open_vectors()
         self.scale()
 
     def residual(self, mass: float) -> float:
@@ -181,15 +217,87 @@ class LocalSteps:
         of fixed point for each vertex.
         """
         r = self.rows
-        residual = r.kernel.residual(self._transport.z, r.x, self._alpha, mass, r.dangling, r.personalization)
+        residual = r.kernel.residual(self.exchange.z, r.x, self._alpha, mass, r.dangling, r.personalization)
         return float(residual + self._alpha * bound_mass_rounding(r.n_dangling))
 
-    def _open_vectors(self) -> Transport:
+    def _open_vectors(self) -> Exchange:
         kernel = self.rows.kernel
         return self._open(lambda n: kernel.zeros(n, kernel.z_dtype))
 
 
-def time_step(panel: Transport, multiply: Callable[[], list[StepSums]]) -> tuple[list[StepSums], Times]:
+class DeviceSteps(WatchedSteps):
+    """Steps that a device makes in batches; the host reads their results afterwards.
+
+    Parameters
+    ----------
+    device : has the whole matrix, or the rows of a worker
+    vectors : start of the run
+    at_once : most steps between two looks, the same on all devices of a run; None for the device's default
+    is_counted : whether the out-weights of a pattern are counts
+    """
+
+    def __init__(
+        self,
+        device: RankSteps,
+        vectors: RankVectors,
+        task: RankTask,
+        at_once: int | None = None,
+        *,
+        is_counted: bool = True,
+    ) -> None:
+        from mgspmv.kernels.rank_steps import RankRules  # imported here, as it needs a device
+
+        self._device, self._vectors, self._alpha = device, vectors, task.options.alpha
+        self._at_once = at_once or (1 if device.streams else STEPS_AT_ONCE)
+        options = task.options
+        self._rules = RankRules(options.alpha, task.threshold, options.by_largest, options.is_relative, is_counted)
+
+    def compile(self) -> None:
+        """Compile the kernels; see `LocalSteps.compile`."""
+        self._device.compile(self._rules)
+
+    def scale(self) -> StepSums:
+        return self._device.start(self._vectors, self._rules)
+
+    def advance(self, mass: float, n: int) -> Sequence[Made]:
+        device = self._device
+        sums = device.advance(min(n, self._at_once))
+        assert sums, "the device has stopped, and the loop has not"
+        rest = ((0.0,), (device.received_bytes,), (device.nbytes,))
+        times = [Times((product_s,), (exchange_s,), *rest) for product_s, exchange_s in device.seconds]
+        return list(zip(sums, times, strict=True))
+
+    def ranks(self) -> np.ndarray:
+        return self._device.ranks()
+
+    def collect(self) -> np.ndarray:
+        """Return the ranks; see `LocalSteps.collect`."""
+        ranks = self._device.ranks()
+        self._device.release()
+        return ranks
+
+    def describe(self) -> str:
+        """Describe the device."""
+        return self._device.describe()
+
+    def measure(self, mass: float) -> float:
+        """Bound |G(x) - x| in L1; see `LocalSteps.measure`."""
+        return self._device.residual(mass) + self._alpha * bound_mass_rounding(self.rounding.n_dangling)
+
+    def _get_vectors(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        return self._vectors.weight, self._vectors.dangling, self._vectors.personalization
+
+    def _check(self) -> tuple[RowCheck, str, bool]:
+        return self._device.check_rows(), self._device.precision, self._device.has_values
+
+    @property
+    def rounding(self) -> Rounding:
+        device, n_dangling = self._device, int(np.count_nonzero(self._vectors.weight == 0))
+        longest = nnz = device.layout.nnz  # upper bound: the layout does not store the lengths of its rows
+        return Rounding(longest, nnz, n_dangling, device.entry_rounding)
+
+
+def time_step(panel: Exchange, multiply: Callable[[], list[StepSums]]) -> tuple[list[StepSums], Times]:
     """Time a step; return its sums over all processes, one per column, and its times, without the bytes held.
 
     Parameters

@@ -43,8 +43,8 @@ FIRST_LOOK = 4
 LOOK_SHARE = 6
 """Divisor of the iteration that gives the iterations (at least 1) until ranks are added up again."""
 
-Gather = Callable[[dict[str, Any]], list[dict[str, Any]]]
-"""Collective call that takes numbers and arrays by name, and returns those of all callers in a fixed order."""
+Gather = Callable[[Any], list[Any]]
+"""Collective call that takes a value, and returns those of all callers in a fixed order."""
 
 FASTEST = 0.25
 """Least factor, as a share of alpha, that bounds are predicted to shrink by in an iteration."""
@@ -66,6 +66,26 @@ def plan_looks(max_iter: int) -> list[int]:
         looks.append(iteration)
         iteration += max(1, iteration // LOOK_SHARE)
     return [*looks, max_iter]
+
+
+class _Owned(NamedTuple):
+    """Properties of the rows of one owner."""
+
+    to_p: bool
+    """Whether d is p."""
+    drops: bool
+    """Whether the rank of dangling vertices is dropped."""
+    rounding: Rounding
+
+
+class _Counts(NamedTuple):
+    """Counts of the rows of one owner at a look."""
+
+    sums: np.ndarray
+    """Histograms, as from `TopkCertificate._count`."""
+    negative: int
+    top: np.ndarray
+    """x, r and w of the highest ranks, as from `TopkCertificate._list_top`."""
 
 
 class _Kept(NamedTuple):
@@ -140,12 +160,10 @@ class TopkCertificate:
     def start(self) -> None:
         """Exchange rounding and jump vectors with the other owners, before the first iteration."""
         d, p = self._dangling, self._personalization
-        own = {"to_p": np.array_equal(d, p), "drops": not d.any(), **vars(self._rounding)}
-        answers = self._gather(own)
-        roundings = [Rounding(*(a[name] for name in vars(self._rounding))) for a in answers]
-        rounding = sum(roundings[1:], roundings[0])
+        answers: list[_Owned] = self._gather(_Owned(np.array_equal(d, p), not d.any(), self._rounding))
+        rounding = sum((a.rounding for a in answers[1:]), answers[0].rounding)
         self._relative, self._lost = rounding.find_relative(self._precision), rounding.find_mass(self._precision)
-        self._is_free = all(a["to_p"] for a in answers) or all(a["drops"] for a in answers) or rounding.n_dangling == 0
+        self._is_free = all(a.to_p for a in answers) or all(a.drops for a in answers) or rounding.n_dangling == 0
         if not self._is_free:
             self._is_left_out = np.zeros(1, np.bool_)
         self._amplitude = _SLACK / (1.0 - self._shrink) if self._shrink < 1.0 else np.inf
@@ -214,10 +232,9 @@ class TopkCertificate:
         v, w = self._v, self._w
         if self._is_free:
             w = w - (self._alpha * self._mass) * self._dangling
-        sums, negative = self._count(v, w)
-        answers = self._gather({"sums": sums, "negative": negative, "top": self._list_top(w)})
-        total, below_zero = sum(a["sums"] for a in answers), sum(a["negative"] for a in answers)
-        top = np.concatenate([a["top"] for a in answers])
+        answers: list[_Counts] = self._gather(_Counts(*self._count(v, w), self._list_top(w)))
+        total, below_zero = np.sum([a.sums for a in answers], axis=0), sum(a.negative for a in answers)
+        top = np.concatenate([a.top for a in answers])
         top = top[np.argsort(-top[:, 0], kind="stable")[: self._k + 1]]
         choice, lack = self._choose(total, below_zero, top)
         self._postpone(iteration, lack)
@@ -325,10 +342,10 @@ class TopkCertificate:
         where = np.flatnonzero(x >= least)
         high = x[where].astype(np.float64)
         members = np.stack([high, *_bound(choice, high, high - x1[where], w[where])], axis=1)
-        answers = self._gather({"members": members, "highest": highest})
-        members = np.concatenate([a["members"] for a in answers])
+        answers: list[tuple[np.ndarray, float]] = self._gather((members, highest))
+        members = np.concatenate([own for own, _ in answers])
         _, low, high = members[np.argsort(-members[:, 0], kind="stable")].T
-        highs = np.append(high, max(a["highest"] for a in answers))
+        highs = np.append(high, max(highest for _, highest in answers))
         is_cut = np.minimum.accumulate(low) > np.maximum.accumulate(highs[::-1])[::-1][1:]
         if not is_cut[-1] or low.min() <= 0.0:
             return None

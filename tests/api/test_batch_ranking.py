@@ -13,7 +13,7 @@ import scipy.sparse as sp
 import mgspmv as mg
 from mgspmv.api import batch_ranking as api_batch
 from mgspmv.errors import CapacityError, ConvergenceError, DanglingError, OptionError, ShapeError
-from mgspmv.exchange.transport import make_local
+from mgspmv.exchange.exchange import LocalExchange
 from mgspmv.model import Status
 from tests.support.hearing import on_both
 from tests.support.oracles import rank_by_solving
@@ -177,7 +177,7 @@ def test_widths_are_chosen_by_memory_and_number(weighted, monkeypatch):
     assert mg.pagerank_batch(A, [[1], [2], [3]]).options["width"] == 4
     assert mg.pagerank_batch(A, [[1]]).options["width"] == 2
     assert mg.pagerank_batch(A, [[1]], width=64).options["width"] == 2
-    room = 2 * api_batch.count_bytes(make_local(60), 60, "exact", 8, 4)
+    room = 2 * api_batch.count_bytes(LocalExchange(60), 60, "exact", 8, 4)
     monkeypatch.setattr(api_batch, "free_memory", lambda: room)
     assert mg.pagerank_batch(A, [[k] for k in range(8)], keep_top=1).options["width"] == 4
     monkeypatch.setattr(api_batch, "free_memory", lambda: 100)
@@ -200,7 +200,7 @@ def test_a_pass_takes_the_memory_that_is_planned(precision):
     finally:
         tracemalloc.stop()
     itemsize = 8 if precision == "exact" else 4
-    planned = api_batch.count_bytes(make_local(n), n, precision, itemsize, 4)
+    planned = api_batch.count_bytes(LocalExchange(n), n, precision, itemsize, 4)
     assert 0.7 * planned < peak <= planned
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 import mgspmv as mg
 from mgspmv.errors import OptionError
+from mgspmv.solvers.options import Reads
 
 REFUSED = r"float64, which is exact below 2\^53.* pass x.astype\(\"float64\"\) or precision=\"float64\""
 BIG = 2**53
@@ -108,25 +108,10 @@ def test_on_a_cluster(tmp_path, in_process):
             matrix = store(dense, tmp_path / name.replace(" ", "-") / str(is_exact))
             if not matrix.shape[0]:
                 continue
-            with matrix.on(client).distribute_as_placed(build_layout=False) as distributed:
+            with matrix.on(client).distribute_as_placed(Reads(build_layout=False)) as distributed:
                 if is_exact:
                     assert (distributed @ np.asarray(x)).tolist() == multiply_exactly(dense, x), name
                     continue
                 with pytest.raises(OptionError, match=REFUSED):
                     _ = distributed @ np.asarray(x)
                 assert distributed.multiply(np.asarray(x), precision="float64").shape == (1,)
-
-
-def test_dask_arrays(tmp_path, in_process):
-    client = in_process(2)
-
-    def compute(lazy):
-        return client.compute(lazy, sync=True).tolist()
-
-    matrix = store([[3, 1], [0, 2]], tmp_path / "m")
-    x = da.from_array(np.array([5, 6]))
-    with matrix.on(client).distribute_as_placed(build_layout=False) as distributed:
-        with pytest.raises(OptionError, match=r"x \(int64\) and the matrix hold integers; .* is not checked; pass x"):
-            _ = distributed @ x
-        assert compute(distributed.multiply(x, precision="float64")) == [21, 12]
-        assert compute(distributed @ x.astype(float)) == [21, 12]

@@ -99,8 +99,8 @@ def test_one_that_does_not_answer_is_ended_on_the_workers(graph, cluster, client
         stdout, _ = invoke("cancel", run, "--scheduler", address, "--wait", "2")
         said = "its command did not answer within 2 s, and was ended on the workers"
         assert stdout == f"run {run} is cancelled; {said}\n"
-        assert [names.count("CsrWorkerRun") for names in held.values()] == [1] * 4
-        assert wait_for(lambda: not any("CsrWorkerRun" in names for names in find_held(client).values()))
+        assert [names.count("WorkerRun") for names in held.values()] == [1] * 4
+        assert wait_for(lambda: not any("WorkerRun" in names for names in find_held(client).values()))
         [known] = [each for each in invoke_json("status", "--scheduler", address)["runs"] if each["run"] == run]
         assert known["state"] == "abandoned"
         process.send_signal(signal.SIGCONT)

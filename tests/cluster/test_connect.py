@@ -19,7 +19,7 @@ from distributed import Client
 import mgspmv as mg
 from mgspmv.cluster import connect
 from mgspmv.cluster.connect import has_devices, start_cuda, start_local
-from mgspmv.cluster.tls import use_tls
+from mgspmv.cluster.security import use_tls
 from mgspmv.errors import CapacityError, ClusterError, MissingDependencyError, OptionError, SchedulerNotFoundError
 from tests.support.certificates import make_certificates
 from tests.support.clusters import start_cluster
@@ -202,7 +202,7 @@ def test_what_is_preloaded_is_so_on_devices_too(monkeypatch, tmp_path):
     play_module(monkeypatch, "dask_cuda", LocalCUDACluster=lambda **options: given.update(options))
     with use_tls(make_certificates(tmp_path / "tls")):
         start_cuda()
-    assert given["preload"] == ["mgspmv.cluster.tls", "mgspmv.cluster.worker_warnings"]
+    assert given["preload"] == ["mgspmv.cluster.security"]
 
 
 @pytest.mark.parametrize(

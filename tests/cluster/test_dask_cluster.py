@@ -101,7 +101,9 @@ def test_pieces_of_which_one_is_not_taken_are_let_go_of(graph, in_process, monke
 @pytest.mark.parametrize(("backend", "is_asked"), [("cpu", False), ("auto", True)])
 def test_devices_are_asked_for_where_they_may_be_used(graph, in_process, monkeypatch, backend, is_asked):
     client, asked = in_process(2), []
-    monkeypatch.setattr(agent_module, "find_device", lambda: asked.append(1) or {"problem": "there is none"})
+    monkeypatch.setattr(
+        agent_module, "find_device", lambda: asked.append(1) or agent_module.DeviceInfo("there is none")
+    )
     graph.distribute(client, backend=backend).close()
     assert len(asked) == 2 * is_asked
 

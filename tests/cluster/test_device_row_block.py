@@ -187,7 +187,6 @@ def test_several_runs_of_one_matrix(devices, stores):
 )
 def test_products(name, dtype, devices, stores):
     import cupy
-    import dask.array as da
 
     A = stores[name]
     rng = np.random.default_rng(0)
@@ -202,10 +201,6 @@ def test_products(name, dtype, devices, stores):
         on_device = D @ cupy.asarray(x)
         assert isinstance(on_device, cupy.ndarray)
         np.testing.assert_allclose(cupy.asnumpy(on_device), matrix @ x, **tolerance)
-        lazy = D @ da.from_array(x, chunks=100)
-        np.testing.assert_allclose(lazy.compute(), matrix @ x, **tolerance)
-        chunks = da.from_array(x, chunks=100).map_blocks(cupy.asarray)
-        np.testing.assert_allclose(cupy.asnumpy((D @ chunks).compute()), matrix @ x, **tolerance)
     np.testing.assert_allclose(mg.spmv(A.on(devices), x), matrix @ x, **tolerance)
 
 

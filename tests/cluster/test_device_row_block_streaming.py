@@ -15,6 +15,7 @@ from mgspmv.cluster.connect import start_cuda
 from mgspmv.errors import CapacityError, FormatError
 from mgspmv.model import default_threads
 from mgspmv.partition import plan_rows
+from mgspmv.solvers.options import Reads
 from tests.cluster.test_device_row_block import count_devices, devices  # noqa: F401  # a fixture
 from tests.support.pairwise import cover_pairs
 
@@ -130,7 +131,7 @@ def test_products(name, dtype, held, devices, stores):  # noqa: F811
     tolerance: dict[str, Any] = {"rtol": 2e-5 if dtype == "float32" else 1e-12}
     limits = find_limits(A, held, n=n, precision=dtype, lays_out=False)
     with pytest.warns(UserWarning, match="are streamed"):
-        distributed = A.on(devices, **limits).distribute_as_placed(precision=dtype, build_layout=False)
+        distributed = A.on(devices, **limits).distribute_as_placed(Reads(dtype, build_layout=False))
     with distributed as D:
         assert {w.held for w in D.plan.workers} == {held}
         for _ in range(2):

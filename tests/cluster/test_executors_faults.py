@@ -122,19 +122,21 @@ def test_a_matrix_that_lost_a_worker_is_of_no_use_and_can_be_closed(graph, fragi
 
 
 def fail_in(dask_worker, method):
-    """Let the second call of a session's method fail."""
-    from mgspmv.cluster.worker_run import CsrWorkerRun
+    """Let the second call of a run's method fail."""
+    from mgspmv.cluster.iterations import CsrRanking
+    from mgspmv.cluster.worker_run import WorkerRun
 
-    calls, original = [], getattr(CsrWorkerRun, method)
+    kind = WorkerRun if method == "superstep" else CsrRanking
+    calls, original = [], getattr(kind, method)
 
     def fail(self, *args):
         calls.append(method)
         if len(calls) == 2:
-            setattr(CsrWorkerRun, method, original)
+            setattr(kind, method, original)
             raise ZeroDivisionError("of this worker alone")
         return original(self, *args)
 
-    setattr(CsrWorkerRun, method, fail)
+    setattr(kind, method, fail)
 
 
 @pytest.mark.parametrize(("executor", "method"), [("supersteps", "superstep"), ("tasks", "step")])
@@ -149,17 +151,17 @@ def test_the_cause_is_raised_and_not_what_follows_from_it(executor, method, grap
 def compute_wrongly(dask_worker):
     from dataclasses import replace
 
-    from mgspmv.cluster.worker_run import CsrWorkerRun
+    from mgspmv.cluster.worker_run import WorkerRun
 
-    original = CsrWorkerRun.superstep
+    original = WorkerRun.superstep
 
     def change(self, n):
         if n > 0:
-            CsrWorkerRun.superstep = original
+            WorkerRun.superstep = original
         report = original(self, n)
         return replace(report, events=[replace(e, change=e.change / 2) for e in report.events])
 
-    CsrWorkerRun.superstep = change
+    WorkerRun.superstep = change
 
 
 def test_workers_that_do_not_agree(graph, client):

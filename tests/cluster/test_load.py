@@ -48,9 +48,7 @@ def refused(workers, backend="auto", transport="auto"):
 def test_hosts():
     for backend in ["auto", "cpu"]:
         for transport in ["auto", "peer"]:
-            assert choose(make_workers(NO_GPU, NO_GPU), backend, transport) == WorkerPlacement(
-                ("cpu", "cpu"), "peer", (None, None)
-            ), (transport, backend)
+            assert choose(make_workers(NO_GPU, NO_GPU), backend, transport) == WorkerPlacement("cpu", "peer")
 
 
 @pytest.mark.parametrize(
@@ -73,31 +71,32 @@ def test_a_device_for_each():
     for backend in ["auto", "cuda"]:
         for transport in ["auto", "nccl"]:
             workers = make_workers(gpu(0, 1000), gpu(1, 3000))
-            assert choose(workers, backend, transport) == WorkerPlacement(
-                ("cuda", "cuda"), "nccl", (1000, 3000), transport == "auto"
-            ), (transport, backend)
+            wanted = WorkerPlacement("cuda", "nccl", 1000, transport == "auto")
+            assert choose(workers, backend, transport) == wanted, (transport, backend)
 
 
 def test_one_worker_sends_nothing_and_needs_no_nccl():
     for transport in ["auto", "nccl"]:
         workers = make_workers(gpu(0, nccl_problem=NO_NCCL))
-        assert choose(workers, "auto", transport) == WorkerPlacement(("cuda",), "nccl", (1000,), transport == "auto"), (
-            transport
-        )
+        assert choose(workers, "auto", transport) == WorkerPlacement("cuda", "nccl", 1000, transport == "auto")
 
 
 def test_hosts_beside_devices():
-    """NCCL is not missed there, nor are devices that workers share worth a warning."""
+    """All compute on hosts; NCCL is not missed there, nor are devices that workers share worth a warning."""
     workers = make_workers(gpu(0, 1001), NO_GPU, gpu(0, 901), gpu(1, nccl_problem=NO_NCCL))
-    wanted = WorkerPlacement(("cuda", "cpu", "cuda", "cuda"), "peer", (500, None, 450, 1000))
-    assert choose(workers) == choose(workers, "auto", "peer") == wanted
+    for transport in ["auto", "peer"]:
+        with pytest.warns(
+            UserWarning, match=r"^1 of 4 workers have no GPU, for example worker 1 \(.*, so all compute on"
+        ):
+            assert choose_placement(workers, "auto", transport) == WorkerPlacement("cpu", "peer")
+    assert choose(workers, "cpu") == WorkerPlacement("cpu", "peer")
 
 
 def test_devices_that_workers_share():
     workers = make_workers(gpu(0), gpu(1, 1001), gpu(1, 901), gpu(1, 100))
     with pytest.warns(UserWarning, match="share GPUs") as warned:
         places = choose_placement(workers, "auto", "auto")
-    assert places == WorkerPlacement(("cuda",) * 4, "peer", (1000, 333, 300, 33))
+    assert places == WorkerPlacement("cuda", "peer", 33)
     assert [str(w.message) for w in warned] == [
         "3 workers share GPUs, for example worker 1 (tcp://10.0.0.1:40) its NVIDIA H200: NCCL cannot connect them, and "
         "slices go through their hosts; start one for each GPU, as `dask cuda worker` does"

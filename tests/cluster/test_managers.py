@@ -14,7 +14,7 @@ from distributed import Client, LocalCluster
 import mgspmv as mg
 from mgspmv.cluster import managers
 from mgspmv.cluster.managers import MANAGERS, load, start_cluster
-from mgspmv.cluster.tls import use_tls
+from mgspmv.cluster.security import use_tls
 from mgspmv.errors import ClusterError, MissingDependencyError, OptionError
 from tests.support.certificates import make_certificates
 
@@ -155,7 +155,7 @@ def test_a_worker_for_each_gpu_of_jobs(queued, tmp_path):
     with encrypted, start_cluster("pbs", 4, resource_spec=spec, **asked) as cluster:
         script = cluster.job_script()
     assert f"#PBS -l {spec}\n" in script
-    assert " --preload mgspmv.cluster.tls" in script
+    assert " --preload mgspmv.cluster.security" in script
     assert f"export DASK_DISTRIBUTED__COMM__TLS__WORKER__KEY={tmp_path}/tls/key.pem\n" in script
     assert f"--tls-cert {tmp_path}/tls/cert.pem" in script
 
@@ -199,7 +199,7 @@ def test_a_worker_for_each_gpu_of_hosts_and_pods(tmp_path):
         given, wanted = prepare("ssh", gpus=4, hosts="a,b,c")
     assert (wanted, given["worker_class"]) == (8, "dask_cuda.CUDAWorker")
     assert given["worker_options"]["device_memory_limit"] == 0
-    assert given["worker_options"]["preload"] == ["mgspmv.cluster.tls"]
+    assert given["worker_options"]["preload"] == ["mgspmv.cluster.security"]
     assert given["scheduler_options"]["dashboard_address"] == ":8787"
     given, wanted = prepare("kubernetes", 4, 8, gpus=2, image="own:1")
     assert (wanted, given["n_workers"], given["image"]) == (4, 2, "own:1")

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from mgspmv.cluster.managers import start_cluster
-from mgspmv.cluster.tls import use_tls
+from mgspmv.cluster.security import use_tls
 from mgspmv.errors import ClusterError
 from tests.support.certificates import make_certificates
 from tests.support.commands import PROGRAM, invoke, invoke_json

@@ -123,7 +123,7 @@ def limited(client, begin_s):
 STEPS = ("mgspmv.solvers.steps:LocalSteps", "step")
 READS = ("mgspmv.store.read:StoredMatrix", "read_block")
 PRODUCTS = ("mgspmv.cluster.row_block:RowBlock", "multiply")
-POWERS = ("mgspmv.cluster.power_run:PowerWorkerRun", "_multiply_all")
+POWERS = ("mgspmv.cluster.iterations:PowerProducts", "_multiply_all")
 PASSES = ("mgspmv.solvers.batch:Batch", "_step")
 
 

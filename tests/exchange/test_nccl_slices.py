@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from mgspmv.exchange.nccl_slices import NcclExchange, SharedColumns, share_columns
+from mgspmv.exchange.nccl_slices import NcclSlices, SharedColumns, share_columns
 from mgspmv.partition import SLICE_SUMS, Slices
 from tests.support.nccl import PlayedStream, on_device, run_ranks, start_groups
 
@@ -19,7 +19,7 @@ def test_slices_with_their_scalars(nccl):
 
     def work(rank):
         all_columns = SharedColumns(slices, None, None)
-        exchange = NcclExchange(groups[rank], all_columns, 123)
+        exchange = NcclSlices(groups[rank], all_columns, 123)
         assert (exchange.rank, exchange.slices, exchange.n_terms) == (rank, slices, 123)
         z, (a, b) = on_device(np.full(slices.starts[-1] + 1, -1)), slices.starts[rank : rank + 2]
         for step in (1, 2):
@@ -72,7 +72,7 @@ class Rows:
 
         def work(rank):
             shared, slices = columns[rank], columns[rank].slices
-            exchange = NcclExchange(groups[rank], shared, 9)
+            exchange = NcclSlices(groups[rank], shared, 9)
             start, tail, (a, b) = slices.starts[rank], slices.tails[rank], self.bounds[rank : rank + 2]
             sent, places = self.is_sent[a:b], shared.places.get()
             for step, dtype in enumerate((np.int64, np.int64, np.float32, np.float64)):

@@ -10,7 +10,7 @@ import pytest
 
 from mgspmv.exchange import peer
 from mgspmv.exchange.halo import Halo
-from mgspmv.exchange.peer import AllToAll, PeerTransport
+from mgspmv.exchange.peer import AllToAll, PeerExchange
 from mgspmv.model import StepSums
 from tests.support.peers import Network, StuckError, run_workers
 
@@ -42,7 +42,7 @@ def make_opener(links, halos, rank):
     """Opens transports of one worker; the others ask it for what they need."""
     halos[rank].bounds[rank + 1] - halos[rank].bounds[rank]
     wanted = [h.needed[rank] for h in halos]
-    return partial(PeerTransport, AllToAll(links, rank, len(halos)), halos[rank], wanted)
+    return PeerExchange(AllToAll(links, rank, len(halos)), halos[rank], wanted).open
 
 
 def make_transport(links, halos, rank):

@@ -15,8 +15,7 @@ import pytest
 import mgspmv as mg
 from mgspmv.errors import OptionError, ShapeError
 from mgspmv.ingest.vertex_vectors import ById, classify_vector
-from mgspmv.solvers.queries import make_queries
-from mgspmv.solvers.vectors import make_vector
+from mgspmv.solvers.vectors import make_queries, make_vector
 
 NAMES = np.array(["a", "b", "c", "d"], dtype=object)
 NUMBERS = np.array([10, 20, 30, 40])

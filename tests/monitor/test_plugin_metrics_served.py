@@ -12,7 +12,7 @@ from distributed import Client
 
 import mgspmv as mg
 from mgspmv.cluster.connect import start_local
-from mgspmv.cluster.tls import use_tls
+from mgspmv.cluster.security import use_tls
 from mgspmv.cluster.worker_metrics import PHASES, TOPIC
 from mgspmv.errors import ClosedError
 from mgspmv.monitor.plugin import RunsPlugin

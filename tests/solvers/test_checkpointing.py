@@ -21,11 +21,10 @@ from mgspmv.errors import CheckpointError
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import Status
 from mgspmv.solvers.checkpointing import Checkpointer
-from mgspmv.solvers.device_steps import STEPS_AT_ONCE
 from mgspmv.solvers.inputs import RunInputs, make_inputs, read_out_weight
 from mgspmv.solvers.options import PageRankOptions, RankTask
 from mgspmv.solvers.pagerank import run_here
-from mgspmv.solvers.steps import LocalSteps
+from mgspmv.solvers.steps import STEPS_AT_ONCE, LocalSteps
 from tests.support.hearing import on_phases
 from tests.support.played import PlayedDevice, run_played
 from tests.support.waiting import HANG_S

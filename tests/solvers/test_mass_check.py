@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import mgspmv as mg
 from mgspmv.errors import CorruptionError
 from mgspmv.model import Status
-from mgspmv.solvers import device_steps, pagerank
+from mgspmv.solvers import pagerank, steps
 from mgspmv.solvers.inputs import make_inputs, read_out_weight
 from mgspmv.solvers.mass_check import MassCheck
 from mgspmv.solvers.options import PageRankOptions
@@ -212,7 +212,7 @@ def test_on_a_device(monkeypatch):
     def damage(x):
         x[11] *= 0.5
 
-    monkeypatch.setattr(device_steps, "STEPS_AT_ONCE", 1)
+    monkeypatch.setattr(steps, "STEPS_AT_ONCE", 1)
     with pytest.raises(CorruptionError, match=r"^after iteration 1 the ranks of 1 vertices changed after"):
         run(damage)
 

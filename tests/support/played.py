@@ -10,10 +10,10 @@ import numpy as np
 from mgspmv.kernels.rank_steps import PLAIN_RULES, RankRules, RankSteps, RankVectors
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import CHANGE_POINT, FIXED_POINT, CsrBlock, Event, Precision, RowCheck, StepSums
-from mgspmv.solvers.device_steps import DeviceSteps
 from mgspmv.solvers.options import PageRankOptions, RankTask
 from mgspmv.solvers.pagerank import run_here
 from mgspmv.solvers.run import Outcome
+from mgspmv.solvers.steps import DeviceSteps
 
 
 class PlayedDevice:

@@ -48,7 +48,7 @@ class OneMemory:
 
 
 class OneShare:
-    """What `NcclExchange` is asked for."""
+    """What `NcclSlices` is asked for."""
 
     def __init__(self, device: OneDevice, rank: int) -> None:
         self.rank, self.slices, self.n_terms, self._device = rank, device.slices, device.n_terms, device

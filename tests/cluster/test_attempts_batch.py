@@ -10,7 +10,7 @@ import pytest
 from distributed import Client
 
 import mgspmv as mg
-from mgspmv.cluster import batch_run
+from mgspmv.cluster import attempts, iterations
 from mgspmv.errors import CapacityError, ClosedError, ClusterError, OptionError, SchedulerNotFoundError, WorkerLostError
 from tests.support.clusters import start_cluster
 from tests.support.hearing import on_both, on_events, on_phases
@@ -147,7 +147,7 @@ def test_passes_are_those_of_one_process(dealt, in_process, monkeypatch):
         assert batch.memory["held_bytes"] == list(seen[0].memory_bytes)
         assert batch.memory["planned_bytes"] == [w.memory_bytes for w in D.plan.workers]
         # What is kept goes to the client vector by vector, and errors are bounded by twos.
-        monkeypatch.setattr(batch_run, "KEPT_BYTES", 1)
+        monkeypatch.setattr(iterations, "KEPT_BYTES", 1)
         monkeypatch.setattr("mgspmv.solvers.batch.RESIDUAL_WIDTH", 2)
         check_same(mg.pagerank_batch(D, vectors, **options), wanted)
 
@@ -156,23 +156,23 @@ def test_the_width_is_what_all_workers_have_room_for(named, in_process, monkeypa
     vectors = [["v01"]] * 9
     with named.distribute(in_process(2)) as D:
         assert mg.pagerank_batch(D, vectors).options["width"] == 16
-        workers = batch_run.AttemptWorkers
+        workers = attempts.AttemptWorkers
         needed = []
 
         class Looking(workers):
             def do(self, phase, function, *args, **options):
                 found = super().do(phase, function, *args, **options)
-                if function == "open_links":
+                if function == "connect":
                     needed.extend(room.needed for _, rooms in found for room in rooms)
                 return found
 
-        monkeypatch.setattr(batch_run, "AttemptWorkers", Looking)
+        monkeypatch.setattr(attempts, "AttemptWorkers", Looking)
         mg.pagerank_batch(D, vectors)
         most = max(own[4] for own in needed)
         # Both workers are on this host and have half of what is free each, and of that a half is for a pass.
-        monkeypatch.setattr(batch_run, "free_memory", lambda: 2 * 2 * most)
+        monkeypatch.setattr(iterations, "free_memory", lambda: 2 * 2 * most)
         assert mg.pagerank_batch(D, vectors, keep_top=1).options["width"] == 4
-        monkeypatch.setattr(batch_run, "free_memory", lambda: 400)
+        monkeypatch.setattr(iterations, "free_memory", lambda: 400)
         with pytest.raises(
             CapacityError, match=r"a pass of 2 vectors needs [\d,]+ bytes on worker 0 .*, but may take 100,"
         ):
@@ -205,7 +205,7 @@ def test_what_is_refused(named, placed, client, in_process, monkeypatch):
         ("cpu", "limit what a run on CUDA takes, and this process computes on its host"),
         ("cuda", "are for the rows of workers"),
     ):
-        monkeypatch.setattr("mgspmv.solvers.placing.choose_backend", lambda backend, computes=computes: computes)
+        monkeypatch.setattr("mgspmv.solvers.options.choose_backend", lambda backend, computes=computes: computes)
         with pytest.raises(OptionError, match=f"device_memory= and host_memory= {message}"):
             mg.pagerank_batch(named.on(host_memory="1GB"), [["v01"]])
     monkeypatch.undo()

@@ -12,8 +12,8 @@ from tornado.httputil import HTTPHeaders, HTTPServerRequest, RequestStartLine
 
 import mgspmv as mg
 from mgspmv.cluster import connect
-from mgspmv.cluster.allowed_hosts import ORIGINS, UnknownHosts, list_hosts, parse_host
 from mgspmv.cluster.connect import start_local
+from mgspmv.cluster.security import ORIGINS, UnknownHosts, list_hosts, parse_host
 from mgspmv.errors import ClusterError
 from tests.support.ports import find_free_port
 from tests.support.waiting import HANG_S

@@ -21,7 +21,7 @@ from distributed import Client
 
 import mgspmv as mg
 from mgspmv.cluster.connect import connect_client, start_cuda, start_local
-from mgspmv.cluster.tls import is_tls_required, use_tls
+from mgspmv.cluster.security import is_tls_required, use_tls
 from mgspmv.errors import MgspmvError, OptionError, SchedulerNotFoundError
 from tests.support.certificates import make_certificates
 from tests.support.waiting import HANG_S, wait_for

@@ -13,14 +13,15 @@ import zarr
 
 import mgspmv as mg
 from mgspmv.exchange import peer
+from mgspmv.exchange.exchange import DeviceCopies, LocalExchange
 from mgspmv.exchange.halo import Halo, make_halo
-from mgspmv.exchange.peer import AllToAll, PeerTransport
-from mgspmv.exchange.transport import HostStagedTransport, make_host_staged, make_local, make_nccl, make_peer
+from mgspmv.exchange.nccl_slices import NcclExchange
+from mgspmv.exchange.peer import AllToAll, PeerExchange
 from mgspmv.kernels.cpu_many import CpuMany
 from mgspmv.model import StepSums
 from mgspmv.solvers.batch import Batch, BatchTask, ManyRows
 from mgspmv.solvers.options import PageRankOptions
-from mgspmv.solvers.queries import make_queries
+from mgspmv.solvers.vectors import make_queries
 from tests.exchange.test_peer import random_halos
 from tests.support.nccl import DeviceArray, run_ranks, start_groups
 from tests.support.peers import Network, run_workers
@@ -40,10 +41,11 @@ def open_panel(panels, width, dtype):
     return panels.open(lambda n: np.zeros((n, width), dtype))
 
 
-def make_played(group, bounds):
+class PlayedExchange(NcclExchange):
     """The exchange by NCCL, of host arrays that pass for those of a device."""
-    panels = make_nccl(group, bounds)
-    return replace(panels, open=lambda zeros: panels.open(lambda n: zeros(n).view(DeviceArray)))
+
+    def open(self, zeros):
+        return super().open(lambda n: zeros(n).view(DeviceArray))
 
 
 def find_wanted(halos, rank):
@@ -57,13 +59,13 @@ def run_panels(played, kind, halos, work):
     if kind == "nccl":
         groups = start_groups(played, n)
         bounds = halos[0].bounds
-        return run_ranks(n, lambda rank: work(rank, make_played(groups[rank], bounds)))
+        return run_ranks(n, lambda rank: work(rank, PlayedExchange(groups[rank], bounds)))
     network = Network(n, seed=3)
 
     def work_linked(rank):
         turns, wanted = AllToAll(network.links(rank), rank, n), find_wanted(halos, rank)
-        linked = make_peer(turns, halos[rank], wanted)
-        return work(rank, make_host_staged(linked, halos[rank], np.array, np.array) if kind == "staged" else linked)
+        device = DeviceCopies(np.array, np.array) if kind == "staged" else None
+        return work(rank, PeerExchange(turns, halos[rank], wanted, device))
 
     return run_workers(network, n, work_linked)
 
@@ -156,7 +158,7 @@ def test_batches_have_the_bits_of_one_process(nccl, kind):
 
 
 def test_one_process_holds_all_itself():
-    panels = make_local(6)
+    panels = LocalExchange(6)
     panel = open_panel(panels, 2, np.float32)
     panel.slot()[:] = 3
     assert panel.exchange_columns([StepSums(1), StepSums(2)]) == [StepSums(1), StepSums(2)]
@@ -213,14 +215,9 @@ def check_devices_hold_what_all_of_them_wrote(bounds):
         for step in range(1, 8):
             dtype = np.dtype(np.int64 if step < 5 else np.float32)
             if step in (1, 5):
-                peers = []
-
-                def open_peer(zeros, peers=peers):
-                    peers.append(PeerTransport(turns, Halo(rank, bounds, everybody), everybody, zeros))
-                    return peers[0]
-
-                zeros = partial(np.zeros, dtype=dtype)
-                staged = HostStagedTransport(open_peer, copies.put, copies.get, zeros)
+                device = DeviceCopies(copies.put, copies.get)
+                staged = PeerExchange(turns, Halo(rank, bounds, everybody), everybody, device)
+                staged = staged.open(partial(np.zeros, dtype=dtype))
                 assert staged.z.memory.tolist() == [0] * n
             z = (1000 * step + np.arange(n)).astype(dtype)
             staged.slot().memory[:] = z[start:stop]
@@ -229,7 +226,7 @@ def check_devices_hold_what_all_of_them_wrote(bounds):
             read = staged.z.memory
             assert (read.dtype, read.tolist()) == (dtype, z.tolist())
         assert copies.got_sizes == [stop - start] * 7
-        assert staged.exchanged_bytes == peers[0].exchanged_bytes == (4 * 8 + 3 * 4) * (n - (stop - start))
+        assert staged.exchanged_bytes == (4 * 8 + 3 * 4) * (n - (stop - start))
 
     run_workers(network, n_workers, work)
 

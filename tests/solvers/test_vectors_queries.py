@@ -12,8 +12,7 @@ import pytest
 import scipy.sparse as sp
 
 from mgspmv.errors import OptionError, ShapeError
-from mgspmv.solvers.queries import make_queries
-from mgspmv.solvers.vectors import make_distribution
+from mgspmv.solvers.vectors import make_distribution, make_queries
 
 IDS = np.array([10, 20, 30, 40])
 NAMES = np.array(["amsel", "drossel", "fink", "star"], dtype=object)

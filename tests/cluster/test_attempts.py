@@ -225,9 +225,9 @@ def test_while_ranks_are_collected(graph, wanted, three):
 
 def die_at_the_end():
     """This process, as soon as it is asked for its ranks; the one that takes its place is not told so."""
-    from mgspmv.cluster.worker_run import CsrWorkerRun
+    from mgspmv.cluster.worker_run import WorkerRun
 
-    CsrWorkerRun.collect = lambda self: os.kill(os.getpid(), signal.SIGKILL)
+    WorkerRun.collect = lambda self: os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_again_while_it_recovers(graph, wanted, three):

@@ -27,9 +27,9 @@ def _short_supersteps(monkeypatch):
 
 def hurt(dask_worker, place, call):
     """Flip a bit in the middle of a run, once, when something is called for so many times."""
-    from mgspmv.cluster.worker_run import CsrWorkerRun
-    from mgspmv.exchange.peer import PeerTransport
-    from mgspmv.exchange.transport import ClientTransport
+    from mgspmv.cluster.iterations import CsrRanking
+    from mgspmv.exchange.exchange import ClientExchange
+    from mgspmv.exchange.peer import PeerExchange
     from mgspmv.solvers.steps import LocalSteps
 
     def flip(array, k=3, bit=40):
@@ -61,10 +61,10 @@ def hurt(dask_worker, place, call):
         "x": (LocalSteps, "step", after(lambda steps: flip(steps.rows.x))),
         "weight": (LocalSteps, "step", after(lambda steps: flip(steps.rows.weight))),
         "weight before": (LocalSteps, "step", lambda s, m: (flip(s.rows.weight, bit=52), original(s, m))[1]),
-        "z": (PeerTransport, "exchange_columns", after(lambda transport: in_front(transport.z))),
-        "own z": (PeerTransport, "exchange_columns", after(lambda transport: flip(transport.z, -2))),
-        "given z": (ClientTransport, "give", give_another),
-        "made z": (CsrWorkerRun, "_report_round", change_report),
+        "z": (PeerExchange, "exchange_columns", after(lambda transport: in_front(transport.z))),
+        "own z": (PeerExchange, "exchange_columns", after(lambda transport: flip(transport.z, -2))),
+        "given z": (ClientExchange, "give", give_another),
+        "made z": (CsrRanking, "_report_round", change_report),
     }[place]
     original, calls = getattr(kind, name), []
 

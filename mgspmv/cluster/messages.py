@@ -1,17 +1,71 @@
-"""Reports of workers on a superstep or a round of tasks, and the client's checks of them."""
+"""Messages between the client of a run and its workers: inputs, reports and results; and checks of reports."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 
+from mgspmv.checkpoints import BEGINNING, RunProgress
 from mgspmv.errors import ClusterError, CorruptionError, WorkerCorruptionError
-from mgspmv.exchange.peer_comm import Member
+from mgspmv.exchange.peer_comm import Member, RunSpec
+from mgspmv.kernels.select import StepLayout
 from mgspmv.model import Event, RowCheck, Status, StepSums
-from mgspmv.solvers.batch import FinishedVector
+from mgspmv.solvers.batch import BatchTask, FinishedVector
+from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.mass_check import ADVICE, MassCheck, check_rows, describe_off
+from mgspmv.solvers.options import RankTask
+from mgspmv.solvers.power import PowerTask, Step
+from mgspmv.solvers.vectors import Query
+
+AnyTask = TypeVar("AnyTask", RankTask, BatchTask, PowerTask)
+
+# --- inputs ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TaskSpec(RunSpec, Generic[AnyTask]):
+    """Description of a run, the same for all of its workers."""
+
+    task: AnyTask
+    """Options of the run."""
+    transport: Literal["peer", "nccl"] = "peer"
+    """Transport of slices between workers."""
+    layout: StepLayout | None = None
+    """Layout of the rows for steps of PageRank that devices enqueue several at a time; None for kernels over CSR."""
+    steps_at_once: int = 1
+    """Number of such steps between two checks for the end."""
+    before: RunProgress = BEGINNING
+    """Progress from which the run resumes."""
+    balance: MassCheck | None = None
+    """Predicted bounds of the sum of the first ranks; None if not predicted."""
+
+
+@dataclass(frozen=True, eq=False)
+class BatchPiece:
+    """Inputs of a batch on one worker, cut to its rows."""
+
+    start: RunInputs
+    """Input vectors; only d, empty for the p of each vector, and the out-weights are used."""
+    queries: list[Query]
+    """All vectors, restricted to the entries in these rows."""
+    order: np.ndarray | None
+    """(n_rows,) source's number of each row; None if they ascend or are not needed."""
+
+
+@dataclass(frozen=True, eq=False)
+class PowerPiece:
+    """Inputs of power iteration on one worker, cut to its rows and in the precision of the run."""
+
+    step: Step
+    """Applied to each product."""
+    x: np.ndarray
+    """Elements of the start vector."""
+
+
+# --- reports and results ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -57,6 +111,20 @@ class RoundReport:
     ranks: RankCheck
 
 
+@dataclass(frozen=True, eq=False)
+class Collected:
+    """Result of a run on one worker."""
+
+    values: Any
+    """Elements of the vector of its rows, on the host; of a batch the end of each vector."""
+    transport: str
+    """Transport of slices that was used."""
+    seconds: dict[str, float]
+    """Seconds by phase, other than products and exchanges."""
+    memory: dict[str, int]
+    """Bytes that it took, by name."""
+
+
 def check_reports(reports: Sequence[Report], members: Sequence[Member], phase: str) -> None:
     """Check that all workers made the same iterations of a superstep, and that their ranks are valid.
 
@@ -92,10 +160,6 @@ def check_ranks(
     Parameters
     ----------
     mass, balance : as in `mgspmv.solvers.mass_check.check_rows`
-
-    Raises
-    ------
-    WorkerCorruptionError : ranks fail the check
     """
     for member, own in zip(members, found, strict=True):
         if own.rows.n_off:

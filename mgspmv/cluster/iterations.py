@@ -1,0 +1,445 @@
+"""Iterations of runs on the rows of one worker, in lockstep with the other workers or in rounds of tasks.
+
+CsrRanking       PageRank by kernels over CSR; slices over Dask's comms, or through the client
+LayoutRanking    PageRank by steps on a device, enqueued several at a time; slices from device to device
+BatchPasses      PageRank of many vectors
+PowerProducts    power iteration with the row blocks of one or several matrices
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from mgspmv.checkpoints import SliceWriter, StateAddress, WrittenSlice
+from mgspmv.cluster.device_row_block import DeviceRowBlock
+from mgspmv.cluster.messages import BatchPiece, PowerPiece, RankCheck, RoundReport, TaskSpec
+from mgspmv.cluster.row_block import ProductOptions, RowBlock
+from mgspmv.exchange.exchange import ClientExchange, DeviceCopies, Exchange, LocalExchange
+from mgspmv.exchange.halo import Halo
+from mgspmv.exchange.ipc import name_host
+from mgspmv.exchange.nccl import greet
+from mgspmv.exchange.nccl_slices import NcclExchange
+from mgspmv.exchange.peer import AllToAll, PeerExchange, cut_again
+from mgspmv.exchange.peer_comm import Message
+from mgspmv.kernels.cpu_many import CpuMany
+from mgspmv.kernels.device import describe_device, device_id, free_device_memory
+from mgspmv.kernels.host import HostBlock
+from mgspmv.kernels.operands import WIDTHS
+from mgspmv.model import ChangeNorm, Normalization, Stability, StepSums, free_memory
+from mgspmv.solvers.batch import Batch, BatchTask, FinishedVector, ManyRows, PassMemory, count_bytes
+from mgspmv.solvers.inputs import RunInputs
+from mgspmv.solvers.mass_check import Rounding
+from mgspmv.solvers.options import RankTask
+from mgspmv.solvers.pagerank import Loop
+from mgspmv.solvers.power import PowerLoop, PowerTask, Products, combine, compile_product
+from mgspmv.solvers.steps import DeviceSteps, LocalSteps, Times
+
+KEPT_BYTES = 1 << 28
+"""Bytes of kept vectors on all workers at which a superstep ends, so that they are sent to the client."""
+Result = tuple[Any, str, dict[str, float], dict[str, int]]
+"""Values, transport, seconds and bytes, as in `Collected`."""
+
+
+class BlockIteration(ABC):
+    """BlockIteration on the rows of one worker.
+
+    Parameters
+    ----------
+    parts : row blocks that an iteration multiplies with; vectors have the rows of the first one
+    halos : columns that it reads of other workers in each product; empty for devices that exchange slices by NCCL
+
+    Attributes
+    ----------
+    loop : made by `start`
+    computes : number of threads of the host, or name of the device
+    """
+
+    loop: Loop | Batch | PowerLoop
+    computes: int | str
+    _writer: SliceWriter | None = None
+
+    def __init__(self, parts: Sequence[RowBlock], halos: Sequence[Halo]) -> None:
+        self.parts, self._part, self._halos = parts, parts[0], halos
+        self.rank, self.nnz = parts[0].rank, sum(part.nnz for part in parts)
+        self.has_device = parts[0].backend == "cuda"
+
+    def greet(self, others: Sequence[int]) -> dict[int, Message]:
+        """Return the first messages to the others, by rank."""
+        if not self._halos:
+            assert isinstance(self._part, DeviceRowBlock)
+            return dict.fromkeys(others, greet(self._part.group))
+        return {other: Message(asked=tuple(halo.needed[other] for halo in self._halos)) for other in others}
+
+    @abstractmethod
+    def connect(self, turns: AllToAll, hellos: Mapping[int, Message]) -> Any:
+        """Prepare the exchange with the others from their first messages; return what the client needs to start."""
+
+    @abstractmethod
+    def start(self, width: int) -> None:
+        """Make the loop and begin it with `width` vectors."""
+
+    @abstractmethod
+    def collect(self) -> Result:
+        """Return the result."""
+
+    def check_ranks(self) -> RankCheck | None:
+        """Check the ranks; None if the run does not compute ranks of one vector."""
+        return None
+
+    def take_kept(self) -> tuple[Sequence[FinishedVector], int]:
+        """Return the results of vectors that have ended since the last call, and the number of all that have."""
+        return (), 0
+
+    def close(self) -> None:
+        """Stop writing in the background."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _open_peer(
+        self, turns: AllToAll, hellos: Mapping[int, Message], k: int = 0, device: DeviceCopies | None = None
+    ) -> PeerExchange:
+        """Return the exchange of halo `k`, by the rows of this worker that the others asked for."""
+        asked = [hellos[other]["asked"][k] if other in hellos else None for other in range(len(turns.others) + 1)]
+        # Received arrays are read-only.
+        return PeerExchange(turns, self._halos[k], [None if rows is None else np.array(rows) for rows in asked], device)
+
+
+# --- PageRank of one vector ------------------------------------------------------------------------------------------
+
+
+class RankIteration(BlockIteration):
+    """PageRank of one vector."""
+
+    loop: Loop
+    _steps: LocalSteps | DeviceSteps
+    """Steps on the rows of this worker, which hold the ranks; made before the first z."""
+    transport = "peer"
+
+    def __init__(self, part: RowBlock, spec: TaskSpec[RankTask], start: RunInputs, halos: Sequence[Halo]) -> None:
+        super().__init__([part], halos)
+        self._spec, self._growth = spec, start.growth
+        self._task = spec.task
+        self._weight = start.take_weight(lambda: part.out_weights.read(self._task.dtype is not None))
+
+    @abstractmethod
+    def _make_steps(self, turns: AllToAll, hellos: Mapping[int, Message]) -> LocalSteps | DeviceSteps:
+        """Return the steps, made from the others' first messages."""
+
+    def connect(self, turns: AllToAll, hellos: Mapping[int, Message]) -> None:
+        self._turns, self._steps = turns, self._make_steps(turns, hellos)
+
+    def start(self, width: int) -> None:
+        watch = self._steps.watch(self._task.options, self._turns.gather, self._growth)
+        self.loop = Loop(self._steps, self._task, watch, self._spec.before, self._spec.balance)
+        self.loop.start()
+
+    def check_ranks(self) -> RankCheck:
+        return RankCheck(*self._steps.check_rows(), self.loop.mass, self.loop.balance)
+
+    def collect(self) -> Result:
+        return self._steps.collect(), self.transport, {}, {}
+
+    def keep_state(self, address: StateAddress) -> None:
+        """Copy the ranks, and begin to write them as this worker's slice of a checkpoint."""
+        if self._writer is None:  # it gets `_steps.ranks`, as a reference to this object would be a cycle
+            self._writer = SliceWriter(self._steps.ranks, self._part.start)
+        self._writer.begin(address)
+
+    def find_written(self, wait: bool) -> list[WrittenSlice | str] | None:
+        """Call `SliceWriter.find_written`."""
+        assert self._writer is not None
+        return self._writer.find_written(wait)
+
+    def copy_ranks(self) -> np.ndarray:
+        """Return the ranks after the last step, (n_rows,), on the host."""
+        return self._steps.ranks()
+
+    def measure(self) -> float:
+        """Compute this worker's part of the residual in lockstep with the other workers. No iteration can follow."""
+        return self._steps.measure(self.loop.mass)
+
+    def find_stability(self) -> Stability | None:
+        """Return the stability of the highest vertices, proved by all workers together; None if not proved."""
+        return self.loop.stability
+
+
+class CsrRanking(RankIteration):
+    """PageRank by kernels over CSR, on the host or on a device.
+
+    In supersteps slices are sent over Dask's comms (`PeerExchange`); in rounds of tasks they pass through the client
+    (`ClientExchange`), which calls `scale`, `step`, `rescale` and `measure_given`.
+
+    Parameters
+    ----------
+    start : input vectors of the block's rows
+    """
+
+    _steps: LocalSteps
+
+    def __init__(self, part: RowBlock, spec: TaskSpec[RankTask], start: RunInputs) -> None:
+        assert part.halo is not None
+        super().__init__(part, spec, start, [part.halo])
+        task = self._task
+        kernel = part.bind(task.dtype, task.options.precision, task.kernel, task.threads)
+        self._rows = start.bind(kernel, self._weight)
+        self._device = DeviceCopies(kernel.put, kernel.get) if self.has_device else None
+        self.computes = kernel.threads if isinstance(kernel, HostBlock) else describe_device()
+        kernel.compile(is_relative=task.options.is_relative)
+
+    def _make_steps(self, turns: AllToAll, hellos: Mapping[int, Message]) -> LocalSteps:
+        return LocalSteps(self._rows, self._task.options, self._open_peer(turns, hellos, device=self._device))
+
+    @property
+    def _relay(self) -> ClientExchange:
+        exchange = self._steps.exchange
+        assert isinstance(exchange, ClientExchange)
+        return exchange
+
+    def scale(self) -> RoundReport:
+        """Compute this worker's slice of the first z."""
+        self.transport, exchange = "client", ClientExchange(self._halos[0], self._device)
+        self._steps = LocalSteps(self._rows, self._task.options, exchange)
+        return self._report_round(self._steps.scale())
+
+    def step(self, z: np.ndarray, mass: float) -> RoundReport:
+        """Make one iteration on the rows of this worker.
+
+        Parameters
+        ----------
+        z : (n_cols,), joined from the slices of all workers
+        mass : sum of all ranks over dangling vertices
+        """
+        self._relay.give(z)
+        sums, times = self._steps.step(mass)
+        return self._report_round(sums, times.product_s[0], times.memory_bytes[0])
+
+    def describe_rows(self) -> tuple[Rounding, np.ndarray]:
+        """Return the rounding bounds of steps on these rows, and a mask of dangling vertices."""
+        return self._rows.rounding, self._rows.kernel.get(self._rows.weight) == 0
+
+    def rescale(self) -> np.ndarray:
+        """Compute this worker's slice of z in float64, for the residual."""
+        self._steps.begin_residual()
+        return self._relay.take()
+
+    def measure_given(self, z: np.ndarray, mass: float) -> float:
+        """Compute this worker's part of the residual from z, (n_cols,) float64; see `step`."""
+        self._relay.give(z)
+        return self._steps.residual(mass)
+
+    def _report_round(self, sums: StepSums, product_s: float = 0.0, held_bytes: int = 0) -> RoundReport:
+        ranks = RankCheck(*self._steps.check_rows())
+        return RoundReport(self._relay.take(), sums, product_s, held_bytes, ranks)
+
+
+class LayoutRanking(RankIteration):
+    """PageRank by steps on a device, enqueued several at a time, with slices sent from device to device.
+
+    Parameters
+    ----------
+    start : input vectors of the block's rows
+    """
+
+    def __init__(self, part: RowBlock, spec: TaskSpec[RankTask], start: RunInputs) -> None:
+        super().__init__(part, spec, start, [])
+        self._vectors, self._is_counted = start.on_device(self._weight), start.is_counted
+        self.computes = describe_device()
+
+    def _make_steps(self, turns: AllToAll, hellos: Mapping[int, Message]) -> DeviceSteps:
+        spec, task, part = self._spec, self._task, self._part
+        assert isinstance(part, DeviceRowBlock)
+        assert spec.layout is not None
+        part.join_devices(turns, hellos)
+        self._device = part.bind_steps(task.dtype, spec.layout, task.options.precision, turns.peer_comm.check)
+        steps = DeviceSteps(self._device, self._vectors, task, spec.steps_at_once, is_counted=self._is_counted)
+        steps.compile()
+        return steps
+
+    def collect(self) -> Result:
+        """Collect as `RankIteration` does, with the transport on which the devices agreed at the start."""
+        self.transport = "ipc" if self._device.writes_there else "nccl"
+        return super().collect()
+
+
+# --- a batch ---------------------------------------------------------------------------------------------------------
+
+
+class BatchPasses(BlockIteration):
+    """PageRank of many vectors.
+
+    Parameters
+    ----------
+    worker : the `distributed.Worker` of this process
+    """
+
+    loop: Batch
+
+    def __init__(self, worker: Any, part: RowBlock, spec: TaskSpec[BatchTask], piece: BatchPiece) -> None:
+        self._task = spec.task
+        dtype, precision = self._task.dtype, self._task.options.precision
+        if spec.transport == "nccl":
+            assert isinstance(part, DeviceRowBlock)
+            kernel, halos = part.bind_many_whole(dtype, precision), list[Halo]()
+        else:
+            assert part.halo is not None
+            kernel, halos = part.bind_many(dtype, precision, self._task.threads), [part.halo]
+        super().__init__([part], halos)
+        writable = partial(np.require, requirements="W")  # received arrays are read-only, and kernels take both
+        weight = writable(piece.start.take_weight(lambda: part.out_weights.read(dtype is not None)))
+        self._rows = ManyRows(kernel, kernel.put(weight), kernel.put(writable(piece.start.dangling)))
+        self._n_dangling = int(np.count_nonzero(weight == 0))
+        self._worker, self._spec, self._piece = worker, spec, piece
+        self._kept: list[FinishedVector] = []
+        self.computes = kernel.threads if isinstance(kernel, CpuMany) else describe_device()
+
+    def connect(self, turns: AllToAll, hellos: Mapping[int, Message]) -> tuple[int, list[PassMemory]]:
+        """Return the fastest width here and the free memory."""
+        self._exchange = self._make_exchange(turns, hellos)
+        return self._rows.kernel.best_width, self._measure_free(self._exchange)
+
+    def start(self, width: int) -> None:
+        kept, most = self._kept, self._count_kept()
+        keep, is_full = partial(_keep, kept), lambda: len(kept) >= most
+        given = (width, self._exchange, self._n_dangling, self._piece.order, keep, is_full)
+        self.loop = Batch(self._rows, self._piece.queries, self._task, *given)
+        self.loop.start()
+
+    def take_kept(self) -> tuple[Sequence[FinishedVector], int]:
+        kept = [*self._kept]
+        self._kept.clear()
+        return kept, self.loop.n_ended
+
+    def collect(self) -> Result:
+        return self.loop.endings, self._spec.transport, self.loop.seconds, {"held_bytes": self.loop.first_bytes}
+
+    def _make_exchange(self, turns: AllToAll, hellos: Mapping[int, Message]) -> Exchange:
+        part, kernel = self._part, self._rows.kernel
+        if self._spec.transport == "peer":
+            return self._open_peer(turns, hellos, 0, DeviceCopies(kernel.put, kernel.get) if self.has_device else None)
+        assert isinstance(part, DeviceRowBlock)
+        part.join_devices(turns, hellos)
+        return LocalExchange(part.bounds[-1]) if part.group is None else NcclExchange(part.group, part.bounds)
+
+    def _measure_free(self, exchange: Exchange) -> list[PassMemory]:
+        """Return the free and needed bytes of each memory: device, host, and the limit of the worker's process."""
+        kernel, part, precision = self._rows.kernel, self._part, self._task.options.precision
+        itemsize, n_rows = kernel.z_dtype.itemsize, part.stop - part.start
+        needed = {w: count_bytes(exchange, n_rows, precision, itemsize, w) for w in WIDTHS}
+        memories = []
+        if self.has_device:
+            memories.append(PassMemory(device_id(), free_device_memory(), needed))
+            needed = {w: exchange.n_staged * w * itemsize for w in WIDTHS}
+        memories.append(PassMemory(name_host(), free_memory(), needed))
+        if (limit := self._worker.memory_manager.memory_limit) is not None:
+            used = self._worker.monitor.get_process_memory()
+            memories.append(PassMemory(self._worker.address, max(0, limit - used), needed))
+        return memories
+
+    def _count_kept(self) -> int:
+        """Return the number of kept vectors at which a superstep ends, the same on all workers."""
+        n, top = self._part.bounds[-1], self._task.top
+        return max(1, KEPT_BYTES // (8 * n if top is None else 16 * min(top, n) * len(self._spec.members)))
+
+
+def _keep(all_kept: list[FinishedVector], kept: FinishedVector) -> None:
+    """Keep a copy, as the arrays may be overwritten. Not a method, as a batch must not reference its iteration."""
+    all_kept.append(replace(kept, ranks=kept.ranks.copy()))
+
+
+# --- power iteration -------------------------------------------------------------------------------------------------
+
+
+class PowerProducts(BlockIteration):
+    """Power iteration: products and steps on the rows of this worker. A device computes the products only.
+
+    A worker holds the elements of x of its rows; each product fetches the columns that it reads from the others.
+
+    Parameters
+    ----------
+    parts : row blocks of the factors of the product, the last of which multiplies first
+    """
+
+    loop: PowerLoop
+
+    def __init__(self, parts: Sequence[RowBlock], spec: TaskSpec[PowerTask], piece: PowerPiece) -> None:
+        self._task = spec.task
+        read = zip(parts, [*parts[1:], parts[0]], strict=True)
+        super().__init__(parts, [cut_again(_find_columns(part), made_by.bounds) for part, made_by in read])
+        self._multiply, computes = zip(*(_bind(part, self._task) for part in parts), strict=True)
+        self._piece, self.computes = piece, computes[0]
+        self._reported = (0.0, 0.0, 0)  # seconds exchanged and waited, and bytes received, at the last iteration
+
+    def connect(self, turns: AllToAll, hellos: Mapping[int, Message]) -> None:
+        zeros = partial(np.zeros, dtype=self._task.precision)
+        self._turns = turns
+        self._columns = [self._open_peer(turns, hellos, k).open(zeros) for k in range(len(self._halos))]
+
+    def start(self, width: int) -> None:
+        products = Products(self._multiply_all, np.array, np.asarray, "", 0, self._combine, self._report_times)
+        self.loop = PowerLoop(products, self._piece.step, self._piece.x, self._task)
+        self._turns.begin()
+
+    def collect(self) -> Result:
+        return self.loop.x, "peer", {}, {}
+
+    def _multiply_all(self, x: np.ndarray) -> np.ndarray:
+        """Return this worker's rows of the product, from its elements of x."""
+        for columns, multiply in zip(reversed(self._columns), reversed(self._multiply), strict=True):
+            x = multiply(columns.fetch(x))
+        return x
+
+    def _combine(self, own: float, of: Normalization | ChangeNorm) -> float:
+        return combine(self._turns.gather(own), of)
+
+    def _report_times(self, elapsed_s: float, n_bytes: int) -> Times:
+        turns, (exchanged_s, waited_s, received_bytes) = self._turns, self._reported
+        self._reported = (turns.exchanged_s, turns.waited_s, turns.received_bytes)
+        exchange_s, wait_s = turns.exchanged_s - exchanged_s, turns.waited_s - waited_s
+        moved = (exchange_s,), (wait_s,), (turns.received_bytes - received_bytes,)
+        return Times((elapsed_s - exchange_s - wait_s,), *moved, (n_bytes + self._measure_held(),))
+
+    def _measure_held(self) -> int:
+        """Return the bytes that this worker holds in addition to x, y and the next x."""
+        added = self._piece.step.added
+        between = [(part.stop - part.start) * np.dtype(self._task.precision).itemsize for part in self.parts[1:]]
+        held = sum(part.nbytes for part in self.parts) + sum(columns.nbytes for columns in self._columns)
+        return held + sum(between) + (added.nbytes if isinstance(added, np.ndarray) else 0)
+
+
+def _find_columns(part: RowBlock) -> Halo:
+    """Return the columns of x that products of a row block read: all of them on a device."""
+    halo = part.halo if part.backend == "cpu" else None
+    return Halo(part.rank, part.bounds, (None,) * (len(part.bounds) - 1)) if halo is None else halo
+
+
+def _bind(part: RowBlock, task: PowerTask) -> tuple[Callable[[np.ndarray], np.ndarray], int | str]:
+    """Return a function that multiplies with a block, and its hardware: number of threads, or name of the device."""
+    dtype, threads = task.precision, task.threads
+    if part.backend == "cuda":
+        options = ProductOptions(dtype, threads=threads, weights=task.weights)
+        return partial(part.multiply, y=None, options=options), describe_device()
+    kernel = part.bind(dtype if task.weights else None, dtype, threads=threads)
+    assert isinstance(kernel, HostBlock)
+    compile_product(kernel, dtype)
+
+    def multiply(x: np.ndarray) -> np.ndarray:
+        y = np.empty(part.stop - part.start, dtype)
+        kernel.multiply(x, y)
+        return y
+
+    return multiply, kernel.threads
+
+
+def make_iteration(worker: Any, parts: Sequence[RowBlock], spec: TaskSpec[Any], piece: Any) -> BlockIteration:
+    """Make the iteration of a run from its inputs on this worker: of a ranking the `RunInputs`, or a piece."""
+    if isinstance(piece, PowerPiece):
+        return PowerProducts(parts, spec, piece)
+    if isinstance(piece, BatchPiece):
+        return BatchPasses(worker, parts[0], spec, piece)
+    return (CsrRanking if spec.layout is None else LayoutRanking)(parts[0], spec, piece)
