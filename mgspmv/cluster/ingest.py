@@ -223,18 +223,16 @@ def _choose_client(cluster: Cluster, source: FileSource) -> Cluster:
     if not held or held[0].client is cluster.client:
         return cluster
     client: Client = held[0].client
-    if _find_scheduler(client) != _find_scheduler(cluster.client):
+    own, other = (
+        each.status == "running" and each.scheduler_info(n_workers=0)["id"] for each in (cluster.client, client)
+    )
+    if own != other:
         raise OptionError(
             f"the partitions of {source.name} are held by another cluster, not by {cluster}; pass the client= that "
             "holds them, or the DataFrame before persist()"
         )
     cluster.close()
     return Cluster(client, cluster.timeout)
-
-
-def _find_scheduler(client: Client) -> str | None:
-    """Return the unique id of a client's scheduler; None for a closed client."""
-    return None if client.status != "running" else str(client.scheduler_info(n_workers=0)["id"])
 
 
 class _IngestSteps:
@@ -286,7 +284,7 @@ class _IngestSteps:
         size = StoreSize(shape, n_read, self._dtype, has_sums, self._options.transpose)
         check_stated(joined.stated, size, allow_hypersparse=self._allow_hypersparse)
         check_space(version.place, size)
-        counted = self._do("number", "group", shape, id_type is None)
+        counted = self._do("number", "group", shape)
         nnz, least = self._build(shape, counted, "sort", transpose=self._options.transpose)
         if self._kind != "matrix":
             self._sum_columns(version, shape[1])

@@ -22,7 +22,7 @@ from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.numbering import OccurringIds, are_numbers, look_up
 from mgspmv.ingest.prefetch import prefetch_map
-from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
+from mgspmv.ingest.scratch import ANY_ROOM, FileArray, MemoryBudget
 from mgspmv.ingest.source import Layout, Source, symmetrize
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.tokens import LEAST_TIME
@@ -227,20 +227,41 @@ def number_entries(
 ) -> tuple[EntrySorter, Layout]:
     """Replace codes of rows and columns, or ids, by their numbers; return the sorter of these and the new layout."""
     if layout.are_ids:
-        found, given, coded = OccurringIds(pa.int64(), id_room), coded, make_sorter()
-        for batch in given.drain():
-            rows, cols = found.encode(batch.rows, batch.cols)
-            coded.add(CooBatch(rows, cols, batch.values))
-        given.close()
-        known = found.finish()
-        ids = None if are_numbers(known.vertex_ids) else known.vertex_ids
-        layout = replace(layout, shape=known.shape, vertex_ids=ids, positions=known.positions, are_ids=False)
-    sorter, positions = make_sorter(), layout.positions
-    assert positions is not None
-    for batch in coded.drain():
-        sorter.add(CooBatch(look_up(positions, batch.rows), look_up(positions, batch.cols), batch.values))
-    coded.close()
+        coded, layout = encode_ids(coded, layout, make_sorter(), id_room)
+    sorter = make_sorter()
+    for batch in look_up_entries(coded, layout.positions):
+        sorter.add(batch)
     return sorter, replace(layout, positions=None)
+
+
+def encode_ids(
+    given: EntrySorter, layout: Layout, coded: EntrySorter, id_room: MemoryBudget
+) -> tuple[EntrySorter, Layout]:
+    """Add entries with codes in place of ids to another sorter; return it, and the new layout."""
+    found = OccurringIds(pa.int64(), id_room)
+    for batch in given.drain():
+        rows, cols = found.encode(batch.rows, batch.cols)
+        coded.add(CooBatch(rows, cols, batch.values))
+    given.close()
+    known = found.finish()
+    ids = None if are_numbers(known.vertex_ids) else known.vertex_ids
+    return coded, replace(layout, shape=known.shape, vertex_ids=ids, positions=known.positions, are_ids=False)
+
+
+def look_up_entries(coded: EntrySorter, *tables: np.ndarray | FileArray | None) -> Iterator[CooBatch]:
+    """Yield all entries with rows and columns looked up in one table after the other, and close the sorter.
+
+    Parameters
+    ----------
+    tables : as for `look_up`; None for a table of all numbers in their order
+    """
+    for batch in coded.drain():
+        rows, cols = batch.rows, batch.cols
+        for table in tables:
+            if table is not None:
+                rows, cols = look_up(table, rows), look_up(table, cols)
+        yield CooBatch(rows, cols, batch.values)
+    coded.close()
 
 
 def choose_rule(options: IngestOptions, *, is_pattern: bool) -> Duplicates:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import pairwise
 from threading import Lock
 from typing import Any
@@ -27,10 +26,10 @@ import pyarrow as pa
 
 from mgspmv.errors import CapacityError, ClosedError
 from mgspmv.ingest.build import ColumnSums, assemble
-from mgspmv.ingest.entries import EntryCounts, SortedSource, choose_rule, feed_entries, number_entries
+from mgspmv.ingest.entries import EntryCounts, SortedSource, choose_rule, encode_ids, feed_entries, look_up_entries
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.frames import FrameSource
-from mgspmv.ingest.numbering import NAME_BYTES, rank_ids
+from mgspmv.ingest.numbering import NAME_BYTES, are_numbers, rank_ids
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.radix_sort import Entries
 from mgspmv.ingest.scratch import FileArray, MemoryBudget
@@ -121,9 +120,9 @@ class Shard:
         self._given = self._make_sorter(self.memory // 2)
         self._ids: Any = None
         self._own_ids: Any = None
-        self._are_numbers = False
         self._places: list[np.ndarray] = []
         self._kind, self._is_transposed = spec.kind, False
+        self._positions: np.ndarray | FileArray | None = None
         self._numbers: np.ndarray | None = None
         self._firsts: list[int] = []
         self._arrays: dict[str, FileArray] = {}
@@ -174,7 +173,6 @@ class Shard:
         Raises
         ------
         SourceError : see `EntryFeed.check`
-        CapacityError : the ids of this part do not fit into memory
         """
         self._dtype, self._rule = dtype, choose_rule(self._spec.options, is_pattern=dtype is None)
         part = self._spec.part
@@ -183,27 +181,17 @@ class Shard:
         layout = part.number(claim)
         self._feed.check(layout)
         self._given.reserve(layout.nbytes)
-        if not layout.is_numbered:
-            make_sorter = partial(self._make_sorter, self.memory // 4)
+        if layout.are_ids:
             self._given.reserve(self.memory // 4)
-            self._given, layout = number_entries(self._given, layout, make_sorter, self._room.for_ids)
+            coded = self._make_sorter(self.memory // 4)
+            self._given, layout = encode_ids(self._given, layout, coded, self._room.for_ids)
+        self._positions = layout.positions
         if part.has_known_vertices or claim is not None:
             self._ids = layout.vertex_ids
             return OwnIds(layout.shape, None if self._ids is None else _find_type(self._ids), [])
-        self._are_numbers = layout.vertex_ids is None
         self._ids = np.arange(layout.shape[0]) if layout.vertex_ids is None else layout.vertex_ids
-        self._check_ids_fit(len(self._ids))
         step = max(1, len(self._ids) // SAMPLED_IDS)
         return OwnIds(None, _find_type(self._ids), [self._ids[k] for k in range(0, len(self._ids), step)])
-
-    def _check_ids_fit(self, n_ids: int) -> None:
-        need = n_ids * (ID_BYTES if self._ids is None or _find_type(self._ids) == "int64" else 2 * NAME_BYTES)
-        if need > self.memory // 2:
-            raise CapacityError(
-                f"one worker has to hold {n_ids:,} ids, which take about {need / 1e9:.3g} GB, but only "
-                f"{self.memory / 2e9:.3g} GB of its memory are for ids; use more workers, raise memory=, or leave out "
-                "client="
-            )
 
     # --- numbering
 
@@ -220,7 +208,13 @@ class Shard:
         """
         rank = self._spec.rank
         bounds = [None, *cuts, None][rank : rank + 2]
-        self._check_ids_fit(sum(self._ask_all("count_ids", *bounds)))
+        n_ids, are_names = sum(self._ask_all("count_ids", *bounds)), self._ids is not None and self._ids.dtype == object
+        if (need := n_ids * (2 * NAME_BYTES if are_names else ID_BYTES)) > self.memory // 2:
+            raise CapacityError(
+                f"one worker has to hold {n_ids:,} ids, which take about {need / 1e9:.3g} GB, but only "
+                f"{self.memory / 2e9:.3g} GB of its memory are for ids; use more workers, raise memory=, or leave out "
+                "client="
+            )
         given = self._ask_all("give_ids", *bounds)
         self._own_ids, places = rank_ids(pa.concat_arrays([ids for ids in given if ids is not None]))
         ends = np.cumsum([0 if ids is None else len(ids) for ids in given])
@@ -277,29 +271,26 @@ class Shard:
 
     # --- entries by rows
 
-    def group(self, shape: tuple[int, int], are_numbers: bool) -> tuple[np.ndarray, np.ndarray]:
+    def group(self, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
         """Group the entries by the numbers of their rows.
 
         Parameters
         ----------
         shape : shape of the matrix
-        are_numbers : whether all ids are the numbers of their vertices
 
         Returns
         -------
         First rows of buckets, which are the same in all shares, and the entries per bucket in this share.
         """
-        self._shape = shape
-        is_grouped = self._numbers is None or (are_numbers and self._are_numbers)
-        if not is_grouped and self._given.n_entries:
+        self._shape, positions, numbers = shape, self._positions, self._numbers
+        if numbers is not None and are_numbers(numbers):  # ascending, as the ids are
+            numbers = None
+        if positions is not None or numbers is not None:
             held, self._given = self._given, self._make_sorter(self.memory // 2)
-            numbers = self._numbers
-            assert numbers is not None
-            for batch in held.drain():
-                self._given.add(CooBatch(numbers[batch.rows], numbers[batch.cols], batch.values))
+            for batch in look_up_entries(held, positions, numbers):
+                self._given.add(batch)
                 self._notify("number", self._given.n_entries, held.n_entries)
-            held.close()
-        self._numbers, self._places = None, []
+        self._positions, self._numbers, self._places = None, None, []
         return self._count_buckets(self._given, shape[0])
 
     def group_transpose(self) -> tuple[np.ndarray, np.ndarray]:

@@ -46,7 +46,7 @@ def test_ids_of_all_parts_are_numbered_alike(n, tmp_path, monkeypatch):
     assert firsts[-1] == len(wanted)
     for own in shares:
         own.number_ids(firsts)
-    counted = [own.group((len(wanted),) * 2, False) for own in shares]
+    counted = [own.group((len(wanted),) * 2) for own in shares]
     rows = np.searchsorted(wanted, edges[:, 1])
     found = sum(counts for _, counts in counted)
     starts = counted[0][0]
