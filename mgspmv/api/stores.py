@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from inspect import unwrap
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from zarr.storage import MemoryStore
 
@@ -18,7 +18,7 @@ from mgspmv.ingest.open import open_source, open_update
 from mgspmv.ingest.renumber import reorder_rows
 from mgspmv.ingest.store_writing import find_budget, store_source, write_version
 from mgspmv.ingest.stored import StoredRows
-from mgspmv.ingest.update import Changes, Missing, update_store
+from mgspmv.ingest.update import Changes, update_store
 from mgspmv.ingest.verify import verify_store
 from mgspmv.lookup import VertexLookup
 from mgspmv.model import (
@@ -387,7 +387,6 @@ def update(
     *,
     insert: Any = None,
     delete: Any = None,
-    missing: Missing = "ignore",
     self_loops: SelfLoops = "keep",
     symmetrize: bool = False,
     weights: bool | str | None = None,
@@ -412,9 +411,7 @@ def update(
         ids, rows and columns of a matrix. Weights in `delete` are ignored, and of several entries at one place (`keep`)
         all are deleted. An inserted entry at the place of another is added to it (`sum`), ignored (`first`), stored
         too (`keep`) or an error (`error`), by the rule of the store. New ids become vertices; in a store
-        without ids, larger numbers make the matrix larger
-    missing : action for an entry to delete that does not exist: `ignore` (the provenance has their
-        number) or `error`
+        without ids, larger numbers make the matrix larger. Entries to delete that do not exist are counted
     self_loops : of `insert`: `keep`, `drop` or `error`
     symmetrize : of both: also (j, i) for each (i, j)
     weights : of `insert`, as for `ingest`; False inserts entries into a store without weights
@@ -429,14 +426,12 @@ def update(
 
     Raises
     ------
-    SourceError : malformed input; ids or weights that do not suit the store; an entry to insert that exists already, or
-        one to delete that does not
+    SourceError : malformed input; ids or weights that do not suit the store; an entry to insert that exists already
     OptionError : an option that is invalid or does not suit the sources; neither `insert` nor `delete`
     StoreError : the store cannot be read or written, or was changed meanwhile: nothing is lost, run it again
     CapacityError : the memory does not suffice
     """
     check_threads(threads)
-    check_choice("missing", missing, get_args(Missing))
     check_keep(keep)
     if insert is None and delete is None:
         raise OptionError("nothing to insert or delete; pass insert=, delete= or both")
@@ -451,7 +446,7 @@ def update(
     def describe(sources: dict[str, Any], changes: Changes) -> dict[str, Any]:
         before = stored.info.provenance
         base = {"version": stored.info.version, "digest": stored.info.digest}
-        made = _describe_making(sources, options, asked | {"missing": missing}) | vars(changes) | {"base": base}
+        made = _describe_making(sources, options, asked) | vars(changes) | {"base": base}
         return before | {"updates": [*before.get("updates", []), made]}
 
     report = make_report(progress)
@@ -462,7 +457,6 @@ def update(
         describe,
         report,
         room,
-        missing=missing,
         keep=keep,
         allow_hypersparse=allow_hypersparse,
     )

@@ -56,7 +56,6 @@ def update(
     *,
     insert: Annotated[str | None, option("Entries to insert, after deletions; - for stdin.", "FILE")] = None,
     delete: Annotated[str | None, option("Entries to delete; their weights are ignored.", "FILE")] = None,
-    missing: Annotated[str, option("Action for missing entries to delete.", "ignore|error")] = "ignore",
     self_loops: str = "keep",
     symmetrize: bool = False,
     keep: int | None = None,
@@ -67,7 +66,7 @@ def update(
     import mgspmv as mg
     from mgspmv.store.read import open_store
 
-    options: dict[str, Any] = {"missing": missing, "self_loops": self_loops, "symmetrize": symmetrize}
+    options: dict[str, Any] = {"self_loops": self_loops, "symmetrize": symmetrize}
     options |= {"keep": keep, **vars(work), **reading.options}
     before = open_store(store).info
     info, elapsed_s = make_store(store, mg.update, store, insert=insert, delete=delete, **options)

@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -42,10 +42,6 @@ LABEL_BYTES = 24
 GROWTH, GROWTH_ROOM = 4, 1 << 20
 """Rows per existing or inserted vertex, and additional rows, that new numbers in a list of edges may create."""
 
-Missing = Literal["ignore", "error"]
-_Labels = tuple[np.ndarray, np.ndarray]
-"""Labels of vertices, and their stored numbers."""
-
 
 @dataclass(frozen=True)
 class Changes:
@@ -72,7 +68,6 @@ def update_store(
     report: Progress,
     room: MemoryBudget,
     *,
-    missing: Missing,
     keep: int | None,
     allow_hypersparse: bool = False,
 ) -> MatrixInfo:
@@ -83,7 +78,6 @@ def update_store(
     stored : current version of the store
     options : `self_loops` of the insertions, `symmetrize` of both, `weights`; the others are those of the store
     describe : function from the provenance of `insert` and `delete`, by these names, and the changes to the version's
-    missing : whether to ignore deletions without an entry, or to raise an error
     keep : see `begin_version`
     allow_hypersparse : see `check_stated`
 
@@ -94,7 +88,7 @@ def update_store(
     Raises
     ------
     SourceError : as in `sort_source` and `assemble`; ids or values that do not suit the store; an entry that exists
-        already if the store's rule is `error`; a missing entry to delete if `missing` is `error`
+        already if the store's rule is `error`
     ShapeError : a store with an order would not stay square
     CapacityError : the numbers of vertices, or their order, do not fit into memory
     StoreError : the store cannot be read or written, or got another version meanwhile
@@ -120,7 +114,7 @@ def update_store(
             _check_numbers(added, info, allow_hypersparse=allow_hypersparse)
         if _is_empty(added, info) and (removed is None or not removed.most_entries):
             return _stay(stored, keep)
-        places, names = (None, None) if removed is None else _read_deletions(removed, stored, memory)
+        places = None if removed is None else _read_deletions(removed, stored, memory)
         numbering, numbers = _number(stored, added, memory // 4, room.folder)
         sorter = stack.enter_context(EntrySorter(memory, room.threads, room.folder))
         kept, n_kept = StoredRows(stored, room.threads, RowNumbers(info.shape, None, None, None), edges=places), 0
@@ -128,8 +122,6 @@ def update_store(
             sorter.add(CooBatch(*_list_ends(block, numbering.places), block.data))
             n_kept += block.nnz
             report("read", n_kept, info.nnz)
-        if places is not None and removed is not None and missing == "error":
-            _check_found(places, names, removed)
         if added is not None:
             for block in added.blocks():
                 sorter.add(CooBatch(*_list_ends(block, numbers), block.data))
@@ -382,8 +374,8 @@ def _list_ends(block: CsrBlock, numbers: np.ndarray | None) -> tuple[np.ndarray,
     return (shrink(rows), shrink(cols)) if numbers is None else (shrink(numbers[rows]), shrink(numbers[cols]))
 
 
-def _read_deletions(removed: SortedSource, stored: StoredMatrix, memory: int) -> tuple[EdgeSet, _Labels | None]:
-    """Read the places whose stored entries are deleted.
+def _read_deletions(removed: SortedSource, stored: StoredMatrix, memory: int) -> EdgeSet:
+    """Return the places whose stored entries are deleted, by stored numbers; unknown vertices have greater ones.
 
     Parameters
     ----------
@@ -391,20 +383,14 @@ def _read_deletions(removed: SortedSource, stored: StoredMatrix, memory: int) ->
     stored : previous version
     memory : bytes for the places
 
-    Returns
-    -------
-    The places by stored numbers, where unknown vertices have numbers after all others; the labels of the vertices, and
-    their numbers, None if these are their labels.
-
     Raises
     ------
     CapacityError : the places do not fit in `memory`
     """
-    info, names = stored.info, None
+    info, numbers = stored.info, None
     if info.order or info.vertex_ids is not None or removed.vertex_ids is not None:
         _check_tables(LABEL_BYTES * removed.shape[0], memory // 4, removed.name)
-        labels = _list_labels(removed.layout)[:]
-        names = labels, _find_stored(stored, labels)
+        numbers = _find_stored(stored, _list_labels(removed.layout)[:])
     n, dtype = removed.most_entries, index_dtype(max(info.shape) + max(removed.shape))
     if (need := PLACE_BYTES * n) > memory:
         raise CapacityError(
@@ -414,26 +400,10 @@ def _read_deletions(removed: SortedSource, stored: StoredMatrix, memory: int) ->
     rows, cols, k = np.empty(n, dtype), np.empty(n, dtype), 0
     for block in removed.blocks():
         own = slice(k, k + block.nnz)
-        rows[own], cols[own] = _list_ends(block, None if names is None else names[1])
+        rows[own], cols[own] = _list_ends(block, numbers)
         k += block.nnz
     removed.close()
-    return EdgeSet.of(rows[:k], cols[:k], are_staying=False), names
-
-
-def _check_found(places: EdgeSet, names: _Labels | None, removed: SortedSource) -> None:
-    """Raise SourceError if one of the places to delete had no entry."""
-    if places.is_found.all():
-        return
-    k = int(np.argmin(places.is_found))
-    ends: tuple[Any, ...] = int(places.rows[k]), int(places.cols[k])
-    if names is not None:
-        labels, numbers = names
-        ends = tuple(labels[int(np.flatnonzero(numbers == end)[0])] for end in ends)
-    first, second = ends[::-1] if removed.kind == "graph" else ends
-    raise SourceError(
-        f"the entry ({first}, {second}) to delete does not exist; pass missing='ignore' to skip missing entries",
-        source=removed.name,
-    )
+    return EdgeSet.of(rows[:k], cols[:k], are_staying=False)
 
 
 class _UpdatedRows(SortedSource):

@@ -181,8 +181,6 @@ class UpdateSection(ReadingSection):
     """Files of entries to insert."""
     delete: OneOrMany[Location] | None = None
     """Files of entries to delete, before others are inserted."""
-    missing: Literal["ignore", "error"] = "ignore"
-    """Handling of entries to delete that do not exist."""
     self_loops: SelfLoops = "keep"
     """Handling of inserted entries on the diagonal."""
     symmetrize: bool = False
@@ -199,8 +197,7 @@ class UpdateSection(ReadingSection):
     @property
     def options(self) -> dict[str, Any]:
         """Options that affect the new version, in addition to its files."""
-        names = ("missing", "self_loops", "symmetrize")
-        return self.given(*names) | self.reading
+        return self.given("self_loops", "symmetrize") | self.reading
 
 
 class MatrixSection(ReadingSection):

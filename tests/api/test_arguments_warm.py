@@ -26,7 +26,7 @@ def change_edges(store) -> None:
     ids = np.arange(A.shape[0]) if A.vertex_ids is None else A.vertex_ids
     new = ids[rng.integers(0, A.shape[0], (2, m))]
     delete = (ids[arcs.col[gone]], ids[arcs.row[gone]])
-    mg.update(store, delete=delete, insert=tuple(new), missing="ignore")
+    mg.update(store, delete=delete, insert=tuple(new))
 
 
 @pytest.mark.parametrize("precision", ["exact", "float32"])

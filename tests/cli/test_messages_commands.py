@@ -67,7 +67,6 @@ ROWS = {
     "a store": ("ingest g.txt g.zarr", "--overwrite", "overwrite"),
     "memory": ("ingest g.txt h.zarr --memory 1", "--memory", "memory"),
     "no change": ("update g.zarr", "--insert --delete", "insert delete"),
-    "missing": ("update g.zarr --delete path.txt --missing error", "--missing", "missing"),
     "weights of a pattern": ("update g.zarr --insert negative.txt", "--no-weights", "weights"),
     "a far vertex": ("update path.zarr --insert far.txt", "--n-vertices", "n_vertices"),
     "no part": (

@@ -90,13 +90,13 @@ def test_options_of_update_are_given_on(folder, monkeypatch):
         raise CapacityError("enough")
 
     monkeypatch.setattr(mgspmv, "update", record)
-    words = "--insert i --delete d --missing error --self-loops drop --symmetrize --keep 2 "
+    words = "--insert i --delete d --self-loops drop --symmetrize --keep 2 "
     words += "--memory 2GiB --format parquet --n-vertices 9 --vertices v --delimiter ; --no-weights --ids int "
     words += "--columns a,b --n-cols 5 --allow-hypersparse "
     words += "--threads 3 --scratch ."
     invoke("update", "g.zarr", *words.split(), code=6)
     assert given == {
-        "insert": "i", "delete": "d", "missing": "error", "self_loops": "drop", "symmetrize": True,
+        "insert": "i", "delete": "d", "self_loops": "drop", "symmetrize": True,
         "keep": 2, "memory": "2GiB", "format": "parquet", "n_vertices": 9, "vertices": "v",
         "delimiter": ";", "weights": False, "ids": "int", "columns": ["a", "b"], "n_cols": 5,
         "allow_hypersparse": True, "threads": 3, "scratch": ".",
@@ -111,7 +111,6 @@ def test_what_update_refuses(folder):
         (["g.zarr"], 2, "pass --insert, --delete or both"),
         (["g.zarr", "--insert", "edges.txt", "--keep", "0"], 2, "keep must be at least 1"),
         (["g.zarr", "--insert", "names.txt", "--no-header"], 3, "names.txt: the ids are strings, but the store has"),
-        (["g.zarr", "--delete", "none.txt", "--missing", "error"], 3, "does not exist; pass --missing ignore"),
         (["n.zarr", "--insert", "edges.txt"], 4, "there is no matrix store at n.zarr"),
     ):
         assert said in invoke("update", *args, code=code)[1]

@@ -476,13 +476,11 @@ def test_options_of_insertions_that_deletions_do_not_need(tmp_path):
 def test_deletions_that_are_not_there(order):
     mg.ingest(arrays([(5, 6), (6, 9), (9, 6)]), place := MemoryStore(), order=order)
     gone = arrays([(6, 9), (6, 7), (6, 7), (9, 5), (4, 4)])
-    with pytest.raises(SourceError, match=r"the entry \((9, 5|6, 7|4, 4)\) to delete does not exist; pass"):
-        mg.update(place, delete=gone, missing="error")
     info = mg.update(place, delete=gone).info
     made = info.provenance["updates"][-1]
     assert (made["inserted"], made["deleted"], made["missing"]) == (0, 1, 3)
     assert info.shape == (3, 3)
-    mg.update(place, delete=arrays([(5, 6)]), missing="error")
+    mg.update(place, delete=arrays([(5, 6)]))
     assert [entry[:2] for entry in read_entries(place)] == [(6, 9)]
 
 
@@ -491,8 +489,6 @@ def test_an_entry_outside_a_matrix_is_not_there(tmp_path):
     other = sp.coo_array(([1.0, 1.0], ([4, 1], [8, 1])), shape=(5, 9))
     info = mg.update(place, delete=other).info
     assert (info.shape, info.nnz, info.provenance["updates"][-1]["missing"]) == ((3, 3), 2, 1)
-    with pytest.raises(SourceError, match=r"the entry \(1, 1\) to delete does not exist"):
-        mg.update(place, delete=other, missing="error")
 
 
 @pytest.mark.parametrize(("order", "kind"), [("rcm", "numbers"), ("degree", "int64"), ("dealt", "string")])
@@ -581,7 +577,7 @@ def test_provenance(tmp_path):
     (tmp_path / "c").write_text("3 1\n")
     infos = [mg.ingest(tmp_path / "a", tmp_path / "s").info]
     infos += [mg.update(tmp_path / "s", insert=tmp_path / "b", symmetrize=True, threads=1).info]
-    infos += [mg.update(tmp_path / "s", delete=tmp_path / "a", insert=tmp_path / "c", missing="error", ids="int").info]
+    infos += [mg.update(tmp_path / "s", delete=tmp_path / "a", insert=tmp_path / "c", ids="int").info]
     made = infos[2].provenance
     assert {name: made[name] for name in infos[0].provenance} == infos[0].provenance
     first, second = made["updates"]
@@ -592,7 +588,7 @@ def test_provenance(tmp_path):
     assert [first[name] for name in ("inserted", "deleted", "missing")] == [2, 0, 0]
     assert [second[name] for name in ("inserted", "deleted", "missing")] == [1, 1, 0]
     assert second["source"].keys() == {"insert", "delete"}
-    assert (second["options"]["missing"], second["options"]["ids"]) == ("error", "int")
+    assert second["options"]["ids"] == "int"
     assert second["base"] == {"version": infos[1].version, "digest": infos[1].digest}
     assert second["program"].startswith("mgspmv ")
     assert infos[2].created >= second["created"]
@@ -602,7 +598,6 @@ REFUSED = {
     "nothing": ({}, "nothing to insert or delete; pass insert="),
     "no version": ({"insert": arrays([(0, 1)]), "keep": 0}, "keep must be at least 1, not 0; the current"),
     "no number": ({"insert": arrays([(0, 1)]), "keep": "all"}, "keep must be at least 1, not 'all'"),
-    "a wish": ({"insert": arrays([(0, 1)]), "missing": "warn"}, "missing must be one of 'ignore', 'error', not 'warn'"),
     "threads": ({"insert": arrays([(0, 1)]), "threads": 0}, "threads"),
     "little memory": ({"insert": arrays([(0, 1)]), "memory": "1MB"}, "memory must be at least 1GiB"),
     "a typing error": ({"insert": arrays([(0, 1)]), "delimeter": ","}, "did you mean 'delimiter'"),
