@@ -32,7 +32,7 @@ PAGE_NAMES = 1 << 14
 MERGED_PAGES = 16
 """Pages per range of ids that is merged at a time."""
 PIECE_IDS = 1 << 16
-"""Ids per comparison."""
+"""Ids of a store per read."""
 
 NAME_BYTES, INTEGER_BYTES = 100, 24
 """Approximate bytes per name as a Python string, and per integer while it is sorted, besides what Arrow holds."""
@@ -133,7 +133,7 @@ class IdWriter:
 
 def _to_arrow(ids: Any, type: Any) -> Any:
     if isinstance(ids, np.ndarray):
-        ids = wrap_numbers(ids) if ids.dtype == _INT64 else pa.array(ids)
+        ids = wrap_numbers(ids) if ids.dtype == _INT64 else pa.array(ids, type if ids.dtype == object else None)
     return ids.cast(type)
 
 
@@ -149,26 +149,6 @@ def find_ranks(order: np.ndarray) -> np.ndarray:
     ranks = np.empty(len(order), index_dtype(len(order)))
     ranks[order] = np.arange(len(order))
     return ranks
-
-
-def pair_ids(ids: Ids, labels: Ids) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yield pairs of parts of two ascending lists that end at the same id, from the first id to the last.
-
-    Yields
-    ------
-    The index of the first of `ids`, and the parts of `ids` and of `labels`.
-    """
-    n_known = n_given = 0
-    known, given = ids[:PIECE_IDS], labels[:PIECE_IDS]
-    while len(known) or len(given):
-        a, b = len(known), len(given)
-        if a and b:
-            end = min(known[-1], given[-1])
-            a, b = (int(np.searchsorted(part, end, side="right")) for part in (known, given))
-        yield n_known, known[:a], given[:b]
-        n_known, n_given = n_known + a, n_given + b
-        known = known[a:] if a < len(known) else ids[n_known : n_known + PIECE_IDS]
-        given = given[b:] if b < len(given) else labels[n_given : n_given + PIECE_IDS]
 
 
 def are_numbers(ids: Ids) -> bool:

@@ -13,16 +13,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest.build import Assembled
 from mgspmv.ingest.entries import SortedSource, shrink, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
-from mgspmv.ingest.numbering import Ids, IdWriter, are_numbers, pair_ids
+from mgspmv.ingest.numbering import PIECE_IDS, Ids, OccurringIds, are_numbers
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.store_writing import check_stated, make_report, write_version
@@ -115,7 +115,7 @@ def update_store(
         if _is_empty(added, info) and (removed is None or not removed.most_entries):
             return _stay(stored, keep)
         places = None if removed is None else _read_deletions(removed, stored, memory)
-        numbering, numbers = _number(stored, added, memory // 4, room.folder)
+        numbering, numbers = _number(stored, added, replace(room, memory=memory // 4))
         sorter = stack.enter_context(EntrySorter(memory, room.threads, room.folder))
         kept, n_kept = StoredRows(stored, room.threads, RowNumbers(info.shape, None, None, None), edges=places), 0
         for block in kept.blocks():
@@ -282,14 +282,13 @@ def _join_shapes(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int
 
 
 def _number(
-    stored: StoredMatrix, added: SortedSource | None, memory: int, folder: Path | None
+    stored: StoredMatrix, added: SortedSource | None, room: MemoryBudget
 ) -> tuple[RowNumbers, np.ndarray | None]:
     """Number old and new rows and columns together; in a store with an order, new ones come after the old.
 
     Parameters
     ----------
-    memory : bytes for the numbers of inserted vertices
-    folder : folder of the file of all ids
+    room : memory for the numbers of inserted vertices, and for ids; and the folder of the files of ids
 
     Returns
     -------
@@ -297,7 +296,7 @@ def _number(
 
     Raises
     ------
-    CapacityError : the numbers do not fit in `memory`
+    CapacityError : the numbers do not fit in memory
     """
     info, ids, order = stored.info, open_ids(stored), stored.read_order()
     if added is None:
@@ -306,12 +305,12 @@ def _number(
     labels, moved = added.layout.vertex_ids, None
     if labels is not None or ids is not None or order is not None:
         need = added.shape[0] * index_dtype(sum(info.shape) + sum(added.shape)).itemsize
-        _check_tables(need, memory, added.name)
+        _check_tables(need, room.memory, added.name)
         added.sorter.reserve(need)
     if ids is None:
         shape, numbers = _join_shapes(info.shape, _find_extent(added.layout)), None if labels is None else labels[:]
     else:
-        united, moved, numbers = _unite(ids, _list_labels(added.layout), folder)
+        united, moved, numbers = _unite(ids, _list_labels(added.layout), room)
         shape = (len(united), len(united))
         if united.dtype == np.int64 and len(united) and are_numbers(united):
             united = None
@@ -325,29 +324,21 @@ def _number(
     return RowNumbers(shape, united, order, moved), numbers
 
 
-def _unite(ids: VertexLookup, labels: Ids, folder: Path | None) -> tuple[Ids, np.ndarray | None, np.ndarray]:
-    """Merge ascending labels into the ids of a store.
+def _unite(ids: VertexLookup, labels: Ids, room: MemoryBudget) -> tuple[Ids, np.ndarray | None, np.ndarray]:
+    """Merge labels into the ids of a store.
 
     Returns
     -------
     All ids; the number among them of each old id, None if none is new; and that of each label.
     """
-    writer, n, n_given, dtype = IdWriter(folder, ids.dtype), 0, 0, index_dtype(len(ids) + len(labels))
-    moved, numbers = np.empty(len(ids), dtype), np.empty(len(labels), dtype)
-    for first, known, given in pair_ids(ids, labels):
-        found, own = np.searchsorted(known, given), np.arange(len(known))
-        is_new = found == len(known)
-        is_new[~is_new] = known[found[~is_new]] != given[~is_new]
-        places = found[is_new]
-        writer.append(np.insert(known, places, given[is_new]))
-        moved[first : first + len(known)] = n + own + np.searchsorted(places, own, side="right")
-        numbers[n_given : n_given + len(given)] = n + found + np.cumsum(is_new) - is_new
-        n, n_given = n + len(known) + len(places), n_given + len(given)
-    united = writer.finish()
-    if n > len(ids):
-        return united, moved, numbers
-    united.close()
-    return ids, None, numbers
+    found = OccurringIds(pa.int64() if ids.dtype == np.int64 else pa.large_string(), room)
+    for part in (ids, labels):
+        for first in range(0, len(part), PIECE_IDS):  # distinct ids, so that their codes are their places
+            found.encode(part[first : first + PIECE_IDS])
+    united = found.finish()
+    assert united.positions is not None
+    moved, numbers = united.positions[: len(ids)], united.positions[len(ids) :]
+    return (united.vertex_ids, moved, numbers) if united.shape[0] > len(ids) else (ids, None, numbers)
 
 
 def _find_stored(stored: StoredMatrix, labels: np.ndarray) -> np.ndarray:

@@ -33,7 +33,7 @@ PLENTY = 1 << 40
 def small(monkeypatch):
     """Buckets, groups and pieces of which a few entries make many."""
     sorter = {"N_BUCKETS": 4, "GROUPED_ENTRIES": 20, "BLOCK_ENTRIES": 7, "BLOCK_ROWS": 8}
-    shrink(monkeypatch, ingest__external_sort=sorter, ingest__numbering={"PIECE_IDS": 8, "PAGE_NAMES": 8})
+    shrink(monkeypatch, ingest__external_sort=sorter, ingest__numbering={"PAGE_NAMES": 8})
 
 
 def check(rows, cols, memory, threads=2):
