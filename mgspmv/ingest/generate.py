@@ -48,10 +48,21 @@ LEVEL_BITS = 21
 _LEVEL_SHIFT = np.uint64(64 - LEVEL_BITS)
 _LEVEL_WIDTH = np.uint64(LEVEL_BITS)
 
-MAX_SCALE = 40
-MAX_BANDWIDTH = 2**20
 MAX_ENTRIES = 2**56
-MAX_SEED = 2**64 - 1
+_SIDE = (1, 2**40)
+_RANGES = {
+    "scale": (1, 40),
+    "edge_factor": (0, 2**16),
+    "seed": (0, 2**64 - 1),
+    "n_vertices": _SIDE,
+    "n_edges": (0, MAX_ENTRIES),
+    "nx": _SIDE,
+    "ny": _SIDE,
+    "nz": _SIDE,
+    "n": _SIDE,
+    "bandwidth": (0, 2**20),
+}
+"""Least and greatest values of integer parameters."""
 
 Words = Any
 """uint64 words: a NumPy array, or a scalar inside Numba."""
@@ -232,19 +243,13 @@ class RmatSource(GeneratedSource):
         scramble: bool = True,
         weights: bool = False,
     ) -> None:
-        self.scale = _check_int("scale", scale, 1, MAX_SCALE)
-        edge_factor = _check_int("edge_factor", edge_factor, 0, 2**16)
-        seed = _check_int("seed", seed, 0, MAX_SEED)
+        sizes = _check(scale=scale, edge_factor=edge_factor)
+        others = _check(seed=seed, scramble=scramble, weights=weights)
         self._thresholds = quadrant_thresholds(a, b, c)
-        self._scramble = _check_flag("scramble", scramble)
-        self._weights = _check_flag("weights", weights)
-        self._keys = derive_keys(seed)
-        n = 2**self.scale
-        super().__init__(
-            "rmat", (n, n), edge_factor * n, "graph",
-            scale=self.scale, edge_factor=edge_factor, a=float(a), b=float(b), c=float(c), seed=seed,
-            scramble=scramble, weights=weights,
-        )  # fmt: skip
+        self.scale, self._scramble, self._weights = sizes["scale"], scramble, weights
+        self._keys = derive_keys(others["seed"])
+        n, probabilities = 2**self.scale, {"a": float(a), "b": float(b), "c": float(c)}
+        super().__init__("rmat", (n, n), sizes["edge_factor"] * n, "graph", **sizes, **probabilities, **others)
 
     def make_entries(self, begin: int, end: int) -> CooBatch:
         """Return arcs `begin` to `end` - 1, as the class describes them."""
@@ -274,15 +279,9 @@ class UniformSource(GeneratedSource):
     """
 
     def __init__(self, n_vertices: int, n_edges: int, seed: int = 1, weights: bool = False) -> None:
-        self._n = _check_int("n_vertices", n_vertices, 1, 2**MAX_SCALE)
-        n_edges = _check_int("n_edges", n_edges, 0, MAX_ENTRIES)
-        seed = _check_int("seed", seed, 0, MAX_SEED)
-        self._weights = _check_flag("weights", weights)
-        self._keys = derive_keys(seed)
-        super().__init__(
-            "uniform", (self._n, self._n), n_edges, "graph",
-            n_vertices=self._n, n_edges=n_edges, seed=seed, weights=weights,
-        )  # fmt: skip
+        own = _check(n_vertices=n_vertices, n_edges=n_edges, seed=seed, weights=weights)
+        self._n, self._weights, self._keys = own["n_vertices"], weights, derive_keys(own["seed"])
+        super().__init__("uniform", (self._n, self._n), own["n_edges"], "graph", **own)
 
     def make_entries(self, begin: int, end: int) -> CooBatch:
         """Return arcs `begin` to `end` - 1, as the class describes them."""
@@ -352,7 +351,7 @@ def stencil2d(nx: int, ny: int, points: int = 5, pattern: bool = False, weights:
     OptionError : a parameter out of its range
     """
     check_choice("points", points, (5, 9))
-    return _make_stencil("stencil2d", {"nx": nx, "ny": ny}, points, points == 5, pattern, weights)
+    return _make_stencil("stencil2d", _check(nx=nx, ny=ny), points, pattern, weights)
 
 
 def stencil3d(nx: int, ny: int, nz: int, points: int = 7, pattern: bool = False, weights: bool = True) -> StencilSource:
@@ -372,7 +371,7 @@ def stencil3d(nx: int, ny: int, nz: int, points: int = 7, pattern: bool = False,
     OptionError : a parameter out of its range
     """
     check_choice("points", points, (7, 27))
-    return _make_stencil("stencil3d", {"nx": nx, "ny": ny, "nz": nz}, points, points == 7, pattern, weights)
+    return _make_stencil("stencil3d", _check(nx=nx, ny=ny, nz=nz), points, pattern, weights)
 
 
 def banded(n: int, bandwidth: int, seed: int = 1, weights: bool = True) -> StencilSource:
@@ -391,14 +390,11 @@ def banded(n: int, bandwidth: int, seed: int = 1, weights: bool = True) -> Stenc
     ------
     OptionError : a parameter out of its range
     """
-    n = _check_int("n", n, 1, 2**MAX_SCALE)
-    bandwidth = _check_int("bandwidth", bandwidth, 0, MAX_BANDWIDTH)
-    seed = _check_int("seed", seed, 0, MAX_SEED)
-    key = derive_keys(seed)[1]
-    reach = min(bandwidth, n - 1)
+    own = _check(n=n, bandwidth=bandwidth, seed=seed, weights=weights)
+    key, reach = derive_keys(own["seed"])[1], min(own["bandwidth"], own["n"] - 1)
     offsets = np.arange(-reach, reach + 1, dtype=np.int64)[:, np.newaxis]
-    make_values = (lambda slots: random_values(key, slots.view(np.uint64))) if _check_flag("weights", weights) else None
-    return StencilSource("banded", (n,), offsets, make_values, n=n, bandwidth=bandwidth, seed=seed, weights=weights)
+    make_values = (lambda slots: random_values(key, slots.view(np.uint64))) if weights else None
+    return StencilSource("banded", (own["n"],), offsets, make_values, **own)
 
 
 GENERATORS: dict[str, Callable[..., GeneratedSource]] = {
@@ -445,35 +441,31 @@ def quadrant_thresholds(a: Any, b: Any, c: Any) -> np.ndarray:
     return np.array([math.floor(p * 2**LEVEL_BITS + 0.5) for p in sums], np.uint64)
 
 
-def _check_int(name: str, value: Any, low: int, high: int) -> int:
-    """Return `value` as an int; raises OptionError unless it is an integer from `low` to `high`."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not low <= value <= high:
-        raise OptionError(f"{name} must be an integer from {low} to {high}, not {value!r}")
-    return int(value)
+def _check(**parameters: Any) -> dict[str, Any]:
+    """Return the parameters; raises OptionError unless they are integers in `_RANGES` or, of other names, flags."""
+    for name, value in parameters.items():
+        if name not in _RANGES:
+            if not isinstance(value, bool):
+                raise OptionError(f"{name} must be True or False, not {value!r}")
+            continue
+        low, high = _RANGES[name]
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not low <= value <= high:
+            raise OptionError(f"{name} must be an integer from {low} to {high}, not {value!r}")
+        parameters[name] = int(value)
+    return parameters
 
 
-def _check_flag(name: str, value: Any) -> bool:
-    """Return `value`; raises OptionError unless it is True or False."""
-    if not isinstance(value, bool):
-        raise OptionError(f"{name} must be True or False, not {value!r}")
-    return value
-
-
-def _make_stencil(
-    model: str, sides: dict[str, int], points: int, star: bool, pattern: bool, weights: bool
-) -> StencilSource:
-    extents = tuple(_check_int(name, side, 1, 2**MAX_SCALE) for name, side in sides.items())
-    has_values = _check_flag("weights", weights) and not _check_flag("pattern", pattern)
+def _make_stencil(model: str, sides: dict[str, int], points: int, pattern: bool, weights: bool) -> StencilSource:
+    flags, extents = _check(pattern=pattern, weights=weights), tuple(sides.values())
+    has_values = weights and not pattern
     offsets = np.array(list(itertools.product((-1, 0, 1), repeat=len(extents))), np.int64)[:, ::-1]  # x is the fastest
-    if star:
+    if points < len(offsets):  # neighbors through a side, not those through corners
         offsets = offsets[np.abs(offsets).sum(axis=1) <= 1]
     if pattern:
         offsets = offsets[offsets.any(axis=1)]
     values = np.where(offsets.any(axis=1), -1.0, points - 1.0)
     make_values = (lambda slots: values[slots % len(values)]) if has_values else None
-    sizes = dict(zip(sides, extents, strict=True))
-    parameters = {**sizes, "points": int(points), "pattern": pattern, "weights": weights}
-    return StencilSource(model, extents, offsets, make_values, **parameters)
+    return StencilSource(model, extents, offsets, make_values, **sides, points=int(points), **flags)
 
 
 def _count(begin: int, end: int) -> np.ndarray:
