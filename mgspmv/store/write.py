@@ -47,22 +47,20 @@ from mgspmv.store.read import check_version, get_member
 from mgspmv.store.versions import (
     FORMAT_VERSION,
     KEY,
+    UnknownOutcomeError,
+    Writer,
     check_keep,
     check_target,
     combine_digests,
     digest_attributes,
+    drop,
+    find_leftovers,
     list_named,
     number_versions,
     open_place,
-    translating_metadata_errors,
-)
-from mgspmv.store.writers import (
-    UnknownOutcomeError,
-    Writer,
-    drop,
-    find_leftovers,
     open_writer,
     tidying,
+    translating_metadata_errors,
 )
 
 _ANNDATA_CSR = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}

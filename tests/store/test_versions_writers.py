@@ -17,7 +17,7 @@ from zarr.storage import LocalStore, MemoryStore, ObjectStore
 
 import mgspmv as mg
 from mgspmv.errors import StoreError, StoreNotFoundError
-from mgspmv.store import writers
+from mgspmv.store import versions
 from tests.support.buckets import serve_s3
 from tests.support.stores import WatchingStore, list_keys, list_version_names
 
@@ -217,14 +217,14 @@ def test_one_wins_at_urls(first, second, scheme, monkeypatch):
             did: list[bool] = []
             left = [at]
 
-            def write(writer, *given, own=writers.Writer._write, did=did, left=left, place=place):
+            def write(writer, *given, own=versions.Writer._write, did=did, left=left, place=place):
                 left[0] -= 1
                 if left[0] == 0:
                     did.append(attempt(second, place, B))
                 own(writer, *given)
 
             with monkeypatch.context() as patch:
-                patch.setattr(writers.Writer, "_write", write)
+                patch.setattr(versions.Writer, "_write", write)
                 is_done = attempt(first, place, A)
             if did:
                 assert (is_done, did[0]) == (True, False)
@@ -236,12 +236,12 @@ def test_what_was_written_though_an_error_came_is_a_success(monkeypatch):
     """And what another then put on top is none of its business."""
     make_begun(place := MemoryStore())
 
-    def write(writer, *given, own=writers.Writer._write):
+    def write(writer, *given, own=versions.Writer._write):
         own(writer, *given)
         raise OSError("the connection was lost")
 
     with monkeypatch.context() as patch:
-        patch.setattr(writers.Writer, "_write", write)
+        patch.setattr(versions.Writer, "_write", write)
         info = mg.update(place, insert=pack(A)).info
     assert mg.open_matrix(place).info == info
 
@@ -249,16 +249,16 @@ def test_what_was_written_though_an_error_came_is_a_success(monkeypatch):
 def test_what_cannot_be_told_is_said_and_left(monkeypatch):
     make_begun(place := MemoryStore())
 
-    def write(writer, *given, own=writers.Writer._write):
+    def write(writer, *given, own=versions.Writer._write):
         own(writer, *given)
-        patch.setattr(writers.Writer, "_read", lambda self: fail())
+        patch.setattr(versions.Writer, "_read", lambda self: fail())
         raise OSError("the connection was lost")
 
     def fail():
         raise OSError("no connection")
 
     with monkeypatch.context() as patch:
-        patch.setattr(writers.Writer, "_write", write)
+        patch.setattr(versions.Writer, "_write", write)
         with pytest.raises(StoreError, match=r"the last write \(no connection\), so it is unknown whether v0"):
             mg.update(place, insert=pack(A))
     assert look(place) == follow(BEGUN, ("update", A))
@@ -270,7 +270,7 @@ def test_an_interrupt_after_the_last_write_says_that_it_was_made(tmp_path, monke
     def clean(*given):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(writers.Writer, "clean", clean)
+    monkeypatch.setattr(versions.Writer, "clean", clean)
     with pytest.warns(match="do not run this again"), pytest.raises(KeyboardInterrupt):
         mg.update(tmp_path / "a", insert=pack(A))
     assert look(tmp_path / "a") == follow(BEGUN, ("update", A))
@@ -289,7 +289,7 @@ def test_an_interrupt_after_the_last_write_says_that_it_was_made(tmp_path, monke
 )
 def test_marks_of_writers_that_are_gone(holder, is_refused):
     make_begun(place := MemoryStore())
-    own = writers._describe_holder()
+    own = versions._describe_holder()
     known = {"host": {"here": own["host"]}, "began": {"now": own["began"]}, "pid": {"own": own["pid"]}}
     text = json.dumps({name: known[name].get(value, value) for name, value in holder.items()})
     place._store_dict[".naming-00000000"] = default_buffer_prototype().buffer.from_bytes(text.encode())
