@@ -137,24 +137,14 @@ class Shard:
     # --- reading
 
     def keep_partition(self, number: int, frame: Any) -> None:
-        """Keep a computed partition of a Dask DataFrame for `read`.
-
-        Raises
-        ------
-        SourceError, StoreError : see `FrameSource.keep`
-        """
+        """Keep a computed partition of a Dask DataFrame for `read`; errors as for `FrameSource.keep`."""
         part = self._spec.part
         assert isinstance(part, FrameSource)
         with self._keeping:
             part.keep(number, frame, self._folder)
 
     def read(self) -> PartSummary:
-        """Read this share's part of the source.
-
-        Raises
-        ------
-        SourceError, OptionError : see `feed_entries`
-        """
+        """Read this share's part of the source; errors as for `feed_entries`."""
         part, options = self._spec.part, self._spec.options
         if part is None:
             return PartSummary(None, 0, None, EntryCounts())
@@ -169,10 +159,6 @@ class Shard:
         ----------
         claim : see `Combined`
         dtype : dtype of the values of all parts
-
-        Raises
-        ------
-        SourceError : see `EntryFeed.check`
         """
         self._dtype, self._rule = dtype, choose_rule(self._spec.options, is_pattern=dtype is None)
         part = self._spec.part
@@ -208,43 +194,29 @@ class Shard:
         """
         rank = self._spec.rank
         bounds = [None, *cuts, None][rank : rank + 2]
-        n_ids, are_names = sum(self._ask_all("count_ids", *bounds)), self._ids is not None and self._ids.dtype == object
-        if (need := n_ids * (2 * NAME_BYTES if are_names else ID_BYTES)) > self.memory // 2:
+        given = self._ask_all("give_ids", *bounds)
+        ids = pa.concat_arrays([ids for ids in given if ids is not None])
+        if (need := len(ids) * (ID_BYTES if ids.type == pa.int64() else 2 * NAME_BYTES)) > self.memory // 2:
             raise CapacityError(
-                f"one worker has to hold {n_ids:,} ids, which take about {need / 1e9:.3g} GB, but only "
+                f"one worker has to hold {len(ids):,} ids, which take about {need / 1e9:.3g} GB, but only "
                 f"{self.memory / 2e9:.3g} GB of its memory are for ids; use more workers, raise memory=, or leave out "
                 "client="
             )
-        given = self._ask_all("give_ids", *bounds)
-        self._own_ids, places = rank_ids(pa.concat_arrays([ids for ids in given if ids is not None]))
+        self._own_ids, places = rank_ids(ids)
         ends = np.cumsum([0 if ids is None else len(ids) for ids in given])
         self._places = np.split(places, ends[:-1])
         n = len(self._own_ids)
         return MergedIds(n, *(self._own_ids[k].as_py() for k in (0, n - 1))) if n else MergedIds(0, None, None)
 
-    def count_ids(self, low: Any, high: Any) -> int:
-        """Return the length of the array that `give_ids` returns."""
-        start, stop = self._find_range(low, high)
-        return stop - start
-
-    def _find_range(self, low: Any, high: Any) -> tuple[int, int]:
-        if self._spec.part is None:
-            return 0, 0
-        start = 0 if low is None else bisect_left(self._ids, low)
-        return start, len(self._ids) if high is None else bisect_left(self._ids, high)
-
     def give_ids(self, low: Any, high: Any) -> Any:
-        """Return the ids of this share's part from `low` to before `high`, as an Arrow array; None without a part.
-
-        Parameters
-        ----------
-        low, high : None for no bound
+        """Return the ids of this share's part from `low` to before `high`, None for no bound, as an Arrow array; None
+        without a part.
         """
         if self._spec.part is None:
             return None
-        start, stop = self._find_range(low, high)
-        ids = self._ids[start:stop]
-        return pa.array(ids, pa.int64() if _find_type(self._ids) == "int64" else pa.large_string())
+        start = 0 if low is None else bisect_left(self._ids, low)
+        stop = len(self._ids) if high is None else bisect_left(self._ids, high)
+        return pa.array(self._ids[start:stop], pa.int64() if _find_type(self._ids) == "int64" else pa.large_string())
 
     def give_places(self, rank: int) -> np.ndarray:
         """Return the places, in this share's range, of the ids that a share sent."""
@@ -273,10 +245,6 @@ class Shard:
 
     def group(self, shape: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
         """Group the entries by the numbers of their rows.
-
-        Parameters
-        ----------
-        shape : shape of the matrix
 
         Returns
         -------
@@ -355,10 +323,6 @@ class Shard:
         ----------
         rows : begin and end of the range
         transpose : whether entries are kept for the transpose
-
-        Raises
-        ------
-        SourceError, CapacityError : see `assemble`
         """
         self._given.close()
         self._taken.reserve(0 if transpose else -self.memory // 4)
@@ -389,12 +353,7 @@ class Shard:
     # --- writing
 
     def write_sums(self, address: VersionAddress, start: int, stop: int) -> dict[str, WrittenRange]:
-        """Write degrees and weights of columns start .. stop - 1, which all shares have added up.
-
-        Raises
-        ------
-        SourceError : see `ColumnSums.finish`
-        """
+        """Write degrees and weights of columns start .. stop - 1, which all shares have added up."""
         total = ColumnSums(self._spec.kind, self._spec.name, self._dtype, start, stop)
         for given in self._ask_all("give_sums", start, stop):
             total.join(given)
@@ -403,13 +362,7 @@ class Shard:
         return self._write(address, {name: (start, array) for name, array in arrays.items()})
 
     def write(self, address: VersionAddress, prefix: str, first_entry: int) -> dict[str, WrittenRange]:
-        """Write this share's rows, and release them.
-
-        Parameters
-        ----------
-        prefix : prefix of the names of the arrays
-        first_entry : number of the first entry among all
-        """
+        """Write this share's rows, whose first entry has the number `first_entry` among all, and release them."""
         (start, stop), is_last = self._rows, self._spec.rank == self._spec.n_shares - 1
         own = dict(self._arrays)
         pointers = own.pop("indptr")[: stop - start + is_last] + first_entry
