@@ -15,8 +15,7 @@ from mgspmv.api.matrix import Matrix
 from mgspmv.errors import OptionError
 from mgspmv.ingest.generate import make_generator
 from mgspmv.ingest.open import open_source, open_update
-from mgspmv.ingest.renumber import reorder_rows
-from mgspmv.ingest.store_writing import find_budget, store_source, write_version
+from mgspmv.ingest.store_writing import find_budget, reorder_rows, store_source, write_version
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.update import Changes, update_store
 from mgspmv.ingest.verify import verify_store

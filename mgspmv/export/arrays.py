@@ -27,8 +27,8 @@ import zarr
 
 from mgspmv.ingest.entries import SortedSource
 from mgspmv.ingest.prefetch import prefetch_map
-from mgspmv.ingest.renumber import reorder_rows
 from mgspmv.ingest.scratch import MemoryBudget
+from mgspmv.ingest.store_writing import reorder_rows
 from mgspmv.ingest.stored import PIECE_ROWS, StoredRows
 from mgspmv.model import MatrixInfo, Progress, index_dtype
 from mgspmv.order import restore

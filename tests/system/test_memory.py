@@ -24,7 +24,7 @@ import scipy.sparse as sp
 
 import mgspmv as mg
 from mgspmv.errors import CapacityError
-from mgspmv.ingest.renumber import _find_order
+from mgspmv.ingest.store_writing import _find_order
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.streams import CHUNK_BYTES
 from mgspmv.order import METHODS, estimate_bytes
