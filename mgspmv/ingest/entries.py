@@ -32,6 +32,10 @@ from mgspmv.model import INT32_LIMIT, CooBatch, CsrBlock, Duplicates, IngestOpti
 from mgspmv.order import check_square, list_rows
 
 
+ENCODED_ENTRIES = 1 << 18
+"""Most entries per batch of ids: Arrow's table of distinct integers takes up to 100 bytes for each."""
+
+
 @dataclass(frozen=True)
 class EntryCounts:
     """Counts of the entries of a source, or of some of them; they add up exactly, in any order."""
@@ -239,7 +243,7 @@ def encode_ids(
 ) -> tuple[EntrySorter, Layout]:
     """Add entries with codes in place of ids to another sorter; return it, and the new layout."""
     found = OccurringIds(pa.int64(), id_room)
-    for batch in given.drain():
+    for batch in given.drain(ENCODED_ENTRIES):
         rows, cols = found.encode(batch.rows, batch.cols)
         coded.add(CooBatch(rows, cols, batch.values))
     given.close()

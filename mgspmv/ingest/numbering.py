@@ -34,8 +34,8 @@ MERGED_PAGES = 16
 PIECE_IDS = 1 << 16
 """Ids of a store per read."""
 
-NAME_BYTES, INTEGER_BYTES = 100, 24
-"""Approximate bytes per name as a Python string, and per integer while it is sorted, besides what Arrow holds."""
+NAME_BYTES, INTEGER_BYTES = 100, 120
+"""Approximate bytes per name as a Python string, and per integer in the tables with which Arrow finds distinct ones."""
 CODE_BYTES = 8
 """Bytes per code: its place among the known ids, and its number."""
 _PENDING_BYTES = 1 << 22
@@ -226,11 +226,14 @@ class OccurringIds:
     @property
     def _is_full(self) -> bool:
         """True if ids take more than the memory."""
-        n_codes, id_bytes = sum(map(len, (*self._places, *self._batches))), NAME_BYTES
+        n_waiting = sum(map(len, self._batches))
+        need = int(self._known.nbytes) + 2 * _count_bytes(self._batches)
+        need += CODE_BYTES * (sum(map(len, self._places)) + n_waiting)
         if self._type == pa.int64():
-            id_bytes = INTEGER_BYTES
-        need = int(self._known.nbytes) + id_bytes * len(self._known) + 2 * _count_bytes(self._batches)
-        return need + CODE_BYTES * n_codes > self._room.memory
+            need += INTEGER_BYTES * (len(self._known) + n_waiting)
+        else:
+            need += NAME_BYTES * len(self._known)
+        return need > self._room.memory
 
     def _join_known(self) -> None:
         """Add the ids of the batches to the known ones.
