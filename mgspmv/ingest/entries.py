@@ -31,7 +31,6 @@ from mgspmv.kernels.compiled import compile_kernel
 from mgspmv.model import INT32_LIMIT, CooBatch, CsrBlock, Duplicates, IngestOptions, Kind, Progress
 from mgspmv.order import check_square, list_rows
 
-
 ENCODED_ENTRIES = 1 << 18
 """Most entries per batch of ids: Arrow's table of distinct integers takes up to 100 bytes for each."""
 

@@ -103,17 +103,17 @@ class EntrySorter:
             self._group_waiting()
         self._spill_if_full()
 
-    def drain(self, most: int = GROUPED_ENTRIES) -> Iterator[CooBatch]:
+    def drain(self, most: int | None = None) -> Iterator[CooBatch]:
         """Yield all entries, those at the same place in the order in which they were added, and release them.
 
         Parameters
         ----------
-        most : entries per batch
+        most : entries per batch; default `GROUPED_ENTRIES`
         """
         self._settle()
         while self._pieces:
             piece = self._pieces.pop(0)
-            step = max(1, min(most, self._memory * piece.n_entries // (8 * piece.nbytes)))
+            step = max(1, min(most or GROUPED_ENTRIES, self._memory * piece.n_entries // (8 * piece.nbytes)))
             with contextlib.closing(piece):
                 for first in range(0, piece.n_entries, step):
                     yield CooBatch(*piece.take(first, min(first + step, piece.n_entries)))
