@@ -56,6 +56,8 @@ from mgspmv.validation import to_json
 ASK_S = 240.0
 """Seconds for an answer of another shard, which may read a piece of a file for it; the patience if that is more. Less
 than the watchdog's limit of the asking task, so that the error names the other worker."""
+ENTRY_BYTES = 32
+"""Minimum bytes per sorted entry: row and column numbers, and as much again for other uses."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,8 @@ class HeldShard(Shard):
         check_folder(folder)
         budget = make_budget(offer.memory, offer.offered // 2, offer.threads, folder)
         super().__init__(offer.spec, budget, self._ask_shard, lambda phase, done, total: beat())
+        self.n_terms = self.memory // ENTRY_BYTES
+        """Number of entries sorted at a time."""
 
     def close(self, reason: str = "the ingest was aborted") -> None:
         """Close the shard and cancel its requests to others."""
