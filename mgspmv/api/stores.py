@@ -13,7 +13,6 @@ from zarr.storage import MemoryStore
 
 from mgspmv.api.matrix import Matrix
 from mgspmv.errors import OptionError
-from mgspmv.ingest.generate import make_generator
 from mgspmv.ingest.open import open_source, open_update
 from mgspmv.ingest.store_writing import find_budget, reorder_rows, store_source, write_version
 from mgspmv.ingest.stored import StoredRows
@@ -206,6 +205,8 @@ def generate(
     StoreExistsError : `store` exists
     ClusterError : a worker is lost, or silent for too long; nothing is left in the store
     """
+    from mgspmv.ingest.generate import make_generator  # loads Numba
+
     matrix: Matrix = unwrap(ingest)(  # one call in logs and spans
         make_generator(model, **parameters),
         store,

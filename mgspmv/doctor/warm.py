@@ -15,6 +15,7 @@ import numpy as np
 import mgspmv as mg
 from mgspmv.doctor.machine import Finding, ok
 from mgspmv.errors import FormatError
+from mgspmv.ingest.columns import SMALL_TEXT
 from mgspmv.kernels.device import has_device
 from mgspmv.kernels.host import SMALL_NNZ
 from mgspmv.kernels.modules import watch_compiling
@@ -47,7 +48,7 @@ def _list_runs(folder: Path) -> Iterator[Callable[[], Any]]:
     """Yield small runs: ingest of texts and of arrays, with and without weights, and PageRank in each precision."""
     for name, text in (("pattern", "0 1\n1 2\n2 0\n"), ("weighted", "0 1 0.5\n1 2 2\n2 0 1\n")):
         path = folder / f"{name}.txt"
-        path.write_text(text)
+        path.write_text(text * (SMALL_TEXT // len(text) + 1))
         yield partial(mg.ingest, path, folder / f"{name}-text.zarr")
     # More than what NumPy's functions compute.
     edges = np.random.default_rng(0).integers(0, VERTICES, (2, 2 * SMALL_NNZ))

@@ -20,8 +20,9 @@ from mgspmv.errors import SourceError
 from mgspmv.ingest.entries import SortedRows, shrink
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.prefetch import prefetch_map
+from mgspmv.ingest.radix_sort import SMALL
 from mgspmv.ingest.stored import cut_entries
-from mgspmv.kernels.compiled import compile_kernel
+from mgspmv.kernels.later import compile_later
 from mgspmv.model import STOCHASTIC_TOLERANCE, CooBatch, CsrBlock, Kind, Progress, default_threads, index_dtype
 from mgspmv.order import list_rows
 from mgspmv.store.read import StoredMatrix
@@ -232,7 +233,12 @@ class ColumnSums:
         self._sums = None if self._dtype is None else np.zeros((2, stop - start))
 
     def add(self, indices: np.ndarray, data: np.ndarray | None) -> None:
-        _count(indices, self._start, self._degree)
+        n = len(self._degree)
+        if _count.is_worth(len(indices)):
+            _count(indices, self._start, self._degree)
+        else:
+            keys = indices - self._start
+            self._degree += np.bincount(keys[(keys >= 0) & (keys < n)], minlength=n)
         if data is not None and self._sums is not None:
             self._n_infinite += len(data) - int(np.count_nonzero(np.isfinite(data)))
             _add_columns(indices, data, self._start, *self._sums)
@@ -287,7 +293,7 @@ def _join_sums(high: np.ndarray, low: np.ndarray, other_high: np.ndarray, other_
     high[:] = total
 
 
-@compile_kernel
+@compile_later(SMALL)
 def _count(keys, start, counts):
     """Count the occurrences of each key in `start` .. `start + len(counts) - 1`."""
     for key in keys:
@@ -295,7 +301,7 @@ def _count(keys, start, counts):
             counts[key - start] += 1
 
 
-@compile_kernel
+@compile_later()
 def _add_columns(indices, data, start, high, low):
     """Add each value to high + low of its column, from start on, in double-double arithmetic (Knuth's two-sum).
 

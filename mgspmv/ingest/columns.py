@@ -30,7 +30,10 @@ from mgspmv.ingest.tokens import (
     split_fields,
 )
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
-from mgspmv.kernels.compiled import compile_kernel
+from mgspmv.kernels.later import compile_later
+
+SMALL_TEXT = 1 << 20
+"""Bytes that are parsed line by line before the parser of lines is compiled: they take 0.5 s."""
 
 _FORTRAN_EXPONENT_BYTES = bytes.maketrans(b"dD", b"ee")
 _SPACE, _TAB, _LINE_FEED, _ZERO, _PLUS, _MINUS = map(ord, " \t\n0+-")
@@ -152,7 +155,7 @@ def _count_comments(chunk: Chunk, form: TableFormat, n_entries: int) -> int:
 
 def _parse_quickly(data: bytes, form: TableFormat) -> list[Any] | None:
     """Parse all lines at once; None if one does not, or may not, fit the format."""
-    if b'"' in data or not _is_utf8(data):
+    if b'"' in data or not _is_utf8(data) or not _read_lines.is_worth(len(data)):
         return None
     text = np.frombuffer(data, np.uint8)
     n_most = int(np.count_nonzero(text == _LINE_FEED))
@@ -202,7 +205,7 @@ def _list_kinds(form: TableFormat) -> np.ndarray:
     return kinds
 
 
-@compile_kernel
+@compile_later(SMALL_TEXT)
 def _read_lines(
     text: Any,
     kinds: Any,

@@ -22,12 +22,13 @@ from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.numbering import OccurringIds, are_numbers, look_up
 from mgspmv.ingest.prefetch import prefetch_map
+from mgspmv.ingest.radix_sort import SMALL
 from mgspmv.ingest.scratch import ANY_ROOM, FileArray, MemoryBudget
 from mgspmv.ingest.source import Layout, Source, symmetrize
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.tokens import LEAST_TIME
 from mgspmv.ingest.values import convert_values
-from mgspmv.kernels.compiled import compile_kernel
+from mgspmv.kernels.later import compile_later
 from mgspmv.model import INT32_LIMIT, CooBatch, CsrBlock, Duplicates, IngestOptions, Kind, Progress
 from mgspmv.order import check_square, list_rows
 
@@ -437,6 +438,15 @@ def merge_duplicates(name: str, block: CsrBlock, rule: Duplicates) -> CsrBlock:
     indptr, indices, data = block.indptr, block.indices, block.data
     if rule not in ("sum", "first"):
         return block
+    if not _compact.is_worth(len(indices)):
+        is_first = _find_first(block)
+        if is_first.all():
+            return block
+        if data is None or rule == "first":
+            kept = np.append(0, np.cumsum(is_first))[indptr]
+            return CsrBlock(
+                block.row_offset, block.n_cols, kept, indices[is_first], None if data is None else data[is_first]
+            )
     is_integer = data is not None and data.dtype.kind == "i"
     nnz = _compact(indptr, indices, data, rule == "sum", np.iinfo(np.int64).max if is_integer else np.inf)
     if nnz < 0:
@@ -451,11 +461,23 @@ def merge_duplicates(name: str, block: CsrBlock, rule: Duplicates) -> CsrBlock:
 
 def find_duplicate(block: CsrBlock) -> tuple[int, int] | None:
     """Return row and column of a duplicated entry; None if there is none."""
+    if not _find_duplicate.is_worth(block.nnz):
+        repeated = np.flatnonzero(~_find_first(block))[:1]
+        rows = np.searchsorted(block.indptr, repeated, side="right") - 1 + block.row_offset
+        return next(iter(zip(rows.tolist(), block.indices[repeated].tolist(), strict=True)), None)
     row, col = _find_duplicate(block.indptr, block.indices)
     return None if row < 0 else (row + block.row_offset, col)
 
 
-@compile_kernel
+def _find_first(block: CsrBlock) -> np.ndarray:
+    """Return which entries are the first at their places, (nnz,) bool."""
+    is_first = np.append(True, block.indices[1:] != block.indices[:-1])[: block.nnz]
+    starts = block.indptr[:-1]
+    is_first[starts[starts < block.nnz]] = True
+    return is_first
+
+
+@compile_later(SMALL)
 def _find_duplicate(indptr, indices):
     for i in range(len(indptr) - 1):
         for k in range(indptr[i] + 1, indptr[i + 1]):
@@ -464,7 +486,7 @@ def _find_duplicate(indptr, indices):
     return -1, np.int64(-1)
 
 
-@compile_kernel
+@compile_later(SMALL)
 def _compact(indptr, indices, data, add, most):
     """Merge equal neighbors in each row in place; return the number of entries left, -1 if a sum is beyond `most`."""
     out = 0

@@ -375,6 +375,15 @@ def _group(batches: list[CooBatch], shift: int, base: int, values_dtype: np.dtyp
     """Group batches by bucket."""
     is_wide = any(a.dtype != np.int32 for b in batches for a in (b.rows, b.cols))
     dtype, n = np.dtype(np.int64 if is_wide else np.int32), sum(len(b.rows) for b in batches)
+    if not scatter_buckets.is_worth(n):
+        rows, cols = np.concatenate([b.rows for b in batches]), np.concatenate([b.cols for b in batches])
+        buckets = (rows.astype(np.int64, copy=False) >> shift) - base
+        order = np.argsort(buckets, kind="stable")
+        starts = np.append(0, np.cumsum(np.bincount(buckets, minlength=N_BUCKETS)))
+        given = None if values_dtype is None else np.concatenate([b.values for b in batches])[order]
+        values = None if given is None else given.astype(values_dtype, copy=False)
+        ends = rows[order].astype(dtype, copy=False), cols[order].astype(dtype, copy=False)
+        return _Buckets(*ends, values, shift, base, starts)
     starts = np.zeros(N_BUCKETS + 1, np.int64)
     for batch in batches:
         count_buckets(batch.rows, shift, base, starts[1:])

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mgspmv.kernels.compiled import compile_kernel
+from mgspmv.kernels.later import compile_later
 from mgspmv.model import CsrBlock, index_dtype
 
 DIGIT_BITS = 11
 KEY_BITS = 64
+SMALL = 1 << 19
+"""Entries for which NumPy sorts and counts before compiled functions do: they take 0.1 s."""
 
 Entries = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 """Rows, columns and values of entries; the values are None for a pattern."""
@@ -21,8 +23,8 @@ def sort_parts(parts: Sequence[Entries], start: int, stop: int, n_cols: int) -> 
     n, has_values = sum(len(rows) for rows, _, _ in parts), parts[0][2] is not None
     col_bits, row_bits = max(0, n_cols - 1).bit_length(), (stop - start - 1).bit_length()
     values = np.concatenate([v for _, _, v in parts if v is not None]) if has_values else None
-    if col_bits + row_bits > KEY_BITS:
-        return _sort_wide(parts, values, start, stop, n_cols)
+    if col_bits + row_bits > KEY_BITS or not _pack.is_worth(n):
+        return _sort_both(parts, values, start, stop, n_cols)
     keys, first = np.empty(n, np.uint64), 0
     for rows, cols, _ in parts:
         _pack(rows, cols, start, np.uint64(col_bits), keys[first : first + len(rows)])
@@ -48,8 +50,8 @@ def sort_keys(keys: np.ndarray, values: np.ndarray | None, n_bits: int) -> tuple
     return keys, values
 
 
-def _sort_wide(parts: Sequence[Entries], values: np.ndarray | None, start: int, stop: int, n_cols: int) -> CsrBlock:
-    """Sort parts whose rows and columns do not fit into one key; see `sort_parts`."""
+def _sort_both(parts: Sequence[Entries], values: np.ndarray | None, start: int, stop: int, n_cols: int) -> CsrBlock:
+    """Sort parts by columns and then by rows: few entries, or rows and columns that do not fit into one key."""
     rows, cols = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
     order = np.lexsort((cols, rows))
     indptr = np.concatenate([[0], np.cumsum(np.bincount(rows - start, minlength=stop - start))])
@@ -61,14 +63,14 @@ def _sort_wide(parts: Sequence[Entries], values: np.ndarray | None, start: int, 
 _1 = np.uint64(1)
 
 
-@compile_kernel
+@compile_later()
 def count_buckets(keys, shift, base, counts):
     """Count the keys per bucket, of 2**shift keys each, from bucket `base` on."""
     for key in keys:
         counts[(np.int64(key) >> shift) - base] += 1
 
 
-@compile_kernel
+@compile_later(SMALL)
 def scatter_buckets(rows, cols, values, shift, base, cursor, out_rows, out_cols, out_values):
     """Write entries to the places of the buckets of their rows, from `cursor` on."""
     for k in range(len(rows)):
@@ -81,13 +83,13 @@ def scatter_buckets(rows, cols, values, shift, base, cursor, out_rows, out_cols,
             out_values[place] = values[k]
 
 
-@compile_kernel
+@compile_later(SMALL)
 def _pack(rows, cols, start, col_bits, keys):
     for k in range(len(rows)):
         keys[k] = (np.uint64(np.int64(rows[k]) - start) << col_bits) | np.uint64(np.int64(cols[k]))
 
 
-@compile_kernel
+@compile_later()
 def _count_digits(keys, width, counts):
     mask = (_1 << np.uint64(width)) - _1
     for key in keys:
@@ -95,7 +97,7 @@ def _count_digits(keys, width, counts):
             counts[d, (key >> np.uint64(d * width)) & mask] += 1
 
 
-@compile_kernel
+@compile_later()
 def _scatter_digit(keys, values, shift, width, cursor, out_keys, out_values):
     mask = (_1 << np.uint64(width)) - _1
     for k in range(len(keys)):
@@ -107,7 +109,7 @@ def _scatter_digit(keys, values, shift, width, cursor, out_keys, out_values):
             out_values[place] = values[k]
 
 
-@compile_kernel
+@compile_later()
 def _unpack(keys, col_bits, lengths, indices):
     mask = (_1 << col_bits) - _1
     for k in range(len(keys)):

@@ -20,6 +20,7 @@ from mgspmv.ingest.column_names import choose_list_columns, names_numbers
 from mgspmv.ingest.columns import TableFormat, TextColumn, read_chunks, split_line
 from mgspmv.ingest.headers import DEFAULT_READING, StatedForm, has_list_header
 from mgspmv.ingest.numbering import OccurringIds, are_numbers
+from mgspmv.ingest.radix_sort import SMALL
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Layout
 from mgspmv.ingest.streams import TextLine, TextStream, read_head
@@ -36,7 +37,7 @@ from mgspmv.ingest.tokens import (
     is_number,
     split_fields,
 )
-from mgspmv.kernels.compiled import compile_kernel
+from mgspmv.kernels.later import compile_later
 from mgspmv.model import index_dtype
 
 UNKNOWN = -1
@@ -101,7 +102,10 @@ class OccurringIntegers:
             return
         if self._highest >= len(self._seen):
             self._seen = np.append(self._seen, np.zeros(self._highest + 1, bool))
-        _mark(ids, self._seen)
+        if _mark.is_worth(len(ids)):
+            _mark(ids, self._seen)
+        else:
+            self._seen[ids] = True
 
     @property
     def extent(self) -> tuple[int, int] | None:
@@ -154,7 +158,7 @@ Equal ids in a batch have one code, and integers of no vertex have `UNKNOWN`.
 """
 
 
-@compile_kernel
+@compile_later(SMALL)
 def _mark(ids: Any, seen: Any) -> None:
     for each in ids:
         seen[each] = True

@@ -14,7 +14,7 @@ import mgspmv
 from mgspmv.kernels import compiled
 
 ROOT = Path(mgspmv.__file__).parents[1]
-COMPILING = {"njit", "overload", "compile_kernel"}
+COMPILING = {"njit", "overload", "compile_kernel", "compile_later"}
 """Decorators of functions that Numba compiles, and of what overloads others."""
 INNER = "from numba import njit\n\n@njit\ndef inner(x):\n    return x + {}\n"
 OUTER = """
@@ -130,5 +130,5 @@ def find_unlisted(tree):
         if isinstance(name, ast.Name) and name.id in taken
     }
     sources = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in compiled.SOURCES}
-    listed = sources if "compile_kernel" in taken else set()
+    listed = sources if taken.keys() & {"compile_kernel", "compile_later"} else set()
     return {name for name in used if taken[name] not in listed}

@@ -1,0 +1,48 @@
+"""Functions that Numba compiles when they pay for it: small inputs are served before, by slower code or NumPy's.
+
+To load Numba takes 0.5 s and to compile a function 0.1 s or more, which is longer than all work on a small input. So a
+caller that can do the same without a function asks first whether it is worth calling.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from threading import Lock
+from typing import Any
+
+
+class CompiledLater:
+    """A function that is compiled by `compile_kernel` when it is first called.
+
+    Parameters
+    ----------
+    limit : items, in all calls of this process, that are left to other code before it is worth compiling
+    """
+
+    def __init__(self, function: Callable[..., Any], limit: int) -> None:
+        functools.update_wrapper(self, function)
+        self._function, self._limit, self._n_served = function, limit, 0
+        self._compiled: Callable[..., Any] | None = None
+        self._lock = Lock()
+
+    def __call__(self, *args: Any) -> Any:
+        with self._lock:
+            if self._compiled is None:
+                from mgspmv.kernels.compiled import compile_kernel
+
+                self._compiled = compile_kernel(self._function)
+        return self._compiled(*args)
+
+    def is_worth(self, n: int) -> bool:
+        """Return whether to call this for n items; if not, they count as served by other code."""
+        with self._lock:
+            if self._compiled is not None or self._n_served + n > self._limit:
+                return True
+            self._n_served += n
+            return False
+
+
+def compile_later(limit: int = 0) -> Callable[[Callable[..., Any]], CompiledLater]:
+    """Decorate a function with `CompiledLater`."""
+    return lambda function: CompiledLater(function, limit)
