@@ -146,6 +146,8 @@ def test_a_worker_that_multiplies_loads_no_reader() -> None:
 
 INTERNAL = ("zarr.core", "numba.core", "distributed.batched", "distributed.dashboard", "dask_jobqueue.core", "unittest")
 """Modules that their projects do not document, or that are for tests."""
+EVENTS = "numba.core.event"
+"""Documented by Numba, in the folder of what is not."""
 DOCUMENTED = {"_exit", "_current_frames", "_cat_file", "_pipe_file", "_fetch_range"}
 """Names with an underscore that Python and fsspec (asynchronous file systems) document."""
 
@@ -177,7 +179,7 @@ def find_private(tree: ast.Module, own: set[str]) -> Iterator[str]:
                 continue
         for name in imported:
             parts = name.split(".")
-            if name.startswith("mgspmv") or parts[0] == "__future__":
+            if name.startswith("mgspmv") or parts[0] == "__future__" or name == EVENTS:
                 continue
             is_private = any(part.startswith("_") and not part.endswith("__") for part in parts)
             if is_private or any(name == module or name.startswith(f"{module}.") for module in INTERNAL):
