@@ -61,7 +61,23 @@ _CONTEXT: ContextVar[Any] = ContextVar("_CONTEXT", default=None)
 
 
 class Command(PanelledHelp, TyperCommand):
-    """Command whose options replace arguments in messages."""
+    """Command whose options replace arguments in messages, and are made when they are first needed."""
+
+    _made: list[Any] | None = None
+
+    @property
+    def params(self) -> list[Any]:
+        """Options and arguments; those of all commands together take as long to make as to import NumPy."""
+        if self._made is None:
+            alone = typer.Typer(add_completion=False)
+            alone.command()(_take_options(vars(self.callback)["command"]))
+            made = typer.main.get_command(alone)
+            self._made, self.callback = made.params, made.callback
+        return self._made
+
+    @params.setter
+    def params(self, none: list[Any]) -> None:  # Typer sets those of `run` in `add_command`
+        pass
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
@@ -124,7 +140,13 @@ app = typer.Typer(
 
 def add_command(group: typer.Typer, command: Callable[..., Any], name: str | None = None, **options: Any) -> None:
     """Add a command with the options of its groups and of all commands."""
-    group.command(name, cls=Command, **options)(_take_options(command))
+
+    def run() -> None:
+        """Stand for the command until `Command.params` makes its options."""
+
+    run.__name__, run.__doc__ = command.__name__, command.__doc__
+    vars(run)["command"] = command
+    group.command(name, cls=Command, **options)(run)
 
 
 def _take_options(command: Callable[..., Any]) -> Callable[..., Any]:
