@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks import contenders, spmm, spmv
 from mgspmv.errors import OptionError
-from mgspmv.kernels.cpu import CpuBlock
+from mgspmv.kernels.host import SmallBlock
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import CsrBlock
 
@@ -94,14 +94,14 @@ def test_products_with_many_vectors_are_right_and_timed(monkeypatch: pytest.Monk
     assert spmm.main(command) == 0
     assert [r["program"] for r in read()] == ["scipy", "ours", "ours, one at a time"]
     assert all(r["times"]["median_s"] > 0 and not r["is_pattern"] for r in read())
-    multiply = CpuBlock.multiply
+    multiply = SmallBlock.multiply
 
-    def forget(self: CpuBlock, x: np.ndarray, y: np.ndarray, alpha: float = 1.0, beta: float = 0.0) -> None:
+    def forget(self: SmallBlock, x: np.ndarray, y: np.ndarray, alpha: float = 1.0, beta: float = 0.0) -> None:
         multiply(self, x, y, alpha, beta)
         if y.ndim == 2:
             y[:, -1] = y[:, 0]
 
-    monkeypatch.setattr(CpuBlock, "multiply", forget)
+    monkeypatch.setattr(SmallBlock, "multiply", forget)
     assert spmm.main(command) == 1
     printed = capsys.readouterr()
     assert "wrong products: ours; see the tables" in printed.err
