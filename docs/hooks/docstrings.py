@@ -30,7 +30,7 @@ class PlainWords(griffe.Extension):
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Show the keywords of `power_iteration` as parameters, which its docstring describes one by one."""
-        function, keywords = pkg["api.powers.power_iteration"], pkg["api.powers.Running"].attributes
+        function, keywords = pkg["api.powers.power_iteration"], pkg["api.arguments.Running"].attributes
         kind = griffe.ParameterKind.keyword_only
         taken = [parameter for parameter in function.parameters if parameter.name != "running"]
         added = [

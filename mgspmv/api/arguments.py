@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial, wraps
+from inspect import signature
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
 from zarr import Group
@@ -32,7 +33,7 @@ from mgspmv.errors import (
 from mgspmv.kernels.device import measure_memory
 from mgspmv.logs import log_iteration
 from mgspmv.lookup import UNKNOWN, VertexLookup
-from mgspmv.model import Event, Kind, Status
+from mgspmv.model import ChangeNorm, Event, Kind, Status
 from mgspmv.monitor.progress import ProgressOption, make_report, watched
 from mgspmv.order import restore
 from mgspmv.results import Solution, describe_matrix, find_non_finite, load_solution
@@ -55,6 +56,32 @@ R = TypeVar("R")
 MatrixLike: TypeAlias = "Matrix | DistributedMatrix | Any"
 """What calls take as a matrix or graph: opened, distributed, or in another form that the page "Inputs" names; see
 `as_matrix`."""
+
+_ELSEWHERE = {
+    **dict.fromkeys(("damping", "damping_factor"), "alpha="),
+    **dict.fromkeys(("max_iterations", "iterations"), "max_iter="),
+    **dict.fromkeys(("tolerance", "eps"), "tol="),
+    **dict.fromkeys(("weights", "edge_weight"), "weight="),
+    "where": "A.on(where)",
+    "client": "A.on(client) or A.distribute(client)",
+    **dict.fromkeys(
+        ("backend", "kernel", "threads", "executor", "transport", "device_memory", "host_memory", "timeout", "recover"),
+        "it to A.on() or A.distribute()",
+    ),
+}
+"""What takes the place of arguments that other libraries have here, or that belong to the placement of a matrix."""
+
+
+class Running(TypedDict, total=False):
+    """Keywords of `power_iteration` and of the methods built on it; `PowerCall` has their defaults."""
+
+    weight: bool | str | None
+    tol: float | None
+    norm: ChangeNorm
+    max_iter: int
+    precision: Literal["float64", "float32"]
+    progress: ProgressOption
+    throw: bool
 
 
 @dataclass(frozen=True)
@@ -185,9 +212,17 @@ def reads_input(
     """
 
     def decorate(call: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+        known = set(signature(call).parameters)
+        if "running" in known:
+            known = known - {"running"} | set(Running.__annotations__)
+
         @wraps(call)
         def run(A: Any, *args: P.args, **kwargs: P.kwargs) -> R:
             given = {**kwargs}
+            for name in given.keys() - known:
+                if name in _ELSEWHERE:
+                    raise TypeError(f"{call.__name__}() has no argument {name}=; pass {_ELSEWHERE[name]}")
+                raise TypeError(f"{call.__name__}() got an unexpected keyword argument {name!r}")
             weight: Any = given.get("weight", True)
             try:
                 matrix = as_matrix(A, kind, weight=weight, progress=given.get("progress"), transpose=transpose)

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from mgspmv.api.arguments import MatrixLike, check_in_edges, read_number, reads_input
+from mgspmv.api.arguments import MatrixLike, Running, check_in_edges, read_number, reads_input
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.powers import (
     PowerCall,
-    Running,
     check_converged,
     check_vertices,
     conclude,

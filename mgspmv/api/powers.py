@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import numpy as np
 
-from mgspmv.api.arguments import Call, MatrixLike, reads_input
+from mgspmv.api.arguments import Call, MatrixLike, Running, reads_input
 from mgspmv.api.matrix import Matrix
 from mgspmv.errors import ConvergenceError, OptionError, ShapeError
 from mgspmv.kernels.dense import multiply_dense
@@ -112,18 +112,6 @@ def gemv(
 
 
 # --- power iteration -------------------------------------------------------------------------------------------------
-
-
-class Running(TypedDict, total=False):
-    """Keywords of `power_iteration` and of the methods built on it; `PowerCall` has their defaults."""
-
-    weight: bool | str | None
-    tol: float | None
-    norm: ChangeNorm
-    max_iter: int
-    precision: Literal["float64", "float32"]
-    progress: ProgressOption
-    throw: bool
 
 
 @dataclass(frozen=True)

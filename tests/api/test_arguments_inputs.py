@@ -266,6 +266,17 @@ def test_only_a_store_is_opened():
     assert mg.open_matrix is mg.open
 
 
-def test_arguments_of_elsewhere_are_errors():
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("damping", "alpha="),
+        ("max_iterations", "max_iter="),
+        ("threads", r"it to A\.on\(\)"),
+        ("client", r"A\.on\(client\)"),
+    ],
+)
+def test_arguments_of_elsewhere_name_their_place(name, remedy):
+    with pytest.raises(TypeError, match=rf"pagerank\(\) has no argument {name}=; pass {remedy}"):
+        mg.pagerank(([0, 1], [1, 0]), **{name: 1})
     with pytest.raises(TypeError, match="unexpected keyword argument 'color'"):
         mg.pagerank(([0, 1], [1, 0]), color=1)
