@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from threading import Lock
-from typing import Any
+from typing import Any, ClassVar
 
 
 class CompiledLater:
@@ -19,6 +19,9 @@ class CompiledLater:
     ----------
     limit : items, in all calls of this process, that are left to other code before it is worth compiling
     """
+
+    is_loaded: ClassVar[bool] = False
+    """Whether one function was worth it, so that all are: the input is not small, and Numba is loaded."""
 
     def __init__(self, function: Callable[..., Any], limit: int) -> None:
         functools.update_wrapper(self, function)
@@ -37,7 +40,8 @@ class CompiledLater:
     def is_worth(self, n: int) -> bool:
         """Return whether to call this for n items; if not, they count as served by other code."""
         with self._lock:
-            if self._compiled is not None or self._n_served + n > self._limit:
+            if CompiledLater.is_loaded or self._n_served + n > self._limit:
+                CompiledLater.is_loaded = True
                 return True
             self._n_served += n
             return False
