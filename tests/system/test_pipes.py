@@ -12,7 +12,9 @@ import zarr
 
 import mgspmv as mg
 from mgspmv.errors import MgspmvError
+from mgspmv.pipeline import run_pipeline
 from tests.support.commands import invoke
+from tests.support.definitions import write_definition
 
 SAID = "is a pipe, a socket or a device, but a file is expected"
 
@@ -86,6 +88,12 @@ def test_definitions_and_what_they_name():
     mg.ingest(([0, 1], [1, 0]), "s.zarr")
     os.mkfifo("p.toml")
     assert SAID in invoke("run", "p.toml", code=None)[1]
+    os.mkdir("x.zarr")
+    os.mkfifo("x.zarr/zarr.json")
+    os.unlink("p.toml")
+    products = '[matrix.web]\nopen = "s.zarr"\n[product.y]\nx = "x.zarr"\n'
+    with pytest.raises(MgspmvError, match=SAID):
+        run_pipeline(write_definition(products))
 
 
 def test_what_an_export_overwrites():
