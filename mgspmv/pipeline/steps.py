@@ -40,6 +40,8 @@ _IN_KEYS = {name: former for former, name in FORMER_OPTIONS.items()}
 """Names of options in keys, where they differ, so that results of earlier versions are kept."""
 _GONE = {"ignore_weights": False}
 """Former options of matrices, with their default, which is part of keys."""
+_GONE_OF_UPDATES = _GONE | {"missing": "ignore"}
+"""The same of updates."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,8 @@ def identify_matrix(step: PipelineStep, checksums: Checksums) -> Identity:
     options = section.options | {name: value for name, value in made.items() if value}
     update = None
     if section.update is not None:
-        update = digest_json({"options": _GONE | _leave_out(section.update.options, "vertices"), "inputs": changes})
+        changed = {"options": _GONE_OF_UPDATES | _leave_out(section.update.options, "vertices"), "inputs": changes}
+        update = digest_json(changed)
         options |= {"update": section.update.options}
     elif section.open is not None:
         inputs["store"] = open_store(step.target).info.digest
