@@ -130,11 +130,6 @@ class CpuBlock(HostBlock):
             kernel.sum_rows(one[:0], 0, 0, has_values=has_values)
 
     @property
-    def pieces(self) -> list[int]:
-        """Rows where pieces begin: those of `HostBlock`, cut further into pieces of about equal bytes."""
-        return sorted({*super().pieces, *self._bounds.tolist()})
-
-    @property
     def _csr(self) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
         return self.block.indptr, self.block.indices, self.block.data
 

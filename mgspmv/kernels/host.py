@@ -13,7 +13,8 @@ import platform
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, partial
+from functools import partial
+from itertools import pairwise
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -35,8 +36,8 @@ T = TypeVar("T")
 
 SMALL_NNZ = 1 << 19
 """Nonzeros up to which NumPy's functions are used: a step of these takes 4 ms, to load Numba 0.5 s."""
-PIECE = 1 << 16
-"""Rows of a pass at a time, so that its temporary vectors stay in the cache."""
+PIECE = 1 << 13
+"""Rows of a pass at a time, and an eighth of its entries, so that temporary vectors are small and stay in the cache."""
 
 
 class HostBlock(ABC):
@@ -94,7 +95,9 @@ class HostBlock(ABC):
     @property
     def pieces(self) -> list[int]:
         """Rows where the pieces of a pass begin, and n_rows."""
-        return [*range(0, self.block.n_rows, PIECE), self.block.n_rows]
+        n, full = self.block.n_rows, np.arange(8 * PIECE, self.block.nnz, 8 * PIECE)
+        ends = np.searchsorted(self.block.indptr, full)
+        return np.unique(np.concatenate([np.arange(0, n, PIECE), ends, [n]])).tolist()  # type: ignore[no-any-return]
 
     @abstractmethod
     def sum_rows(self, z: np.ndarray, start: int, stop: int, *, has_values: bool = True) -> np.ndarray:
@@ -178,8 +181,9 @@ class SmallBlock(HostBlock):
                 self.multiply(x[:, column], y[:, column], alpha, beta)
             return
         with np.errstate(all="ignore"):
-            total = float(alpha) * self.sum_rows(x, 0, self.block.n_rows)
-            y[:] = total if beta == 0 else total + float(beta) * y
+            for start, stop in pairwise(self.pieces):
+                total = float(alpha) * self.sum_rows(x, start, stop)
+                y[start:stop] = total if beta == 0 else total + float(beta) * y[start:stop]
 
     def step(
         self,
@@ -195,13 +199,18 @@ class SmallBlock(HostBlock):
         is_relative: bool = False,
     ) -> StepSums:
         """Compute `CpuBlock.step`."""
-        with np.errstate(all="ignore"):
-            sums = self._sum_fixed(z) if self.precision == "exact" else self.sum_rows(z, 0, self.block.n_rows)
-            rest = float(alpha * mass) * dangling + (1.0 - alpha) * personalization
-            old = x.astype(np.float64)
-            x[:] = float(alpha) * (sums * self.unit) + rest
-            change = np.abs(x.astype(np.float64) - old)
-        return finish_rows(change, x, weight, z_next, self.unit, is_relative=is_relative)
+        is_exact = self.precision == "exact"
+        sum_rows: Callable[[np.ndarray, int, int], np.ndarray] = self._sum_fixed if is_exact else self.sum_rows
+        scalars, found = (float(alpha), float(alpha * mass), 1.0 - alpha), StepSums()
+        for start, stop in pairwise(self.pieces):
+            own = slice(start, stop)
+            with np.errstate(all="ignore"):
+                rest = scalars[1] * _cut(dangling, own) + scalars[2] * _cut(personalization, own)
+                old = x[own].astype(np.float64)
+                x[own] = scalars[0] * (sum_rows(z, start, stop) * self.unit) + rest
+                change = np.abs(x[own].astype(np.float64) - old)
+            found += finish_rows(change, x[own], weight[own], z_next[own], self.unit, is_relative=is_relative)
+        return found
 
     def sum_rows(self, z: np.ndarray, start: int, stop: int, *, has_values: bool = True) -> np.ndarray:
         """Return rows start .. stop of A z, summed in float64 in the order of the entries; (stop - start,)."""
@@ -210,20 +219,18 @@ class SmallBlock(HostBlock):
         terms: np.ndarray = z[block.indices[entries]]
         if block.data is not None and has_values:
             terms = block.data[entries] * terms
-        return np.bincount(self._rows[entries] - start, terms, stop - start)
+        lengths = np.diff(block.indptr[start : stop + 1])
+        return np.bincount(np.repeat(np.arange(stop - start), lengths), terms, stop - start)
 
-    def _sum_fixed(self, z: np.ndarray) -> np.ndarray:
-        """Return A z in float64, summed as int64, to which the terms are rounded, modulo 2^64."""
-        block, ends = self.block, np.zeros(self.block.nnz + 1, np.int64)
-        terms = z[block.indices]
-        np.cumsum(terms if block.data is None else _quantize(block.data * terms, ends.dtype), out=ends[1:])
-        sums: np.ndarray = np.diff(ends[block.indptr])
+    def _sum_fixed(self, z: np.ndarray, start: int, stop: int) -> np.ndarray:
+        """Return rows of A z in float64, summed as int64, to which the terms are rounded, modulo 2^64."""
+        block, (first, last) = self.block, self.block.indptr[[start, stop]].tolist()
+        ends, terms = np.zeros(last - first + 1, np.int64), z[block.indices[first:last]]
+        if block.data is not None:
+            terms = _quantize(block.data[first:last] * terms, ends.dtype)
+        np.cumsum(terms, out=ends[1:])
+        sums: np.ndarray = np.diff(ends[block.indptr[start : stop + 1] - first])
         return sums.astype(np.float64)
-
-    @cached_property
-    def _rows(self) -> np.ndarray:
-        """Row of each entry, (nnz,)."""
-        return np.repeat(np.arange(self.block.n_rows), np.diff(self.block.indptr))
 
 
 def is_rounded(block: CsrBlock) -> bool:

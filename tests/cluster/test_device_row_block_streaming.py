@@ -11,10 +11,10 @@ import pytest
 import scipy.sparse
 
 import mgspmv as mg
+from mgspmv import partition
 from mgspmv.cluster.connect import start_cuda
 from mgspmv.errors import CapacityError, FormatError
 from mgspmv.model import default_threads
-from mgspmv.partition import plan_rows
 from mgspmv.solvers.options import Reads
 from tests.cluster.test_device_row_block import count_devices, devices  # noqa: F401  # a fixture
 from tests.support.pairwise import cover_pairs
@@ -184,11 +184,12 @@ def test_workers_of_which_one_has_room(stores):
     wanted = mg.pagerank(A.on("cpu"), tol=1e-3)
     memory = find_limits(A, "host", n=2)["device_memory"]
     with start_cuda(2) as cluster, Client(cluster) as client, pytest.MonkeyPatch.context() as patch:
+        place = partition._Planner._place
 
-        def plan_unevenly(*args: Any, **options: Any) -> Any:
-            return plan_rows(*args, **options | {"device_memory": [1 << 40, memory]})
+        def place_unevenly(planner: Any, worker: Any, device: int, host: int | None) -> Any:
+            return place(planner, worker, memory if worker.start else 1 << 40, host)
 
-        patch.setattr("mgspmv.cluster.load.plan_rows", plan_unevenly)
+        patch.setattr(partition._Planner, "_place", place_unevenly)
         with pytest.warns(UserWarning, match="1 of 2 GPUs do not fit"):
             distributed = A.distribute(client)
         with distributed as D:

@@ -1,4 +1,4 @@
-"""Tests of ingest call the compiled functions, although their inputs are small; `test_small_inputs` compares."""
+"""Tests of ingest call the compiled functions, although their inputs are small; `test_store_writing_small` compares."""
 
 from __future__ import annotations
 
