@@ -55,13 +55,13 @@ def find_limits(A, held, *, n=1, precision="exact", lays_out=True) -> dict[str, 
     """
     info, indptr = A.info, A.stored.read_array("indptr")
     options: dict[str, Any] = {"precision": precision, "threads": max(1, default_threads() // n)}
-    workers = plan_rows(info, indptr, n, **options, device_memory=1 << 50, lays_out=lays_out).workers
+    workers = partition.plan_rows(info, indptr, n, **options, device_memory=1 << 50, lays_out=lays_out).workers
     for share in (0.4, 0.5, 0.6, 0.7, 0.8, 0.9):
         limits = {"device_memory": max(w.vector_bytes + int(share * w.block_bytes) for w in workers)}
         if held == "store":
             limits["host_memory"] = max(w.load_bytes for w in workers)
         with suppress(CapacityError):
-            plan = plan_rows(info, indptr, n, **options, **limits, lays_out=lays_out, streams=True)
+            plan = partition.plan_rows(info, indptr, n, **options, **limits, lays_out=lays_out, streams=True)
             if {w.held for w in plan.workers} == {held}:
                 return limits
     raise AssertionError(f"no limits let all rows of {n} workers stream from the {held}")
