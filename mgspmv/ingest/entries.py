@@ -23,11 +23,13 @@ from mgspmv.ingest.duplicates import find_duplicate, merge_duplicates
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.numbering import OccurringIds, are_numbers, look_up
 from mgspmv.ingest.prefetch import prefetch_map
+from mgspmv.ingest.radix_sort import SMALL
 from mgspmv.ingest.scratch import ANY_ROOM, FileArray, MemoryBudget
 from mgspmv.ingest.source import Layout, Source, symmetrize
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.tokens import LEAST_TIME
 from mgspmv.ingest.values import convert_values
+from mgspmv.kernels.later import CompiledLater
 from mgspmv.model import INT32_LIMIT, CooBatch, CsrBlock, Duplicates, IngestOptions, Kind, Progress
 from mgspmv.order import check_square, list_rows
 
@@ -215,7 +217,9 @@ def feed_entries(source: Source, options: IngestOptions, sorter: EntrySorter, re
     with ThreadPoolExecutor(sorter.threads, "mgspmv-prepare") as pool:
         for batch in prefetch_map(pool, feed.prepare, _follow(source), sorter.threads):
             feed.put(batch, sorter)
-            report("read", sorter.n_entries, int(sorter.n_entries / batch.fraction) if batch.fraction else None)
+            expected = int(sorter.n_entries / batch.fraction) if batch.fraction else None
+            CompiledLater.pays = CompiledLater.pays or max(sorter.n_entries, expected or 0) > 4 * SMALL
+            report("read", sorter.n_entries, expected)
     return feed
 
 

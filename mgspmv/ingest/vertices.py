@@ -158,7 +158,7 @@ Equal ids in a batch have one code, and integers of no vertex have `UNKNOWN`.
 """
 
 
-@compile_later(SMALL)
+@compile_later(2 * SMALL)
 def _mark(ids: Any, seen: Any) -> None:
     for each in ids:
         seen[each] = True

@@ -20,12 +20,12 @@ class CompiledLater:
     limit : items, in all calls of this process, that are left to other code before it is worth compiling
     """
 
-    is_loaded: ClassVar[bool] = False
-    """Whether one function was worth it, so that all are: the input is not small, and Numba is loaded."""
+    pays: ClassVar[bool] = False
+    """Whether this process has an input so large that all functions are worth compiling."""
 
     def __init__(self, function: Callable[..., Any], limit: int) -> None:
         functools.update_wrapper(self, function)
-        self._function, self._limit, self._n_served = function, limit, 0
+        self._function, self._limit, self._n_items = function, limit, 0
         self._compiled: Callable[..., Any] | None = None
         self._lock = Lock()
 
@@ -38,13 +38,10 @@ class CompiledLater:
         return self._compiled(*args)
 
     def is_worth(self, n: int) -> bool:
-        """Return whether to call this for n items; if not, they count as served by other code."""
+        """Return whether to call this for n items, rather than other code."""
         with self._lock:
-            if CompiledLater.is_loaded or self._n_served + n > self._limit:
-                CompiledLater.is_loaded = True
-                return True
-            self._n_served += n
-            return False
+            self._n_items += n
+            return CompiledLater.pays or self._n_items > self._limit
 
 
 def compile_later(limit: int = 0) -> Callable[[Callable[..., Any]], CompiledLater]:

@@ -17,11 +17,11 @@ def add(x):
 
 
 def test_items_are_left_to_other_code_up_to_the_limit(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(CompiledLater, "is_loaded", False)
+    monkeypatch.setattr(CompiledLater, "pays", False)
     other = compile_later(100)(lambda x: x)
-    assert [add.is_worth(n) for n in (4, 6, 0)] == [False, False, False]
+    assert [add.is_worth(n) for n in (4, 6, 1, 0)] == [False, False, True, True]
     assert not other.is_worth(1)
-    assert add.is_worth(1)
+    monkeypatch.setattr(CompiledLater, "pays", True)
     assert other.is_worth(1)
     assert add(1) == 2
     assert add.__name__ == "add"
