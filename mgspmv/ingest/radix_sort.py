@@ -70,7 +70,7 @@ def count_buckets(keys, shift, base, counts):
         counts[(np.int64(key) >> shift) - base] += 1
 
 
-@compile_later(SMALL)
+@compile_later(2 * SMALL)
 def scatter_buckets(rows, cols, values, shift, base, cursor, out_rows, out_cols, out_values):
     """Write entries to the places of the buckets of their rows, from `cursor` on."""
     for k in range(len(rows)):
