@@ -212,7 +212,7 @@ def silenced(client: Client) -> Iterator[None]:
             ):
                 stack.enter_context(mock.patch(f"mgspmv.{ours}", _ignore))
             unmarked = mock.Mock(side_effect=lambda *_: nullcontext())
-            for folder in ("dask_cluster", "scale_up"):
+            for folder in ("dask_cluster", "scheduling"):
                 stack.enter_context(mock.patch(f"mgspmv.cluster.{folder}.enter_span", unmarked))
             yield
     finally:
