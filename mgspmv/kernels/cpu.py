@@ -26,13 +26,7 @@ from mgspmv.model import (
     CsrBlock,
     Precision,
     StepSums,
-    default_threads,
 )
-from mgspmv.partition import split_rows
-
-PARTS_PER_THREAD = 32
-SERIAL_NNZ = 1 << 16
-"""Nonzeros below which only the calling thread computes: waking others takes longer than the product."""
 
 
 class CpuBlock(HostBlock):
@@ -46,10 +40,6 @@ class CpuBlock(HostBlock):
 
     def __init__(self, block: CsrBlock, precision: Precision = "float64", threads: int | None = None) -> None:
         super().__init__(block, precision, threads)
-        self.threads = 1 if block.nnz < SERIAL_NNZ else threads or default_threads()
-        n_parts = self.threads * PARTS_PER_THREAD
-        item = block.indices.itemsize + (0 if block.data is None else block.data.itemsize)
-        self._bounds = split_rows(block.indptr, n_parts, bytes_per_nonzero=item, bytes_per_row=16)
         self._longest = int(np.diff(self._bounds).max())
 
     def multiply(self, x: np.ndarray, y: np.ndarray, alpha: float = 1.0, beta: float = 0.0) -> None:

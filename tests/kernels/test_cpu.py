@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from mgspmv.kernels import cpu
-from mgspmv.kernels.cpu import SERIAL_NNZ, CpuBlock
+from mgspmv.kernels.cpu import CpuBlock
+from mgspmv.kernels.host import SERIAL_NNZ
 from mgspmv.model import CHANGE_POINT, FIXED_POINT, CsrBlock, RowCheck, StepSums
 from tests.support.blocks import make_block, to_scipy
 from tests.support.matrices import HARD, naming
