@@ -16,6 +16,7 @@ from zarr.abc.buffer import Buffer, BufferPrototype
 from zarr.abc.store import ByteRequest, Store
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, ObjectStore, WrapperStore
 
+import mgspmv.files
 from mgspmv.errors import MgspmvError, MissingDependencyError, OptionError, StoreError
 from mgspmv.files import (
     check_file,
@@ -240,8 +241,11 @@ def reaching(url: str) -> Iterator[None]:
     except Exception as error:
         if "://" not in url:
             raise
+        said = describe_error(error)
+        if isinstance(error, TimeoutError) and type(error) is not TimeoutError:  # a library's, of one request
+            said = f"the server sent nothing for {mgspmv.files.REACH_S:g} seconds"
         raise StoreError(
-            f"{url} cannot be reached: {describe_error(error)}; check the address, the connection and the credentials"
+            f"{url} cannot be reached: {said}; check the address, the connection and the credentials"
         ) from error
 
 

@@ -102,8 +102,8 @@ def test_everything_else_that_is_read(url, tmp_path):
 
 
 def test_a_store(url):
-    # Limits are those of the request, of its library, and of opening the place; on a busy machine each may be first.
-    said = "((no answer within|the server sent nothing for) 0.25 seconds|Timeout on reading data from socket)"
+    # One limit is that of the request, the other that of opening the place; on a busy machine either may be first.
+    said = "(no answer within|the server sent nothing for) 0.25 seconds"
     with pytest.raises(StoreError, match=f"{url}/silent.zarr cannot be reached: {said}"):
         mg.open_matrix(f"{url}/silent.zarr")
 
