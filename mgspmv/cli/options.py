@@ -122,7 +122,7 @@ OPTIONS: dict[str, Any] = {
     "stop.wait": option("Time for the cluster to exit before it is killed.", "SECONDS", min=0.1),
     "cancel.wait": option("Time for the client to end the run before its workers do.", "SECONDS", min=0.1),
     "doctor.wait": option("Time limit of each check.", "SECONDS", min=0.1),
-    "warm": option("Compile the kernels of ingest and PageRank now, so that no first run waits for them."),
+    "warm": option("Compile the kernels of usual runs of ingest and PageRank now, and keep them."),
     "dashboard_port": option(
         "Port of the dashboard; default 8787, or any free one if that is taken.", min=0, max=65535
     ),

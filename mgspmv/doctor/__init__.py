@@ -33,10 +33,10 @@ def examine(
     Parameters
     ----------
     reach : starts or connects to a cluster, as a context manager of its client or address; None for no cluster
-    stores : paths and URLs that are read, or written and read where nothing exists yet; on a cluster by all workers too
+    stores : paths and URLs that are read, on a cluster by all workers too
     timeout : seconds for each check
     on_check : called with the name of each check before it starts
-    warm : compile the kernels that ingest and PageRank need on this machine, so that no first run waits for them
+    warm : compile the kernels of usual runs of ingest and PageRank on this machine, and keep them
 
     Returns
     -------
@@ -54,7 +54,7 @@ def examine(
         from mgspmv.doctor.warm import TIMEOUT_S as most_s
         from mgspmv.doctor.warm import compile_kernels
 
-        run({"kernels": compile_kernels}, most_s)
+        run({"kernels": compile_kernels}, max(timeout, most_s))
     for store in stores:
         run({"store": partial(machine.check_store, store)}, timeout)
     if reach is None:

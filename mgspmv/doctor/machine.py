@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import shutil
 import tempfile
@@ -71,6 +72,10 @@ class Finding:
 
 Findings = Finding | Iterable[Finding]
 
+NOT_KEPT = (
+    "functions compiled by Numba are kept nowhere, as no folder for them can be written: each process compiles them"
+)
+
 
 class Skipped(Exception):
     """Reason why a check cannot run; `run_check` turns it into a finding."""
@@ -116,7 +121,7 @@ def run_check(name: str, check: Callable[[], Findings], limit_s: float) -> list[
     thread.start()
     thread.join(limit_s)
     if thread.is_alive():
-        remedy = "Runs would hang for the same reason: restart the component that hangs, or increase --timeout."
+        remedy = "Runs would hang for the same reason: restart the component that hangs, or allow more time by --wait."
         found = [wrong(f"the check did not finish within {limit_s:g} s", remedy, limit_s=limit_s)]
     return [replace(finding, name=name) for finding in found]
 
@@ -187,25 +192,27 @@ def _count(limit: int) -> int:
 
 def check_folders() -> Iterator[Finding]:
     """Check that the folders for scratch files and compiled kernels are writable, and have free space."""
-    from numba import config
-
+    from mgspmv.kernels.compiled import find_compiled
     from mgspmv.kernels.modules import CACHE_VARIABLE, find_folder
 
     folders = {
-        "scratch": (Path(tempfile.gettempdir()), LITTLE_ROOM, "TMPDIR, or pass --scratch,"),
-        "cache": (find_folder(), CACHE_ROOM, CACHE_VARIABLE),
+        "scratch files": (Path(tempfile.gettempdir()), LITTLE_ROOM, "TMPDIR, or pass --scratch,"),
+        "the cache": (find_folder(), CACHE_ROOM, CACHE_VARIABLE),
     }
-    if config.CACHE_DIR:
-        folders["Numba's cache"] = (Path(config.CACHE_DIR), CACHE_ROOM, "NUMBA_CACHE_DIR")
+    compiled = find_compiled(os.environ.get("NUMBA_CACHE_DIR", ""))
+    if compiled is None:
+        yield warn(NOT_KEPT, "Set NUMBA_CACHE_DIR or MGSPMV_CACHE to a writable folder.")
+    else:
+        folders["functions compiled by Numba"] = (compiled, CACHE_ROOM, "NUMBA_CACHE_DIR")
     for name, (folder, least, variable) in folders.items():
         remedy = f"Set {variable} to a writable folder on a disk with more free space."
         problem, free = _find_write_problem(folder)
         values: dict[str, Any] = {"folder": str(folder), "free_bytes": free}
         if problem is not None:
-            make_finding = wrong if name == "scratch" else warn
-            yield make_finding(f"the {name} folder {folder} cannot be written: {problem}", remedy, **values)
+            make_finding = wrong if name == "scratch files" else warn
+            yield make_finding(f"the folder of {name} {folder} cannot be written: {problem}", remedy, **values)
         else:
-            said = f"{name} folder {folder}: {format_bytes(free)} free"
+            said = f"folder of {name} {folder}: {format_bytes(free)} free"
             yield _grade(said, remedy, is_low=free < least, **values)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -13,9 +14,10 @@ from typing import Any, get_args
 import numpy as np
 
 import mgspmv as mg
-from mgspmv.doctor.machine import Finding, ok
+from mgspmv.doctor.machine import NOT_KEPT, Finding, ok, wrong
 from mgspmv.errors import FormatError
-from mgspmv.ingest.columns import SMALL_TEXT
+from mgspmv.ingest.radix_sort import SMALL
+from mgspmv.kernels.compiled import find_compiled
 from mgspmv.kernels.device import has_device
 from mgspmv.kernels.host import SMALL_NNZ
 from mgspmv.kernels.modules import watch_compiling
@@ -29,7 +31,9 @@ VERTICES = 1 << 16
 
 
 def compile_kernels() -> Finding:
-    """Compile the kernels that ingest and PageRank need on this machine's CPU and GPU, and keep them in the cache."""
+    """Compile the kernels of usual runs of ingest and PageRank on this machine's CPU and GPU, and keep them."""
+    if find_compiled(os.environ.get("NUMBA_CACHE_DIR", "")) is None:
+        return wrong(NOT_KEPT, "Set NUMBA_CACHE_DIR or MGSPMV_CACHE to a writable folder.")
     compiled: list[float] = []
     began = time.perf_counter()
     with TemporaryDirectory(prefix="mgspmv-warm-") as folder, watch_compiling(lambda: compiled.append(0.0)):
@@ -46,9 +50,14 @@ def _list_backends() -> list[str]:
 
 def _list_runs(folder: Path) -> Iterator[Callable[[], Any]]:
     """Yield small runs: ingest of texts and of arrays, with and without weights, and PageRank in each precision."""
-    for name, text in (("pattern", "0 1\n1 2\n2 0\n"), ("weighted", "0 1 0.5\n1 2 2\n2 0 1\n")):
+    texts = {
+        "pattern": "0 1\n1 2\n2 0\n",
+        "weighted": "0 1 0.5\n1 2 2\n2 0 1\n",
+        "names": "ann bob\nbob eve\neve ann\n",
+    }
+    for name, text in texts.items():
         path = folder / f"{name}.txt"
-        path.write_text(text * (SMALL_TEXT // len(text) + 1))
+        path.write_text(text * (2 * SMALL // text.count("\n") + 1))  # more than what is not compiled
         yield partial(mg.ingest, path, folder / f"{name}-text.zarr")
     # More than what NumPy's functions compute.
     edges = np.random.default_rng(0).integers(0, VERTICES, (2, 2 * SMALL_NNZ))
@@ -59,6 +68,7 @@ def _list_runs(folder: Path) -> Iterator[Callable[[], Any]]:
             for kernel in ("auto", *(list_kernels("cuda", for_steps=True) if backend == "cuda" else ())):
                 for precision in get_args(Precision):
                     yield partial(_rank, store, backend, kernel, precision)
+            yield partial(mg.pagerank, store, stop="topk:10", throw=False)
 
 
 def _rank(store: Path, backend: str, kernel: str, precision: Precision) -> None:

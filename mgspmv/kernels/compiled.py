@@ -14,7 +14,9 @@ import functools
 import hashlib
 import os
 import secrets
+import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from numba import config, njit, types
 from numba.core import event
 from numba.extending import intrinsic
 
-from mgspmv.kernels.modules import find_folder, report_compiling
+from mgspmv.kernels.modules import CACHE_VARIABLE, find_folder, report_compiling
 
 _HERE = Path(__file__).parent
 _NAMES = ("compiled", "cpu", "csr_cuts", "formats", "lanes", "column_sorted_tiles", "reference")
@@ -32,8 +34,12 @@ _TOKEN = secrets.token_hex(4)
 
 
 def compile_kernel(function: Callable[..., Any]) -> Any:
-    """Compile as `njit(nogil=True, cache=True)` does."""
-    folder, config.CACHE_DIR = config.CACHE_DIR, str(_find_compiled(config.CACHE_DIR))
+    """Compile as `njit(nogil=True, cache=True)` does; without a cache, after a warning, if no folder can be written."""
+    place = find_compiled(config.CACHE_DIR)
+    if place is None:
+        _warn_once()
+        return njit(nogil=True)(function)
+    folder, config.CACHE_DIR = config.CACHE_DIR, str(place)
     try:
         compiled = njit(nogil=True, cache=True)(function)
     finally:
@@ -43,6 +49,15 @@ def compile_kernel(function: Callable[..., Any]) -> Any:
         files._source_stamp = _digest(Path(function.__code__.co_filename))
         files._data_name_pattern = files._data_name_pattern.replace("{number", f"{_TOKEN}.{{number")
     return compiled
+
+
+@functools.cache
+def _warn_once() -> None:
+    warnings.warn(
+        "compiled functions cannot be kept, so every process will compile them; set $NUMBA_CACHE_DIR or "
+        f"${CACHE_VARIABLE} to a writable folder",
+        stacklevel=4,
+    )
 
 
 class _Listener(event.Listener):  # type: ignore[misc]
@@ -62,17 +77,19 @@ def _digest(*paths: Path) -> str:
 
 
 @functools.cache
-def _find_compiled(folder: str) -> Path:
-    """Return the cache folder for the current state of `SOURCES`.
+def find_compiled(folder: str) -> Path | None:
+    """Return the cache folder for the current state of `SOURCES`; None if none can be written.
 
     Parameters
     ----------
-    folder : $NUMBA_CACHE_DIR; empty for Numba's default, or the user's cache if that is not writable
+    folder : $NUMBA_CACHE_DIR; empty if it is not set. The package's own folder and the user's cache follow
     """
-    digest = _digest(*SOURCES)
-    beside = _HERE / "__pycache__"
-    chosen = Path(folder) if folder else beside if os.access(beside, os.W_OK) else find_folder() / "numba"
-    return chosen / digest[:16]
+    for place in (*([Path(folder)] if folder else []), _HERE / "__pycache__", find_folder() / "numba"):
+        with suppress(OSError):
+            place.mkdir(parents=True, exist_ok=True)
+            if os.access(place, os.W_OK):
+                return place / _digest(*SOURCES)[:16]
+    return None
 
 
 @intrinsic

@@ -132,3 +132,21 @@ def find_unlisted(tree):
     sources = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in compiled.SOURCES}
     listed = sources if taken.keys() & {"compile_kernel", "compile_later"} else set()
     return {name for name in used if taken[name] not in listed}
+
+
+def test_without_a_writable_folder_functions_are_compiled_after_a_warning(monkeypatch):
+    monkeypatch.setattr(compiled, "find_compiled", lambda folder: None)
+    compiled._warn_once.cache_clear()
+    with pytest.warns(UserWarning, match="cannot be kept, so every process will compile them; set .NUMBA_CACHE_DIR"):
+        add = compiled.compile_kernel(lambda x: x + 1)
+    assert add(1) == 2
+
+
+def test_a_folder_that_cannot_be_written_is_not_chosen(tmp_path):
+    assert compiled.find_compiled(str(tmp_path / "new")).parent == tmp_path / "new"
+    assert compiled.find_compiled("/proc/none") == compiled.find_compiled("")
+
+
+def test_numba_has_the_attributes_that_caches_are_kept_by():
+    add = compiled.compile_kernel(lambda x: x + 1)
+    assert {"_source_stamp", "_data_name_pattern"} <= vars(add._cache._cache_file).keys()
