@@ -1,4 +1,4 @@
-"""Ranks of one vector, and their provenance: look-up by id, tables, top-k, summaries, and files."""
+"""Ranks of one vector, and their provenance: look-up by id, tables, top-k, summaries, plots, and files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -16,11 +16,14 @@ from mgspmv.display.frames import Columns, Tabular, TopRanks, quote, render_card
 from mgspmv.errors import OptionError, ShapeError, UnknownIdError, hide_secrets
 from mgspmv.kernels.highest import check_order, select_highest
 from mgspmv.lookup import ArrayLookup
-from mgspmv.model import Event, MatrixInfo, NonFinite, Recovery, Stability, Status, Underflow
+from mgspmv.model import Event, MatrixInfo, NonFinite, Recovery, Stability, Status, Underflow, check_choice
 from mgspmv.saving import ARRAYS, load_result, save_result
 from mgspmv.scores import BINS, Scaler, Summary, scale_scores, summarize_scores
 from mgspmv.validation import to_json
 from mgspmv.version import __version__
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 BATCH = 2**16
 """Default number of ranks streamed at a time."""
@@ -248,6 +251,39 @@ class Solution(Ranks):
             mg.pagerank(A).summary().gini
         """
         return summarize_scores(self.values, bins)
+
+    def plot(self, kind: Literal["ranks", "convergence"] = "ranks", ax: Axes | None = None) -> Axes:
+        """Draw the distribution of the values, or the change of each iteration, by matplotlib.
+
+        Parameters
+        ----------
+        kind : `ranks`: how many vertices have at least a value, by values; values that are not finite, and those that
+            are not positive on a logarithmic axis, are left out. `convergence`: `changes`, and the tolerance
+        ax : axes to draw in; default those of a new figure
+
+        Returns
+        -------
+        The axes, for titles and other settings.
+
+        Raises
+        ------
+        OptionError : another kind
+        MissingDependencyError : matplotlib is not installed
+
+        Examples
+        --------
+            ax = mg.pagerank(A, alpha=0.85).plot("convergence")
+            mg.pagerank(A, alpha=0.5).plot("convergence", ax=ax)
+        """
+        from mgspmv.display.charts import make_axes, plot_changes, plot_distribution
+
+        check_choice("kind", kind, ("ranks", "convergence"))
+        axes = make_axes(ax)
+        if kind == "ranks":
+            plot_distribution(axes, self.values)
+        else:
+            plot_changes(axes, self.changes, self.options)
+        return axes
 
     def stream(self, batch_size: int = BATCH) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield the ids and values of all vertices in batches, in the order of the store's vertices.

@@ -150,6 +150,21 @@ def test_ranks_of_0_are_in_tables_and_not_among_the_highest():
     assert scaled[3] == 0.3 / 0.7
 
 
+def test_plots_take_axes():
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    import matplotlib.pyplot as plt
+
+    solution = make_solution()
+    axes = solution.plot()
+    assert len(axes.lines[0].get_xdata()) == 4
+    assert solution.plot("convergence", ax=plt.subplots()[1]).lines[0].get_ydata().tolist() == list(solution.changes)
+    with pytest.raises(OptionError, match="kind"):
+        solution.plot("rank")
+    plt.close("all")
+
+
 def test_five_lines_end_in_a_table(tmp_path):
     edges = pd.DataFrame({"source": ["a", "b", "c"], "target": ["b", "c", "b"]})
     with mg.ingest(edges, tmp_path / "e.zarr", kind="graph") as A:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -14,7 +14,7 @@ from mgspmv.cli.output import MODE, Answer, note_checkpoint, print_note
 from mgspmv.cli.placement import ComputingOptions, PlacementOptions, open_client
 from mgspmv.cli.results import answer_batch, answer_ranks
 from mgspmv.cli.stores import list_report
-from mgspmv.errors import ConvergenceError, OptionError, SourceError, SourceNotFoundError
+from mgspmv.errors import ConvergenceError, MgspmvError, OptionError, SourceError, SourceNotFoundError
 from mgspmv.ingest.tokens import is_plain_integer
 from mgspmv.kernels.catalogue import SPARSE_KERNELS
 
@@ -164,6 +164,8 @@ def _open_graph(graph: str, place: PlacementOptions, *, kind: Kind = "graph", tr
         reading: dict[str, Any] = {"transpose": transpose, "threads": place.threads}
         matrix = as_matrix(graph, kind, **reading) if place.is_embedded else mg.open(graph)
     except SourceError as error:
+        if _has_ranks(graph):
+            raise OptionError(f"{graph} has saved ranks, not a graph; name its store, or its file of edges") from error
         if error.line_number is not None:
             print_note("note: `mgspmv ingest` has options on how edges are read, and its STORE can be ranked")
         raise
@@ -173,6 +175,15 @@ def _open_graph(graph: str, place: PlacementOptions, *, kind: Kind = "graph", tr
                 if not line.startswith("warning: "):  # warnings were shown as such
                     print_note(line)
         yield matrix
+
+
+def _has_ranks(path: str) -> bool:
+    from mgspmv.results import load_solution
+
+    with suppress(MgspmvError):
+        load_solution(path)
+        return True
+    return False
 
 
 def _listen(

@@ -47,7 +47,7 @@ Result = tuple[Any, str, dict[str, float], dict[str, int]]
 
 
 class BlockIteration(ABC):
-    """BlockIteration on the rows of one worker.
+    """Iteration on the rows of one worker.
 
     Parameters
     ----------

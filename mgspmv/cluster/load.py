@@ -89,7 +89,7 @@ def choose_placement(workers: Sequence[WorkerInfo], backend: str, transport: Tra
             warnings.warn(
                 f"{len(problems)} of {len(workers)} workers have no GPU, for example worker {member} ({problem}), so "
                 "all compute on their hosts; remove them to compute on GPUs, or pass backend='cpu'",
-                stacklevel=5,
+                stacklevel=7,
             )
         return WorkerPlacement("cpu", "peer")
     n_sharing = Counter(w.device.id for w in workers)

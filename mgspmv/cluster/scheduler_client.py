@@ -211,10 +211,6 @@ class SchedulerClient:
                     said = f"{what} for {self.patience:g} s"
                     raise worker_error(WorkerTimeoutError, members, rank, phase, said, why)
 
-    def check_members(self, members: Sequence[Member], phase: str) -> None:
-        """Check that all members are in the cluster."""
-        self._sync(self._check_members(members, phase))
-
     async def _check_members(self, members: Sequence[Member], phase: str) -> list[dict[str, Any]]:
         """Check that all members are in the cluster, and return the scheduler's descriptions of them."""
         workers = await self._describe_workers(phase)

@@ -1,4 +1,4 @@
-"""Charts of a report, drawn by matplotlib as SVG that is embedded in its page.
+"""Charts, drawn by matplotlib: on the axes of a user, or as SVG embedded in the page of a report.
 
 Colors of a page are variables of the page's style sheet, so that a chart is light, dark or printed as the page is. No
 two lines differ in color alone, and each chart has a description in words.
@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from io import StringIO
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from mgspmv.display.numbers import format_number, format_power, shorten
 from mgspmv.errors import MissingDependencyError
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+POINTS = 1000
+"""Most points of a plotted distribution, in geometric progression of their places."""
 N_COLORS = 6
 MOST_LINES = 12
 LONGEST_LABEL = 56
@@ -56,6 +60,48 @@ _STYLE: dict[str, Any] = {
     "legend.frameon": False,
     "legend.labelcolor": _STAND_INS["muted"],
 }
+
+
+def make_axes(ax: Axes | None) -> Axes:
+    """Return the axes, or those of a new figure.
+
+    Raises
+    ------
+    MissingDependencyError : matplotlib is not installed
+    """
+    if ax is not None:
+        return ax
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise MissingDependencyError(
+            "plot() needs matplotlib, which is not installed; pip install 'mgspmv[report]'"
+        ) from error
+    axes: Axes = plt.subplots()[1]
+    return axes
+
+
+def plot_distribution(axes: Axes, values: np.ndarray) -> None:
+    """Plot the number of finite values at or above each of them; the x axis is logarithmic unless some are negative."""
+    ordered = np.sort(values[np.isfinite(values)])[::-1]
+    is_log = not len(ordered) or ordered[-1] >= 0
+    n = int(np.count_nonzero(ordered > 0)) if is_log else len(ordered)
+    places = np.unique(np.geomspace(1, n, min(n, POINTS)).round().astype(np.int64)) if n else np.empty(0, np.int64)
+    axes.plot(ordered[places - 1], places, ".", markersize=3)
+    axes.set(xscale="log" if is_log else "linear", xlabel="rank")
+    axes.set(yscale="log", ylabel="vertices with at least this rank")
+
+
+def plot_changes(axes: Axes, changes: Sequence[float], options: Mapping[str, Any]) -> None:
+    """Plot the change of each iteration, and the tolerance of the run if it had one."""
+    label = f"alpha {options['alpha']:g}" if "alpha" in options else None
+    (line,) = axes.plot(range(1, len(changes) + 1), changes, label=label)
+    if options.get("tol"):
+        axes.axhline(options["tol"], color=line.get_color(), linestyle=":", linewidth=1)
+    axes.set(yscale="log", xlabel="iteration", ylabel="change")
+
+
+# --- charts of a page -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

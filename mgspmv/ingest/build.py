@@ -233,12 +233,11 @@ class ColumnSums:
         self._sums = None if self._dtype is None else np.zeros((2, stop - start))
 
     def add(self, indices: np.ndarray, data: np.ndarray | None) -> None:
-        n = len(self._degree)
         if _count.is_worth(len(indices)):
             _count(indices, self._start, self._degree)
         else:
             keys = indices - self._start
-            self._degree += np.bincount(keys[(keys >= 0) & (keys < n)], minlength=n)
+            np.add.at(self._degree, keys[(keys >= 0) & (keys < len(self._degree))], 1)
         if data is not None and self._sums is not None:
             self._n_infinite += len(data) - int(np.count_nonzero(np.isfinite(data)))
             _add_columns(indices, data, self._start, *self._sums)

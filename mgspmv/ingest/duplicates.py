@@ -13,6 +13,8 @@ from mgspmv.model import CsrBlock, Duplicates
 def merge_duplicates(name: str, block: CsrBlock, rule: Duplicates) -> CsrBlock:
     """Merge duplicate entries of a block by a rule other than `error`, overwriting the block.
 
+    A small block is merged without compiled functions, unless there are values to sum.
+
     Raises
     ------
     SourceError : a sum does not fit in int64; `name` is that of the source

@@ -23,7 +23,7 @@ from mgspmv.ingest.duplicates import find_duplicate, merge_duplicates
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.numbering import OccurringIds, are_numbers, look_up
 from mgspmv.ingest.prefetch import prefetch_map
-from mgspmv.ingest.radix_sort import SMALL
+from mgspmv.ingest.radix_sort import LARGE
 from mgspmv.ingest.scratch import ANY_ROOM, FileArray, MemoryBudget
 from mgspmv.ingest.source import Layout, Source, symmetrize
 from mgspmv.ingest.stored import StoredRows
@@ -218,7 +218,7 @@ def feed_entries(source: Source, options: IngestOptions, sorter: EntrySorter, re
         for batch in prefetch_map(pool, feed.prepare, _follow(source), sorter.threads):
             feed.put(batch, sorter)
             expected = int(sorter.n_entries / batch.fraction) if batch.fraction else None
-            CompiledLater.pays = CompiledLater.pays or max(sorter.n_entries, expected or 0) > 4 * SMALL
+            CompiledLater.pays = CompiledLater.pays or max(sorter.n_entries, expected or 0) > LARGE
             report("read", sorter.n_entries, expected)
     return feed
 
@@ -238,6 +238,8 @@ def number_entries(
     sorter = make_sorter()
     for batch in look_up_entries(coded, layout.positions):
         sorter.add(batch)
+    if isinstance(layout.positions, FileArray):
+        layout.positions.close()
     return sorter, replace(layout, positions=None)
 
 

@@ -17,6 +17,7 @@ from mgspmv.ingest.column_names import ColumnChoice, Weights, find_role, list_na
 from mgspmv.ingest.streams import TextLine
 from mgspmv.ingest.tokens import (
     BLANKS,
+    SAMPLE_BYTES,
     SAMPLE_LINES,
     SURE_DIGITS,
     Undecided,
@@ -237,7 +238,9 @@ class Preamble:
     n_lines: int = 0
     _is_konect: bool = False
     others: list[TextLine] = field(default_factory=list)
-    """Comments that state nothing known, at most `SAMPLE_LINES`; one may be an edge, see `looks_like_edge`."""
+    """Comments that state nothing known, at most `SAMPLE_LINES` and about `SAMPLE_BYTES`; one may be an edge, see
+    `looks_like_edge`."""
+    _n_bytes: int = 0
 
     def take(self, comment: TextLine) -> None:
         """Read the next comment."""
@@ -264,8 +267,9 @@ class Preamble:
         if (names := _find_names(line)) is not None:
             self.names = names
             return
-        if len(self.others) < SAMPLE_LINES:
+        if len(self.others) < SAMPLE_LINES and self._n_bytes < SAMPLE_BYTES:
             self.others.append(comment)
+            self._n_bytes += len(comment.data)
 
 
 def looks_like_edge(line: str, delimiter: str, n_columns: int) -> bool:

@@ -13,6 +13,8 @@ DIGIT_BITS = 11
 KEY_BITS = 64
 SMALL = 1 << 20
 """Entries that NumPy sorts and counts before compiled functions do, which takes 0.2 s more."""
+LARGE = 4 * SMALL
+"""Entries of an input, read or expected, from which all functions are worth compiling."""
 
 Entries = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 """Rows, columns and values of entries; the values are None for a pattern."""

@@ -95,6 +95,10 @@ class CpuBlock(HostBlock):
         change, _, dangling_mass, wrong = (int(total) for total in sums.sum(axis=0))
         return StepSums(change, int(sums[:, 1].max()), dangling_mass, wrong)
 
+    def with_precision(self, precision: Precision) -> CpuBlock:
+        """Return the same block with steps in another precision."""
+        return CpuBlock(self.block, precision, self.threads)
+
     def sum_rows(self, z: np.ndarray, start: int, stop: int, *, has_values: bool = True) -> np.ndarray:
         """Return rows start .. stop of A z in float64, by one thread; see `HostBlock.sum_rows`."""
         indptr, indices, data = self._csr

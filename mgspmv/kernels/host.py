@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -43,7 +43,7 @@ PARTS_PER_THREAD = 32
 SERIAL_NNZ = 1 << 16
 """Nonzeros below which only the calling thread computes: waking others takes longer than the product."""
 PIECE = 1 << 13
-"""Rows of a pass at a time, and an eighth of its entries, so that temporary vectors are small and stay in the cache."""
+"""Most rows of a piece of a pass, and about an eighth of its entries: temporary vectors stay in the cache."""
 
 
 class HostBlock(ABC):
@@ -77,9 +77,9 @@ class HostBlock(ABC):
             return np.dtype(np.int64 if self.block.data is None else np.float64)
         return np.dtype(self.precision)
 
-    def with_precision(self, precision: Precision) -> Self:
+    @abstractmethod
+    def with_precision(self, precision: Precision) -> HostBlock:
         """Return the same block with steps in another precision."""
-        return type(self)(self.block, precision, self.threads)
 
     def zeros(self, n: int, dtype: Any) -> np.ndarray:
         """Return (n,) zeros."""

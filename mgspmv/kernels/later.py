@@ -38,7 +38,7 @@ class CompiledLater:
         return self._compiled(*args)
 
     def is_worth(self, n: int) -> bool:
-        """Return whether to call this for n items, rather than other code."""
+        """Count n items more, and return whether to call this for them, rather than other code."""
         with self._lock:
             self._n_items += n
             return CompiledLater.pays or self._n_items > self._limit

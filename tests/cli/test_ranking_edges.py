@@ -49,8 +49,8 @@ def test_what_is_refused():
     for args, code, said in (
         (["pagerank", "none.csv"], 3, "error: none.csv: there is no such file; check the path\n"),
         (["pagerank", "edges.txt", "--cluster", "local"], 4, "error: edges.txt is a file, not a matrix store; in"),
-        (["pagerank", "r.parquet"], 3, "error: r.parquet: expected ids in column 'rank' to be integers or strings"),
-        (["pagerank", "r.zarr"], 3, "error: r.zarr: this group is not a sparse matrix; expected anndata, binsparse"),
+        (["pagerank", "r.parquet"], 2, "error: r.parquet has saved ranks, not a graph; name its store, or its file"),
+        (["pagerank", "r.zarr"], 2, "error: r.zarr has saved ranks, not a graph; name its store, or its file of edges"),
         (["katz", "a.mtx"], 3, "error: "),
     ):
         _, stderr = invoke(*args, code=code)
