@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -386,7 +387,9 @@ def test_a_device_has_room_for_a_few_small_pieces_or_is_too_small(room: int, hel
             continue
         with pytest.raises(CapacityError) as caught:
             plan_even(*SQUARE, **options, device_memory=vectors + room)
-        shortage, *_ = str(caught.value).split("; ")
+        shortage, enough, least = str(caught.value).split("; ")
+        assert re.fullmatch(r"\d+ workers of that size suffice", enough)
+        assert re.fullmatch(r"from [\d.]+ [kM]B of device memory each on rows are streamed", least)
         need = {36_000: "12.4", 16_000: "12"}[vectors]
         what = "pagerank" if options is LAID else "spmv"
         have = f"which has {format_bytes(vectors + room)}"

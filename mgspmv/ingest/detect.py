@@ -21,6 +21,7 @@ _VIA_SCIPY = "read it with scipy.io.{} and pass the matrix"
 _UNPACK = "unpack it and name the files in it"
 _FOREIGN = (
     (".graph .metis", "a METIS graph", "convert it to an edge list, or read it by its library and pass arrays"),
+    (".chaco", "a Chaco graph", "convert it to an edge list"),
     (".graphml", "GraphML", _VIA_NETWORKX.format("networkx.read_graphml")),
     (".gexf", "GEXF", _VIA_NETWORKX.format("networkx.read_gexf")),
     (".gml", "GML", _VIA_NETWORKX.format("networkx.read_gml")),
@@ -67,9 +68,16 @@ _FOREIGN_BYTES: tuple[tuple[re.Pattern[bytes], str], ...] = tuple(
     for pattern, suffix in (
         (rb"PK\x03\x04|PK\x05\x06", ".zip"),
         (rb".{257}ustar", ".tar"),
+        (rb"7z\xbc\xaf\x27\x1c", ".7z"),
+        (rb"Rar!\x1a\x07", ".rar"),
         (rb"\x89HDF\r\n\x1a\n", ".h5"),
         (rb"MATLAB 5\.0 MAT-file", ".mat"),
         (rb"\x93NUMPY", ".npy"),
+        (rb"ARROW1|FEA1", ".feather"),
+        (rb"ORC[\x00-\x1f]", ".orc"),
+        (rb"Obj\x01", ".avro"),
+        (rb"\x80[\x02-\x05]", ".pkl"),
+        (rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", ".xls"),
         (rb"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<graphml\b", ".graphml"),
         (rb"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<gexf\b", ".gexf"),
         (rb"(?:\s*(?:creator|version|comment)\b[^\n]*\n)*\s*graph\s*\[", ".gml"),

@@ -74,6 +74,7 @@ def test_help_fits_narrow_terminals_and_stays_readable_in_wide_ones(columns, mon
 def test_options_are_few(path, command):
     options = [p for p in list_shown(command) if p.param_type_name == "option"]
     assert len([p for p in options if find_panel(command.name, p.name) != "Advanced"]) <= 23
+    assert len(options) <= 36
 
 
 def test_options_of_all_commands_are_listed_once():

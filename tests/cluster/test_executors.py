@@ -12,6 +12,7 @@ import scipy.sparse as sp
 
 import mgspmv as mg
 from mgspmv.errors import ConvergenceError, DanglingError, OptionError, ShapeError
+from mgspmv.kernels.host import SMALL_NNZ
 from mgspmv.model import Status
 from tests.support.hearing import on_events
 from tests.support.matrices import GRAPHS
@@ -116,8 +117,10 @@ def store_hard(name, path, **options):
     return store_graph(sp.coo_array((hard.values, (hard.rows, hard.cols)), shape=hard.shape), path, **options)
 
 
-def test_hard_graphs_have_one_digest(in_process, tmp_path):
+@pytest.mark.parametrize("small", [SMALL_NNZ, 0], ids=["by NumPy", "compiled"])
+def test_hard_graphs_have_one_digest(small, in_process, tmp_path, monkeypatch):
     """In each precision; those of floats with one executor each, since real graphs test them with both."""
+    monkeypatch.setattr("mgspmv.kernels.select.SMALL_NNZ", small)
     runs = [("exact", "supersteps"), ("exact", "tasks"), ("float64", "supersteps"), ("float32", "tasks")]
     for name in GRAPHS:
         A = store_hard(name, tmp_path / "sum.zarr", duplicates="sum")

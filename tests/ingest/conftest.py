@@ -1,4 +1,4 @@
-"""Tests of ingest call the compiled functions, although their inputs are small; `test_store_writing_small` compares."""
+"""Tests of ingest call the compiled functions, although their inputs are small; some also what stands in for them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,15 @@ import pytest
 
 from tests.support.later import serving
 
+BOTH = ("test_external_sort", "test_numbering", "test_update", "test_vertices", "test_radix_sort")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if metafunc.module.__name__.rpartition(".")[2] in BOTH:
+        metafunc.parametrize("compiled", [True, False], ids=["compiled", "small"], indirect=True)
+
 
 @pytest.fixture(autouse=True)
-def compiled() -> Iterator[None]:
-    with serving(True):
+def compiled(request: pytest.FixtureRequest) -> Iterator[None]:
+    with serving(getattr(request, "param", True)):
         yield

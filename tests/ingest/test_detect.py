@@ -121,7 +121,9 @@ def test_formats_by_name(name, found):
         (b'{"nodes": [', "JSON"),
         (b"[[1, 2], [2, 3]]", "JSON"),
         (b"<html>", "XML"),
+        (b"\x80\x04\x95", "pickle"),
         (b"MATLAB 5.0 MAT-file", "MATLAB"),
+        (b"ARROW1\x00\x00", "Feather"),
         (b"SQLite format 3\x00", None),
     ],
 )

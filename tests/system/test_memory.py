@@ -23,6 +23,7 @@ import pytest
 import scipy.sparse as sp
 
 import mgspmv as mg
+import mgspmv.kernels.cpu  # loads Numba before memory is traced
 from mgspmv.errors import CapacityError
 from mgspmv.ingest.store_writing import _find_order
 from mgspmv.ingest.stored import StoredRows
