@@ -7,6 +7,7 @@ import inspect
 import os
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -221,3 +222,16 @@ def in_process(_in_process: Callable[[int], Any]) -> Iterator[Callable[[int], An
     yield get_client
     for n_workers, left in before.items():
         check_left(_in_process(n_workers), left)
+
+
+@pytest.fixture(autouse=True)
+def small_inputs() -> None:
+    """Begin each test as a process does: what was ingested before does not decide whether functions are compiled."""
+    later = sys.modules.get("mgspmv.kernels.later")
+    if later is None:
+        return
+    later.CompiledLater.pays = False
+    for name in ("build", "columns", "duplicates", "radix_sort", "vertices"):
+        for own in vars(sys.modules.get(f"mgspmv.ingest.{name}", object)).values():
+            if isinstance(own, later.CompiledLater):
+                own._n_items = 0
