@@ -8,12 +8,14 @@ import pytest
 
 from tests.support.later import serving
 
-BOTH = ("test_external_sort", "test_numbering", "test_update", "test_vertices", "test_radix_sort")
+BOTH = ("test_external_sort", "test_numbering", "test_radix_sort", "test_update", "test_vertices")
+LONG = ("test_update", "test_vertices")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if metafunc.module.__name__.rpartition(".")[2] in BOTH:
-        metafunc.parametrize("compiled", [True, False], ids=["compiled", "small"], indirect=True)
+    if (module := metafunc.module.__name__.rpartition(".")[2]) in BOTH:
+        small = pytest.param(False, marks=[pytest.mark.weekly] if module in LONG else [])
+        metafunc.parametrize("compiled", [True, small], ids=["compiled", "small"], indirect=True)
 
 
 @pytest.fixture(autouse=True)
