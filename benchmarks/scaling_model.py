@@ -1,4 +1,4 @@
-"""The tables of docs/scaling.md: a model of an iteration on 8 to 2,048 GPUs, fitted to measurements on 1, 2 and 4.
+"""The tables of docs/measured/scaling-model.md: a model of iterations on 8 to 2,048 GPUs, fitted to runs on 1, 2 and 4.
 
 `python -m benchmarks.scaling_model` puts them into the page, each below its line `<!-- table NAME -->`.
 
@@ -34,7 +34,7 @@ from mgspmv.exchange.ipc import MOST_DEVICES
 from mgspmv.model import Precision
 from mgspmv.partition import LAID_RATIO, choose_piece, plan_rows
 
-PAGE = DOCS / "scaling.md"
+PAGE = DOCS / "measured" / "scaling-model.md"
 SCALING = "measured/h200-scaling.md"
 PRECISIONS: tuple[Precision, ...] = ("float32", "exact")
 
@@ -411,13 +411,13 @@ def list_of_assumed() -> Iterator[tuple[str, ...]]:
     yield "a message from host to host", f"{1e6 * HOP_S:.0f} µs", tuning
     yield "messages one after the other", "P / 8, or log2 P", "P / 8 as it is; log2 as Jeaugey, arXiv 2506.20252"
     yield "a read from a GPU's memory, at least", f"{SECTOR_BYTES} bytes", "NVIDIA, CUDA C++ Programming Guide"
-    yield "rows of a block", f"{BLOCK_ROWS:,}", "[kernels.md](kernels.md#pagerank-on-one-gpu)"
+    yield "rows of a block", f"{BLOCK_ROWS:,}", "[kernels.md](../kernels.md#pagerank-on-one-gpu)"
     yield (
         "a partial sum of a row, in 2-D",
         f"{SUM_BYTES} bytes",
         "assumed: an integer, so that the ranks keep their bits",
     )
-    yield "of a GPU for the plan", f"{ROOM / 1e9:.0f} GB", "[sizing.md](sizing.md#how-many-gpus-hold-all-rows)"
+    yield "of a GPU for the plan", f"{ROOM / 1e9:.0f} GB", "[sizing.md](../sizing.md#how-many-gpus-hold-all-rows)"
 
 
 def list_of_checks(rates: Rates) -> Iterator[tuple[str, ...]]:

@@ -296,8 +296,8 @@ def list_of_streaming() -> Iterator[tuple[str, ...]]:
 
 def list_of_hosts() -> Iterator[tuple[str, ...]]:
     """Memory of each worker on a host, what it receives, and the time of an iteration on one of two processors."""
-    took = read_measured("benchmarks.md", ("Whole PageRank",), ("22", "mgspmv", "2"), "ms / iter.")
-    edges = re.search(r"22 has ([\d.]+)\s*million", (DOCS / "benchmarks.md").read_text())
+    took = read_measured("measured/benchmarks.md", ("Whole PageRank",), ("22", "mgspmv", "2"), "ms / iter.")
+    edges = re.search(r"22 has ([\d.]+)\s*million", (DOCS / "measured" / "benchmarks.md").read_text())
     assert edges is not None
     for n_edges in EDGES:
         cells = []
@@ -321,7 +321,7 @@ def list_of_batches() -> Iterator[tuple[str, ...]]:
 def list_of_stores() -> Iterator[tuple[str, ...]]:
     """What a store of a pattern has, and what ingesting it takes."""
     row = ("61,244,649", "mgspmv")
-    pace = 1e6 * read_measured("benchmarks.md", ("Sixteen processors",), row, "M entries / s")
+    pace = 1e6 * read_measured("measured/benchmarks.md", ("Sixteen processors",), row, "M entries / s")
     for n_edges in EDGES:
         nbytes = describe(count_vertices(n_edges), n_edges, None).nbytes
         scratch = show_bytes(SCRATCH_BYTES * n_edges)
