@@ -411,7 +411,7 @@ def list_of_assumed() -> Iterator[tuple[str, ...]]:
     yield "a message from host to host", f"{1e6 * HOP_S:.0f} µs", tuning
     yield "messages one after the other", "P / 8, or log2 P", "P / 8 as it is; log2 as Jeaugey, arXiv 2506.20252"
     yield "a read from a GPU's memory, at least", f"{SECTOR_BYTES} bytes", "NVIDIA, CUDA C++ Programming Guide"
-    yield "rows of a block", f"{BLOCK_ROWS:,}", "[kernels.md](../kernels.md#pagerank-on-one-gpu)"
+    yield "rows of a block", f"{BLOCK_ROWS:,}", "[gpus.md](../gpus.md#pagerank-on-one-gpu)"
     yield (
         "a partial sum of a row, in 2-D",
         f"{SUM_BYTES} bytes",

@@ -102,7 +102,7 @@ class Matrix(EmbeddedMatrix):
             exists; or a Dask client, cluster or address of a scheduler, as for `distribute`: each call distributes the
             matrix for itself. Calls that share a cluster take turns
         backend : with a cluster, the backend of its workers, as for `distribute`
-        kernel : `auto`; for products one of those that docs/kernels.md names, on a cluster `csr-rows` or `csr-serial`;
+        kernel : `auto`; for products one of those that docs/gpus.md names, on a cluster `csr-rows` or `csr-serial`;
             for PageRank `csr-rows` or `csr-serial` on hosts, `column-sorted-blocks`, `sell-slices` or `csr-split` on
             CUDA. `auto` is csr-rows on hosts, and on a device chosen for the matrix
         threads : default: the processors this process may use; on a cluster, those of each worker

@@ -117,7 +117,7 @@ def fill_ingest(client: Any) -> dict[str, Any]:
     return GIVEN | {"client": client, "frame": frame}
 
 
-def fill_kernels(client: Any) -> dict[str, Any]:
+def fill_gpus(client: Any) -> dict[str, Any]:
     make_web()
     make_laplacian()
     np.save("x.npy", np.ones(30))
@@ -215,7 +215,7 @@ SCENES = {
             "s3://bucket/web.zarr": "web.zarr",
         },
     ),
-    "docs/kernels.md": Scene(fill_kernels),
+    "docs/gpus.md": Scene(fill_gpus),
     "docs/networkx.md": Scene(fill_networkx),
     "docs/pagerank.md": Scene(fill_pagerank),
     "docs/pipelines.md": Scene(fill_pipelines),
