@@ -1,4 +1,4 @@
-"""The documentation's site builds strictly and offline, and its reference has every public name."""
+"""The site of the documentation builds strictly and offline, has every public name, and is searched from files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ import pytest
 import mgspmv
 from mgspmv import errors
 from mgspmv.kernels.catalogue import KERNELS
+from tests.support.browser import find_browser, needs_browser, start_browser
 from tests.support.pages import ROOT
+from tests.support.waiting import wait_for
 
 OFFLINE = """
 import socket
@@ -24,6 +26,15 @@ socket.socket.connect = socket.getaddrinfo = refuse
 from mkdocs.__main__ import cli
 cli()
 """
+
+SEARCH = """
+const query = document.querySelector("[data-md-component=search-query]");
+query.focus();
+query.value = "personalization";
+query.dispatchEvent(new KeyboardEvent("keyup"));
+"""
+"""Types into the search box."""
+FOUND = "[...document.querySelectorAll('.md-search-result__link')].map(link => link.href)"
 
 
 class Reference(HTMLParser):
@@ -59,30 +70,49 @@ def read_reference(site: Path, name: str) -> dict[str, list[list[str]]]:
     return Reference(site / "reference" / f"{name}.html").rows
 
 
-@pytest.mark.docs
-def test_the_site_builds_strictly_and_has_every_public_name(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", OFFLINE, "build", "--strict", "--site-dir", str(tmp_path)]
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the site, built without a network and without warnings."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-c", OFFLINE, "build", "--strict", "--site-dir", str(folder)]
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [line for line in (done.stdout + done.stderr).splitlines() if not line.startswith("INFO ")] == []
+    return folder
 
-    pages = [path for path in tmp_path.rglob("*.html") if path.name != "404.html"]
+
+@pytest.mark.docs
+def test_the_site_loads_nothing_from_elsewhere_and_has_every_public_name(site: Path) -> None:
+    pages = [path for path in site.rglob("*.html") if path.name != "404.html"]
     for path in pages:
         loaded = re.findall(r"<(?:script|img|iframe|link)\b[^>]*?\b(?:src|href)=\"?([^\s\">]*)", path.read_text())
         assert loaded, path
         assert [url for url in loaded if re.match(r"(https?:)?//", url)] == [], path
 
-    calls = (tmp_path / "reference" / "api.html").read_text()
+    calls = (site / "reference" / "api.html").read_text()
     assert [name for name in mgspmv.__all__ if f'id="mgspmv.{name}"' not in calls] == []
-    assert [row[0] for row in Reference(tmp_path / "kernels.html").rows["The kernels"]] == ["kernel", *KERNELS]
+    assert [row[0] for row in Reference(site / "kernels.html").rows["The kernels"]] == ["kernel", *KERNELS]
 
-    raised = (tmp_path / "reference" / "errors.html").read_text()
-    codes = {row[0]: row[2].split(", ") for row in read_reference(tmp_path, "errors")["Errors and exit codes"]}
+    raised = (site / "reference" / "errors.html").read_text()
+    codes = {row[0]: row[2].split(", ") for row in read_reference(site, "errors")["Errors and exit codes"]}
     for name, value in vars(errors).items():
         if isinstance(value, type) and issubclass(value, errors.MgspmvError):
             assert f'id="mgspmv.errors.{name}"' in raised
             assert name in codes[str(value.exit_code)]
 
     for name, rows in (("cli", "mgspmv pagerank"), ("toml", "[matrix.NAME]")):
-        assert len(read_reference(tmp_path, name)[rows]) > 10
+        assert len(read_reference(site, name)[rows]) > 10
+
+
+@pytest.mark.docs
+@needs_browser
+@pytest.mark.parametrize("page", ["index.html", "reference/cli.html"])
+def test_search_finds_pages_that_are_opened_as_files(site: Path, tmp_path: Path, page: str) -> None:
+    with start_browser(str(find_browser()), tmp_path) as browser:
+        browser.show(site / page)
+        browser.evaluate(SEARCH)
+        assert wait_for(lambda: browser.evaluate(FOUND)), browser.complaints
+        found = browser.evaluate(FOUND)
+        assert any(url.startswith(f"{site.as_uri()}/reference/cli.html?h=personalization") for url in found), found
+        assert [text for text in browser.complaints if not text.startswith(("file:", "data:"))] == []
