@@ -291,7 +291,7 @@ class Solution(Ranks):
         Yields
         ------
         (k,) int64 or strings (object) and (k,) float64 or float32, views where there are arrays to view; k is
-        `batch_size` but for the last.
+        `batch_size` except for the last.
 
         Raises
         ------

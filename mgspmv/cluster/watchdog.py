@@ -57,7 +57,7 @@ class WatchedTask:
     patience: float
     n_seen: int = 0
     idle_s: float = 0.0
-    """Seconds without a heartbeat, as of the last check or as of the one that found the hang."""
+    """Seconds without a heartbeat, at the last check or at the one that found the hang."""
     hangs: bool = False
 
     @property

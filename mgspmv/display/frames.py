@@ -162,7 +162,7 @@ class TopRanks(Tabular, Sequence[tuple[Any, float]]):
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, list | tuple | TopRanks) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # as of a list, which it equals
+    __hash__ = None  # type: ignore[assignment]  # like a list, which it equals
 
     def __repr__(self) -> str:
         from rich.cells import cell_len

@@ -1,7 +1,7 @@
 """State shared by the steps of a run, and the step that makes a matrix from a source or a generator, and updates it.
 
 A store is made version by version, each complete in itself. Before a version is made, the step is recorded with the
-current version: if the store has another version when the run is resumed, it was made, and is not made again.
+current version: if the store has another version when the run is resumed, it was made, and is not made twice.
 """
 
 from __future__ import annotations

@@ -169,7 +169,7 @@ def read_record(model: type[T], described: dict[str, Any], path: str) -> T:
         record = check_fields(model, known)
         datetime.fromisoformat(record.began or "0001-01-01")
     except ValueError as error:
-        remedy = "remove it to have the step made again" if is_step else "run the pipeline again"
+        remedy = "remove it to rebuild the step" if is_step else "run the pipeline again"
         raise PipelineError(f"{path} is not a record of a {what} ({error}); {remedy}") from error
     return record
 

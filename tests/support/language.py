@@ -1,4 +1,4 @@
-"""Check of the language of docstrings, comments, help texts and messages: phrases that readers have to decode.
+"""Check of the language of documentation, docstrings, comments and messages: phrases that readers have to decode.
 
 `make lint` runs it over the package and the CUDA sources: python -m tests.support.language mgspmv kernels
 """
@@ -13,6 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+SUFFIXES = (".py", ".cu", ".cuh", ".md")
+LEFT_OUT = ("docs", "measured")
+"""Folder of records of measurements, which are not edited afterwards."""
+
 PHRASES: dict[str, str] = {
     r"(?:come|comes|came|coming) by": "are streamed",
     r"(?:no|have|has|had|enough|without) room|room for": "does not fit; memory for",
@@ -20,21 +27,24 @@ PHRASES: dict[str, str] = {
     r"(?:is|are|was|were|be) (?:not )?there(?=[.,;:)]|$)|(?:that|which) (?:is|are) (?:not )?there|is there to": (
         "existing, missing"
     ),
-    r"what (?:is|was) (?:there|said|meant)": "existing; output",
+    r"what (?:is|was) (?:not )?(?:there|said|meant)": "existing; output",
+    r"(?:is|are|was|were) there (?:still|too|before)": "still exists, existed",
+    r"(?:that|which|it|this) is said|is said (?:by|before|of|rather)": "is reported",
     r"beside": "next to, compared with, in addition to",
     r"(?:is|are|was|were|be|not) refused|refuses?": "raises, rejects, does not accept",
     r"wanted": "expected, requested",
-    r"(?:came|comes?) (?:of|out|within|along|through)|nothing (?:came|comes)": "got, received, resulted",
+    r"(?:came|comes?) (?:of|out|within|along|through)|(?:what|nothing) (?:came|comes)": "got, received, resulted",
     r"(?:for|of|by|to|in|and|as) who|who(?:ever)? (?:reads|wants|has|reaches)|whoever|nobody|somebody|anybody": (
         "name the thing"
     ),
-    r"of (?:its|their|his|one's) own(?! process)": "separate",
+    r"of (?:its|their|his|one's|your|our) own(?! process)|an own": "separate",
     r"so many(?! that)": "N",
-    r"the same bits|bit for bit": "bit-identical",
+    r"for so long": "for N seconds",
+    r"the same bits|bit for bit|(?:has|have|had|with) the bits": "bit-identical",
     r"(?:is|are|was|were) gone": "no longer exists, was removed",
     r"(?:something|anything|nothing|another|other) else than": "not a",
-    r"[Aa]s of (?=`)": "see, as for",
-    r"(?<!there )(?<!There )(?:is|are|was|were) no(?= (?!longer|more|later|larger|smaller|faster)[a-zA-Z])": "is not a",
+    r"as of(?! (?:\d|v\d|version|\w+ \d|this))": "see, as for, as in",
+    r"(?<!there )(?:is|are|was|were) no(?= (?!longer|more|later|larger|smaller|faster)[a-zA-Z])": "is not a",
     r"be had": "be obtained",
     r"(?<=, )for (?:it|they|there|this|that|its|these) (?:is|are|has|have|was|were)": "because",
     r"(?:turned|other way|way) round": "reversed; vice versa",
@@ -46,6 +56,21 @@ PHRASES: dict[str, str] = {
     r"do(?:es)? without": "is computed without",
     r"makes? (?:something|nothing) of": "use",
     r"as (?:it|they) (?:is|are|was|were) (?:there|come)": "as found",
+    r"as (?:asked|ever)": "as requested, as usual",
+    r"(?<!are )(?<!is )all the same(?! \w)": "still, anyway",
+    r"but for(?! (?:example|instance))": "except for",
+    r"whatever (?:ends|ended|comes|came|else|else's)|what of (?:it|them)|gives what": "name the thing",
+    r"all (?:that )?there (?:is|are)|that there (?:is|are) not": "all; missing",
+    r"how far (?:it|they|a run|the run) (?:is|are|was|were|came|got)": "progress",
+    r"(?:takes?|need|needs) yet": "time left",
+    r"of before": "previous",
+    r"(?:made|make|makes) again|beg[aiu]ns? again": "rebuilt, recomputed, restarted",
+    r"(?:give|gives|gave|given|giving) back": "return, release",
+    r"(?:is|are|was|were) at work": "is running",
+    r"mend(?:s|ed|ing)?": "fix, repair",
+    r"afresh|anew|thereof|therein|whence": "plain words",
+    r"quarters? of an hour": "15 minutes",
+    r"(?:artefact|labell(?:ed|ing)|modell(?:ed|ing)|whilst|amongst|programme|fulfil)s?": "American spelling",
     r"(?:colour|neighbour|behaviour|favour|honour|centre|licence|catalogues|analyse|grey)\w*": "American spelling",
     r"\w*(?:specialis|normalis|optimis|initialis|recognis|organis|serialis|parallelis|minimis|maximis|summaris)\w*": (
         "American spelling"
@@ -68,18 +93,25 @@ class Finding:
 
 
 def find_phrases(text: str) -> Iterator[tuple[int, str, str]]:
-    """Yield the position of each phrase in a text, the phrase and its replacement."""
+    """Yield the position of each phrase in a text, the phrase and its replacement.
+
+    A blank in a phrase is a blank or the end of a line.
+    """
     for phrase, instead in PHRASES.items():
-        for found in re.finditer(rf"(?<![\w`.-])(?:{phrase})(?![\w-])", text):
-            yield found.start(), found[0], instead
+        pattern = phrase.replace(" ", r"\s")
+        for found in re.finditer(rf"(?<![\w`.-])(?:{pattern})(?![\w-])", text, re.IGNORECASE):
+            yield found.start(), " ".join(found[0].split()), instead
 
 
 def read_prose(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the strings and comments of a Python file, or the comments of a CUDA file, with their lines.
+    """Yield the strings and comments of a Python file, the comments of a CUDA file, or the text of a page in Markdown.
 
-    Expressions in f-strings are left out.
+    Each has the line where it begins. Expressions in f-strings are left out.
     """
     text = path.read_text(encoding="utf-8")
+    if path.suffix == ".md":
+        yield from read_markdown(text)
+        return
     if path.suffix != ".py":
         for found in re.finditer(r"//[^\n]*|/\*.*?\*/", text, re.DOTALL):
             yield text.count("\n", 0, found.start()) + 1, found[0]
@@ -90,6 +122,33 @@ def read_prose(path: Path) -> Iterator[tuple[int, str]]:
             yield token.start[0], re.sub(r"\{[^{}]*\}", "{}", token.string) if is_format else token.string
 
 
+def read_markdown(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the headings, paragraphs and cells of a page, without code, HTML and addresses of links."""
+    line = 1
+    for token in MarkdownIt("commonmark").enable("table").parse(text):
+        line = token.map[0] + 1 if token.map else line
+        if token.type == "inline":
+            yield line, "".join(map(_show, token.children or ()))
+
+
+def _show(token: Token) -> str:
+    """Return a piece of a line as a reader sees it, code as an empty span."""
+    if token.type == "code_inline":
+        return "``"
+    if token.type in ("softbreak", "hardbreak"):
+        return "\n"
+    return token.content if token.type in ("text", "image") else ""
+
+
+def find_files(path: Path) -> Iterator[Path]:
+    """Yield a file, or the files of a folder that are checked."""
+    if path.is_file():
+        yield path
+    for own in sorted(path.rglob("*")):
+        if own.suffix in SUFFIXES and own.parts[-3:-1] != LEFT_OUT:
+            yield own
+
+
 def check_language(path: Path) -> Iterator[Finding]:
     """Yield the phrases in a file."""
     for line, text in read_prose(path):
@@ -97,11 +156,9 @@ def check_language(path: Path) -> Iterator[Finding]:
             yield Finding(path, line + text.count("\n", 0, start), phrase, instead)
 
 
-def main(folders: list[str]) -> int:
-    """Print the phrases in the files of folders; return 1 if there are any."""
-    paths = [
-        path for folder in folders for path in sorted(Path(folder).rglob("*")) if path.suffix in (".py", ".cu", ".cuh")
-    ]
+def main(names: list[str]) -> int:
+    """Print the phrases in files and in the files of folders; return 1 if there are any."""
+    paths = [path for name in names for path in find_files(Path(name))]
     findings = [finding for path in paths for finding in check_language(path)]
     print(*findings, sep="\n")
     print(f"{len(findings)} phrases in {len(paths)} files")

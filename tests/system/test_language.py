@@ -1,4 +1,4 @@
-"""The check of the language: phrases are found in strings and comments, and the package has none."""
+"""The check of the language: phrases are found in text, strings and comments, and the package has none."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.language import PHRASES, check_language, find_phrases, main
+from tests.support.language import PHRASES, check_language, find_files, find_phrases, main
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,11 +27,21 @@ ROOT = Path(__file__).parents[2]
         ("whoever reaches the port", "whoever reaches"),
         ("the store is gone", "is gone"),
         ("a group of something else than ranks", "something else than"),
-        ("as of `pagerank`", "as of "),
+        ("as of `pagerank`", "as of"),
         ("x is no number", "is no"),
         ("memory, for it is full", "for it is"),
         ("edges turned round", "turned round"),
         ("normalised by columns", "normalised"),
+        ("Nobody waits", "Nobody"),
+        ("What is not there says so", "What is not there"),
+        ("rows come\nby", "come by"),
+        ("ranks have the bits of one process", "have the bits"),
+        ("when nothing was computed for so long", "for so long"),
+        ("whatever ended the run before", "whatever ended"),
+        ("how long it takes yet", "takes yet"),
+        ("all but for the last", "but for"),
+        ("as of other programs", "as of"),
+        ("all that there is", "all that there is"),
     ],
 )
 def test_phrases_are_found(text, phrase):
@@ -47,6 +57,10 @@ def test_phrases_are_found(text, phrase):
         "a row of `beside`",
         "so many that none",
         "`--wanted`",
+        "There are no stores",
+        "as of 2026, and as of Dask 2025.1",
+        "values that are all the same",
+        "it says that there is none",
     ],
 )
 def test_plain_text_passes(text):
@@ -66,6 +80,50 @@ def test_strings_and_comments_are_read_and_code_is_not(tmp_path):
         ("b.cu", 1, "wanted"),
         ("b.cu", 3, "so many"),
     ]
+
+
+PAGE = """# Whoever reads
+Rows that come
+by, and `wanted` code.
+
+```sh
+mgspmv --wanted  # goes on
+```
+
+    it goes on
+
+| head | other |
+|---|---|
+| so many | [as asked](beside.md) |
+| plain | ![beside](beside.png) |
+
+<!-- beside -->
+- an item
+
+  of its own
+"""
+
+
+def test_text_of_pages_is_read_and_code_is_not(tmp_path):
+    path = tmp_path / "a.md"
+    path.write_text(PAGE)
+    assert [(own.line, own.phrase) for own in check_language(path)] == [
+        (1, "Whoever reads"),
+        (2, "come by"),
+        (13, "so many"),
+        (13, "as asked"),
+        (14, "beside"),
+        (19, "of its own"),
+    ]
+
+
+def test_files_and_folders_are_named(tmp_path):
+    names = ["README.md", "docs/a.md", "docs/hooks/b.py", "docs/measured/c.md", "docs/d.txt"]
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    found = [path for own in ("README.md", "docs") for path in find_files(tmp_path / own)]
+    assert found == [tmp_path / name for name in names[:3]]
 
 
 def test_findings_are_printed(tmp_path, capsys):
