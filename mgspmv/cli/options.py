@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from inspect import Parameter
 from typing import Annotated, Any, get_args
@@ -93,12 +94,11 @@ OPTIONS: dict[str, Any] = {
     "export.format": option("Output format; needed for .zarr.", "matrix-market|csv|parquet|npz|anndata|binsparse"),
     # placement
     "cluster": option(
-        "Start a Dask cluster for this run: on this machine's CPUs or GPUs, in Slurm or PBS jobs, on hosts by SSH, "
-        "in Kubernetes pods, or by a class.",
+        "Start a Dask cluster for this run; local has CPU workers on this machine, cuda a worker per GPU.",
         "local|cuda|slurm|pbs|ssh|kubernetes|MODULE:CLASS",
     ),
     "workers": option("With --cluster: number of workers; default one per GPU, or as Dask chooses.", "N", min=1),
-    "threads": option("Number of threads, on a cluster per worker; default all processors.", min=1),
+    "threads": option("Threads of each process; default all processors.", min=1),
     "cluster_option": option(
         "Argument of the cluster's class, such as queue=gpu; also gpus per job or host, and wait in seconds; "
         "repeatable.",
@@ -256,22 +256,25 @@ def given(options: dict[str, Any]) -> dict[str, Any]:
 
 
 PANELS = {
-    "Graph": "kind duplicates symmetrize transpose n_vertices vertices insert delete method min_weight "
-    "max_weight edges without_edges alpha personalization dangling nstart normalized beta lazy y "
-    "scale edge_factor n_edges generate.weights nx ny nz seed",
-    "Source": "format delimiter header comment columns weights ids",
-    "Stopping": "tol max_iter stop",
-    "Output": "output top keep_top hubs keep bins export.format export.vertices checkpoint resume dry_run overwrite",
-    "Where": "backend precision device_memory threads memory cluster workers cluster_option scheduler tls "
-    "name protocol host port dashboard_port dashboard_origin foreground warm",
+    "Graph": "alpha beta lazy personalization dangling nstart weight normalized y insert delete method scale "
+    "edge_factor generate.n_vertices n_edges generate.weights nx ny nz seed kind duplicates symmetrize transpose "
+    "n_vertices vertices edges without_edges min_weight max_weight",
+    "Source": "format delimiter header columns weights ids",
+    "Stopping": "stop tol max_iter",
+    "Output": "output hubs overwrite top keep_top keep bins export.format export.vertices checkpoint resume dry_run",
+    "Where": "name backend threads memory device_memory cluster scheduler workers start.tls status.tls cancel.tls host "
+    "port dashboard_port dashboard_origin foreground warm wait",
     "Advanced": "",
+    "General": f"version {' '.join(COMMON)} help help_all",
 }
-"""Names of options by the panel of help that shows them, `Advanced` for all others; `COMMAND.NAME` takes precedence
-over `NAME`."""
+"""Names of options by the panel of help that shows them, `Advanced` for all others, which only `--help-all` shows;
+`COMMAND.NAME` takes precedence over `NAME`."""
 
 _PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names.split()}
-_OF_ALL = "All commands also take --json, --quiet, --log FILE and --debug: `mgspmv -h`."
-_NAMES_WIDTH = 22
+_PLACES = {name: place for place, name in enumerate(_PANEL_OF)}
+_OF_ALL = (*COMMON, "help", "help_all")
+"""Names of the options of all commands and groups."""
+_NAMES_WIDTH = 26
 
 
 def find_panel(command: str, name: str) -> str:
@@ -279,21 +282,55 @@ def find_panel(command: str, name: str) -> str:
     return _PANEL_OF.get(f"{command}.{name}") or _PANEL_OF.get(name, "Advanced")
 
 
+def _find_place(command: str, name: str) -> int:
+    """Return the place of an option in its panel; options of `Advanced` stay in the order of the command."""
+    return _PLACES.get(f"{command}.{name}", _PLACES.get(name, 0))
+
+
 class PanelledHelp:
     """Base of commands and groups that writes their help; the other base is one of Typer."""
 
+    _help_all: Any = None
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return arguments and options, with `--help-all` after `--help`."""
+        *params, shown = super().get_params(ctx)  # type: ignore[misc]
+        if self._help_all is None:
+            self._help_all = copy(shown)
+            vars(self._help_all).update(name="help_all", opts=["--help-all"], callback=_show_all)
+            self._help_all.help = "Show all options and exit."
+        return [*params, shown, self._help_all]
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write usage, description, arguments, options by panel, commands by panel and the example."""
+        """Write usage, description, arguments, commands and options by panel, and the example.
+
+        Without `--help-all`, options of the panel `Advanced` are left out, and those of all commands in all but groups.
+        """
         own: Any = self
         formatter.write_text(f"Usage: {write_usage(own, ctx)}")
         formatter.write_paragraph()
         formatter.write_text(own.help)
-        for panel, rows in _list_panels(own, ctx).items():
+        left_out = () if _IS_ALL in ctx.meta else ("Advanced",) if is_group(own) else ("Advanced", "General")
+        panels = _list_panels(own, ctx)
+        for panel in (panel for panel in panels if panel not in left_out):
             with formatter.section(panel):
-                formatter.write_dl(rows, col_max=_NAMES_WIDTH)
-        for text in (*(() if is_group(own) else (_OF_ALL,)), own.epilog):
+                formatter.write_dl(panels[panel], col_max=_NAMES_WIDTH)
+        is_short = not panels.keys().isdisjoint(left_out)
+        also = "" if is_group(own) else ", also --json and --quiet"
+        for text in (own.epilog, *([f"All options{also}: `{ctx.command_path} --help-all`"] if is_short else [])):
             formatter.write_paragraph()
             formatter.write_text(text)
+
+
+_IS_ALL = f"{__name__}.all"
+"""Key of a context that is set for the help with all options."""
+
+
+def _show_all(ctx: Any, _: Any, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        ctx.meta[_IS_ALL] = True
+        typer.echo(ctx.get_help())
+        raise typer.Exit
 
 
 def is_group(command: Any) -> bool:
@@ -302,9 +339,9 @@ def is_group(command: Any) -> bool:
 
 
 def list_parameters(command: Any, ctx: Any) -> list[Any]:
-    """List the arguments and options that the help of a command describes: of all commands only that of the program."""
+    """List the arguments and options of a group, or those of a command that not all commands have."""
     own = command.get_params(ctx)
-    return own if is_group(command) else [parameter for parameter in own if parameter.name not in COMMON]
+    return own if is_group(command) else [parameter for parameter in own if parameter.name not in _OF_ALL]
 
 
 def write_usage(command: Any, ctx: Any) -> str:
@@ -326,7 +363,7 @@ def _list_panels(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
     for name, inner in getattr(command, "commands", {}).items():
         panels.setdefault(inner.rich_help_panel or "Commands", []).append((name, inner.help.partition("\n\n")[0]))
     panels |= {panel: [] for panel in PANELS}
-    for parameter in list_parameters(command, ctx):
+    for parameter in sorted(command.get_params(ctx), key=lambda own: _find_place(command.name, own.name)):
         record = parameter.get_help_record(ctx)
         if record is not None and parameter.param_type_name == "argument":
             panels["Arguments"].append((name_argument(parameter), record[1]))

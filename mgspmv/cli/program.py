@@ -134,7 +134,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 unexpected error or a wrong finding of doctor, "
     "2 wrong usage or a missing package, 3 malformed source, "
     "4 unusable store or file, 5 not converged, 6 does not fit into memory, 7 unusable or failed cluster, "
-    "130 interrupted. Example: mgspmv pagerank web.zarr -o ranks.csv",
+    "130 interrupted.\n\nExample: mgspmv pagerank web.zarr -o ranks.csv",
 )
 
 

@@ -169,7 +169,7 @@ def reorder(
 
 
 def transpose(store: str, *, keep: int | None = None, work: SortingOptions) -> Answer:
-    """Add the transpose to a store, which `hits` and reverse=true need; the matrix and its digest do not change."""
+    """Add the transpose to a store, which `hits` and --reverse need; the matrix and its digest do not change."""
     import mgspmv as mg
     from mgspmv.store.read import open_store
 

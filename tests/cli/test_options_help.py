@@ -40,8 +40,7 @@ def squeeze(text):
 @ALL_COMMANDS
 def test_help_shows_each_text_as_it_is_written(path, command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    shown = show_help(path)
-    assert show_help(path, "-h") == shown
+    shown = show_help(path, "--help-all")
     sources = [
         command.help,
         command.epilog,
@@ -53,8 +52,29 @@ def test_help_shows_each_text_as_it_is_written(path, command, monkeypatch):
 
 
 @ALL_COMMANDS
+def test_help_is_a_part_of_the_whole_with_all_but_advanced_options(path, command, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown, whole = show_help(path), show_help(path, "--help-all")
+    assert show_help(path, "-h") == shown
+    *lines, pointer = shown.splitlines()
+    assert [line for line in lines if line not in whole.splitlines()] == []
+    names = {name for p in list_shown(command) for name in p.opts if name.startswith("--")}
+    for option in (p for p in list_shown(command) if p.param_type_name == "option"):
+        is_common = find_panel(command.name, option.name) != "Advanced"
+        entry = rf"^  (-\w, )?{re.escape(max(option.opts, key=len))}( |$)"
+        assert bool(re.search(entry, shown, re.MULTILINE)) == is_common, option.name
+    names |= {"--help", "--help-all"} | {name for p in command.params for name in p.opts if name.startswith("--")}
+    assert set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", whole, re.MULTILINE)) == names
+    is_short = len(shown.splitlines()) < len(whole.splitlines())
+    assert pointer.startswith("All options") == is_short
+    if is_short:
+        assert pointer.endswith(f": `{' '.join(['mgspmv', *path])} --help-all`")
+    assert len(shown.splitlines()) <= (60 if path else 80)
+
+
+@ALL_COMMANDS
 def test_options_are_in_named_panels(path, command):
-    shown = show_help(path)
+    shown = show_help(path, "--help-all")
     titles = re.findall(r"^(\w[\w ]*):$", shown, re.MULTILINE)
     own = [title for title in titles if title in PANELS]
     assert own == [panel for panel in PANELS if panel in own]
@@ -66,7 +86,7 @@ def test_options_are_in_named_panels(path, command):
 @pytest.mark.parametrize("columns", ["60", "200"])
 def test_help_fits_narrow_terminals_and_stays_readable_in_wide_ones(columns, monkeypatch):
     monkeypatch.setenv("COLUMNS", columns)
-    lines = show_help(("pagerank",)).splitlines()
+    lines = show_help(("pagerank",), "--help-all").splitlines()
     assert max(len(line) for line in lines if "|" not in line) <= min(int(columns), 80)
 
 
@@ -78,13 +98,13 @@ def test_options_are_few(path, command):
 
 
 def test_options_of_all_commands_are_listed_once():
-    named = re.search(r"^All commands also take (.*): `mgspmv -h`", show_help(("info",)), re.MULTILINE)[1]
-    listed = show_help(())
-    for name in re.findall(r"--\w+", named):
-        assert f"{name} " in listed
-        assert f"\n  {name}" not in show_help(("pagerank",))
+    for name in ("--json", "--quiet", "--log", "--debug", "--help", "--help-all"):
+        entry = re.compile(rf"^  (-\w, )?{name} ", re.MULTILINE)
+        assert entry.search(show_help(()))
+        assert entry.search(show_help(("pagerank",), "--help-all"))
+        assert not entry.search(show_help(("pagerank",)))
 
 
 def test_brackets_are_shown():
     assert "HOST[:PORT]" in show_help(("cluster", "start"))
-    assert "in (0, 1], default" in show_help(("generate",))
+    assert squeeze("in (0, 1], default") in squeeze(show_help(("generate",)))

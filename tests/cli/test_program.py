@@ -69,6 +69,12 @@ def test_each_command_has_an_example_that_parses(path, command, example):
     command.make_context(path[-1], args[len(path) :])
 
 
+def test_the_program_has_an_example_that_parses():
+    line = re.search(r"^Example: mgspmv (.*)$", invoke("--help")[0], re.MULTILINE)[1]
+    typer.main.get_command(app).commands["pagerank"].make_context("pagerank", shlex.split(line)[1:])
+    assert line.startswith("pagerank ")
+
+
 def test_version():
     """That of the program first, then those of what computes."""
     lines = [line.split() for line in invoke("--version")[0].splitlines()]
@@ -227,6 +233,8 @@ def test_errors_are_red_on_terminals_that_have_colours(monkeypatch):
         ("mgspmv pager", ["pagerank", "pagerank-batch"]),
         ("mgspmv pagerank g.zarr --max-i", ["--max-iter"]),
         ("mgspmv pagerank g.zarr --ker", ["--kernel"]),
+        ("mgspmv pagerank g.zarr --hel", ["--help", "--help-all"]),
+        ("mgspmv cluster --he", ["--help", "--help-all"]),
         ("mgspmv cluster sto", ["stop"]),
     ],
 )

@@ -62,7 +62,11 @@ def check_usage(text: str) -> None:
     if words[0] != "mgspmv":
         return check_line(text)
     for command, rest in _find_commands(_get_app(), words[1:]):
-        wanted = {option for word in rest for option in _OPTION.findall(word.split("=")[0])} - {"--help", "-h"}
+        wanted = {option for word in rest for option in _OPTION.findall(word.split("=")[0])} - {
+            "--help",
+            "--help-all",
+            "-h",
+        }
         if missing := sorted(wanted - _list_own(command)):
             raise UsageError(f"mgspmv {command.name} has no {missing[0]}")
     return None
@@ -88,7 +92,7 @@ def check_names(text: str) -> None:
 @cache
 def list_options() -> set[str]:
     """All options of all commands that pages may speak of."""
-    found = {"--help"} | _list_of_scripts()
+    found = {"--help", "--help-all"} | _list_of_scripts()
     for command in _walk(_get_app()):
         found |= _list_own(command)
     return found | _list_own(_get_dask("scheduler")) | _list_own(_get_dask("worker"))
