@@ -69,23 +69,6 @@ def fill_readme(client: Any) -> dict[str, Any]:
     return GIVEN | {"x": np.ones(N), "client": client}
 
 
-def fill_batch(client: Any) -> dict[str, Any]:
-    make_web()
-    Path("seeds.csv").write_text("vector,vertex,weight\ncats,17,1\ncats,4,1\ndogs,23,3\n")
-    return GIVEN | {"client": client, "seeds": [[17, 4], {23: 3.0}]}
-
-
-def fill_centrality(client: Any) -> dict[str, Any]:
-    names = ["home", *(f"page{k}" for k in range(1, N))]
-    write_arcs("web.txt", names)
-    mg.ingest("web.txt", "web.zarr", transpose=True, ids="string")
-    make_laplacian()
-    chain = sp.random_array((20, 20), density=0.3, rng=np.random.default_rng(1)) + sp.eye_array(20)
-    mg.ingest(chain @ sp.diags_array(1 / chain.sum(axis=0)), "chain.zarr", kind="stochastic")
-    Path("beta.txt").write_text("home 5.0\npage1 1.0\n")
-    return GIVEN | {"client": client, "b": np.ones(30)}
-
-
 def fill_cluster(client: Any) -> dict[str, Any]:
     make_web()
     np.save("x.npy", np.ones(N))
@@ -129,13 +112,6 @@ def fill_networkx(client: Any) -> dict[str, Any]:
     return GIVEN | {"G": nx.DiGraph(make_arcs().tolist())}
 
 
-def fill_pagerank(client: Any) -> dict[str, Any]:
-    write_arcs("web.txt")
-    Path("new.csv").write_text("0,57\n121,3\n")
-    Path("gone.csv").write_text("0,1\n")
-    return GIVEN
-
-
 def fill_pipelines(client: Any) -> dict[str, Any]:
     write_arcs("crawls/web.txt.gz")
     arcs = "\n".join(f"{i + 1} {j + 1}" for i, j in sorted(set(map(tuple, make_arcs(seed=3).tolist()))))
@@ -171,15 +147,6 @@ SCENES = {
             "-o ranks.parquet": "ranks.parquet",
         },
     ),
-    "docs/batch.md": Scene(
-        fill_batch, afresh={"-o ranks.parquet": "ranks.parquet", 'batch.save("ranks.parquet")': "ranks.parquet"}
-    ),
-    "docs/centrality.md": Scene(
-        fill_centrality,
-        smaller={"--workers 4": "--workers 2"},
-        afresh={"-o authorities.parquet": "authorities.parquet", "-o katz.csv": "katz.csv"},
-    ),
-    "docs/checkpoints.md": Scene(fill_cluster, afresh={"--checkpoint run.zarr -o": "ranks.parquet"}),
     "docs/cluster.md": Scene(
         fill_cluster,
         smaller={
@@ -217,7 +184,6 @@ SCENES = {
     ),
     "docs/gpus.md": Scene(fill_gpus),
     "docs/networkx.md": Scene(fill_networkx),
-    "docs/pagerank.md": Scene(fill_pagerank),
     "docs/pipelines.md": Scene(fill_pipelines),
     "docs/recovery.md": Scene(fill_cluster, afresh={"-o ranks.parquet": "ranks.parquet"}),
     "docs/report.md": Scene(fill_report),
