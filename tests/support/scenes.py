@@ -153,7 +153,6 @@ SCENES = {
             "--workers 4": "--workers 2",
             "n_workers=4, threads_per_worker=2": "n_workers=2, threads_per_worker=1",
             "--device-memory 40GB": "--device-memory 4GB",
-            'device_memory="40GB", host_memory="100GB"': 'device_memory="4GB", host_memory="8GB"',
         },
         afresh={"-o ranks.parquet": "ranks.parquet"},
     ),
