@@ -353,9 +353,13 @@ def describe_workers(computes: list[int | str]) -> str:
     described = []
     if threads:
         each = f"{min(threads)}" if min(threads) == max(threads) else f"{min(threads)} to {max(threads)}"
-        described.append(f"{len(threads)} workers of {each} threads")
+        described.append(f"{_count_workers(len(threads))} of {each} {'thread' if each == '1' else 'threads'}")
     devices = Counter(c for c in computes if isinstance(c, str))
-    return ", ".join([*described, *(f"{n} workers of {name}" for name, n in devices.items())])
+    return ", ".join([*described, *(f"{_count_workers(n)} of {name}" for name, n in devices.items())])
+
+
+def _count_workers(n: int) -> str:
+    return f"{n} {'worker' if n == 1 else 'workers'}"
 
 
 def join_events(events: tuple[Event, ...]) -> Event:

@@ -1,7 +1,7 @@
 """Charts, drawn by matplotlib: on the axes of a user, or as SVG embedded in the page of a report.
 
-Colors of a page are variables of the page's style sheet, so that a chart is light, dark or printed as the page is. No
-two lines differ in color alone, and each chart has a description in words.
+Colors of a page are variables of the page's style sheet, so that a chart is light, dark or printed as the page is. Up
+to `MOST_LINES` lines differ in color or dash, and each chart has a description in words.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ LONGEST_LABEL = 56
 LEAST, MOST = 1e-300, 1e300
 """Bounds of numbers on logarithmic axes; matplotlib's ticks beyond them are 0 or infinite."""
 
-_WIDTH, _HEIGHT, _ROW = 4.4, 2.5, 0.19
-"""Inches: width of a chart, height of its axes, and height of a row of the legend."""
+_WIDE, _NARROW, _ROW = (11.5, 3.1), (4.4, 2.5), 0.19
+"""Inches: width of a chart and height of its axes, for wide and for narrow windows; height of a row of the legend."""
+_LEGEND = 4, 150
+"""Most columns of the legend of a wide chart, and characters in a row of it."""
 _DASHES = ("-", (0, (5, 3)), (0, (1, 2.2)))
 _VARIABLES = [*(f"c{number}" for number in range(N_COLORS)), "text", "muted", "rule", "card"]
 """Color variables of the style sheet; matplotlib draws with placeholders for them."""
@@ -120,6 +122,9 @@ class Chart:
 
     title: str
     svg: str
+    """Drawing for wide windows and paper."""
+    narrow_svg: str
+    """The same for narrow windows."""
     note: str
     """Data that is not drawn, with the reason; empty if all is drawn."""
 
@@ -132,6 +137,8 @@ def draw_lines(
     levels: Sequence[tuple[float, str]] = (),
 ) -> Chart:
     """Draw lines on a logarithmic y axis, with levels to compare them with.
+
+    A single line has no legend; its levels are labeled where they are drawn.
 
     Points that are not finite, or not in `LEAST` .. `MOST` on a logarithmic axis, are left out, and so are lines after
     the first `MOST_LINES`; the note of the chart counts them.
@@ -153,6 +160,9 @@ def draw_lines(
             _draw_line(axes, line, number)
         for value, label in levels:
             axes.axhline(value, label=label, color=_STAND_INS["muted"], linewidth=1, linestyle=(0, (1, 3)))
+            if len(shown) == 1:
+                edge = axes.get_yaxis_transform()
+                axes.annotate(label, (0, value), xycoords=edge, xytext=(4, 3), textcoords="offset points")
         if points:
             _set_log_axis(axes, [*(b for _, b in points), *(value for value, _ in levels)])
         else:
@@ -166,8 +176,15 @@ def draw_lines(
         notes.append(f"points not drawn because they are not positive, not finite or out of range: {n_lost:,}")
     said = [f"Lines; across: {x}, linear; up: {y}, logarithmic.", *(f"{label}." for _, label in levels)]
     said += map(_describe_line, shown)
-    height = _HEIGHT + _ROW * (len(shown) + len(levels))
-    return Chart(title, _render(title, " ".join(said), height, draw), "; ".join(notes))
+    keys = [shorten(line.label, LONGEST_LABEL) for line in shown] + [label for _, label in levels]
+    n_columns = max(1, min(_LEGEND[0], _LEGEND[1] // max(map(len, keys)))) if len(shown) > 1 else 0
+
+    def render(width: float, height: float, n_columns: int) -> str:
+        n_rows = math.ceil(len(keys) / n_columns) if n_columns else 0
+        return _render(title, " ".join(said), (width, height + _ROW * n_rows), draw, n_columns)
+
+    wide, narrow = render(*_WIDE, n_columns), render(*_NARROW, min(1, n_columns))
+    return Chart(title, wide, narrow, "; ".join(notes))
 
 
 def _draw_line(axes: Axes, line: Series, number: int) -> None:
@@ -199,8 +216,8 @@ def _describe_line(line: Series) -> str:
     return f"{line.label}: {' to '.join(said[:2]) or 'nothing'}."
 
 
-def _render(title: str, description: str, height: float, draw: Callable[[Figure], None]) -> str:
-    """Return the SVG of a figure that `draw` fills, with a legend below."""
+def _render(title: str, description: str, size: tuple[float, float], draw: Callable[[Figure], None], n: int) -> str:
+    """Return the SVG of a figure that `draw` fills, with a legend of n columns below; without one if n is 0."""
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
@@ -212,11 +229,11 @@ def _render(title: str, description: str, height: float, draw: Callable[[Figure]
     out = StringIO()
     with rc_context(_STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # fonts are chosen by the browser
-        figure = Figure((_WIDTH, height), layout="constrained")
+        figure = Figure(size, layout="constrained")
         draw(figure)
         handles, labels = figure.axes[0].get_legend_handles_labels()
-        if handles:
-            figure.legend(handles, labels, loc="outside lower left", ncols=1 if max(map(len, labels)) > 12 else 3)
+        if n:
+            figure.legend(handles, labels, loc="outside lower left", ncols=n)
         figure.savefig(out, format="svg", transparent=True, metadata=_NO_METADATA)
     drawn = out.getvalue().partition("<svg ")[2]
     drawn = re.sub(r"<style.*?</style>", "", drawn)  # the rule is in the style sheet of the page

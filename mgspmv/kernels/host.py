@@ -95,7 +95,7 @@ class HostBlock(ABC):
 
     def describe(self) -> str:
         """Describe the machine and the number of threads."""
-        return f"{platform.machine()}, {self.threads} threads"
+        return f"{platform.machine()}, {self.threads} {'thread' if self.threads == 1 else 'threads'}"
 
     @property
     def unit(self) -> float:

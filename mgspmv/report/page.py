@@ -36,6 +36,8 @@ MOST_LEVELS = 4
 _USUAL_OPTIONS = ("alpha", "tol", "precision")
 _MEMORY = ("planned_bytes", "held_bytes", "device_bytes", "host_peak_bytes")
 _ITERATING = ("product", "exchange", "schedule")
+_NORMS = {"l1": "L1", "l1_per_node": "L1", "fixed": "L1", "linf": "maximum norm", "relative": "relative to the rank"}
+"""Norms in the labels of charts, by the option `norm`."""
 _PHASES = (
     "read", "load", "queue", "prepare", "start", "compile", "product", "exchange", "schedule", "look", "checkpoint",
     "residual", "collect", "save",
@@ -213,8 +215,8 @@ def draw_convergence(run: RunRecord) -> list[Chart]:
     for group, records in group_records(filter(is_ranks, list_records(run))):
         lines = [line for record in records for line in _draw_changes(record)]
         if lines:
-            norms = dict.fromkeys(str(rename_former(record.options).get("norm", "l1")) for record in records)
-            y = f"change in norm {' or '.join(norms)}"
+            norms = [str(rename_former(record.options).get("norm", "l1")) for record in records]
+            y = f"change ({', '.join(dict.fromkeys(_NORMS.get(norm, norm) for norm in norms))})"
             charts.append(draw_lines(f"{group}: convergence", lines, "iteration", y, levels=_list_levels(records)))
     return charts
 
@@ -270,7 +272,7 @@ def _list_facts(run: RunRecord) -> list[tuple[str, str]]:
     facts = {
         "began": f"{datetime.fromisoformat(run.began):%Y-%m-%d %H:%M:%S %Z}".strip() if run.began else "",
         "took": format_seconds(run.elapsed_s) if run.elapsed_s else "",
-        "file": run.file,
+        "file": "" if run.file == run.name else run.file,
         "program": f"mgspmv {run.version}" if run.version else "",
         "versions": _list_versions(records),
         "hardware": "; ".join(_list_hardware(records)),
@@ -293,7 +295,8 @@ def _list_hardware(records: Sequence[StepRecord]) -> list[str]:
     said = []
     for machine in (record.provenance.get("machine", {}) for record in records):
         parts = [str(machine[name]) for name in ("host", "processor") if machine.get(name)]
-        parts += [f"{machine['processors']} processors"] if "processors" in machine else []
+        if "processors" in machine:
+            parts.append(f"{machine['processors']} {'processor' if machine['processors'] == 1 else 'processors'}")
         parts += [format_bytes(machine["memory_bytes"])] if "memory_bytes" in machine else []
         said.append(", ".join(parts))
     said += [format_value(record.matrix.get("hardware") or "") for record in records]
@@ -345,6 +348,7 @@ def _load_template() -> Template:
         "name_in_group": name_in_group,
         "name_ranks": name_ranks,
         "provenance": list_provenance,
+        "read_number": read_number,
     }
     environment.globals["successes"] = [str(status) for status in Status if status.is_success]
     return environment.from_string((files("mgspmv.report") / "page.html.jinja").read_text(encoding="utf-8"))

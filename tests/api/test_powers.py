@@ -95,7 +95,7 @@ def test_a_cluster_has_the_same_result(square, in_process):
     once = power_iteration(A.on(client), weight=False, **options, progress=on_phases(lambda *news: said.append(news)))
     np.testing.assert_allclose(there.values, here.values, rtol=1e-13)
     assert there.iterations == here.iterations
-    assert there.matrix["hardware"] == "3 workers of 1 threads"
+    assert there.matrix["hardware"] == "3 workers of 1 thread"
     assert once.digest() == unweighted.digest()
     np.testing.assert_allclose(once.values, power_iteration(A, weight=False, **options).values, rtol=1e-13)
     assert said[-2:] == [("load", 3, 3), ("start", 0, None)]

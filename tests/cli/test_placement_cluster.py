@@ -66,7 +66,7 @@ def test_pagerank_on_local_workers(folder):
     answer = json.loads(stdout)
     assert DASHBOARD.fullmatch(stderr)
     assert (answer["options"]["executor"], embedded["options"]["executor"]) == ("supersteps", "embedded")
-    assert answer["matrix"]["hardware"] == "2 workers of 1 threads"
+    assert answer["matrix"]["hardware"] == "2 workers of 1 thread"
     assert answer["digest"] == embedded["digest"]
     assert load_solution("c.zarr").values.tobytes() == load_solution("e.zarr").values.tobytes()
     assert answer["changes"] == embedded["changes"]
@@ -96,7 +96,7 @@ def test_many_vectors_on_a_running_cluster(cluster, client):
     assert answer["digest"] == embedded["digest"]
     assert [v["iterations"] for v in answer["vectors"]] == [v["iterations"] for v in embedded["vectors"]]
     assert (answer["options"]["executor"], embedded["options"]["executor"]) == ("supersteps", "embedded")
-    assert answer["matrix"]["hardware"] == "4 workers of 1 threads"
+    assert answer["matrix"]["hardware"] == "4 workers of 1 thread"
     assert load_batch("c.parquet").top()["b"] == [(e["id"], e["rank"]) for e in embedded["vectors"][1]["top"]]
 
 
@@ -157,7 +157,7 @@ def test_a_class_in_place_of_a_name(folder):
     words = [word for text in given for word in ("--cluster-option", text)]
     answer = invoke_json("pagerank", "g.zarr", "--cluster", "distributed:LocalCluster", "--workers", "2", *words)
     assert answer["digest"] == invoke_json("pagerank", "g.zarr")["digest"]
-    assert answer["matrix"]["hardware"] == "2 workers of 1 threads"
+    assert answer["matrix"]["hardware"] == "2 workers of 1 thread"
 
 
 RANK, BATCH, MULTIPLY = ["pagerank", "g.zarr"], ["pagerank-batch", "g.zarr"], ["spmv", "a.zarr", "x.npy", "-o", "y.npy"]

@@ -110,7 +110,7 @@ def test_options(named, placed):
         options = {"width": 4, "max_iter": 200, "alpha": 0.6} | options
         batch, wanted = (call_placed(mg.pagerank_batch, A, vectors, **options) for A in (placed, named))
         check_same(batch, wanted)
-        assert batch.matrix["hardware"] == "3 workers of 1 threads", name
+        assert batch.matrix["hardware"] == "3 workers of 1 thread", name
         assert batch.matrix["transport"] == "peer", name
         assert "transport" not in wanted.matrix, name
 
@@ -120,7 +120,7 @@ def test_a_client_distributes_for_one_batch(named, client, tmp_path):
     vectors = {"a": ["v01"], "b": ["v02", "v03"], "c": None}
     batch = mg.pagerank_batch(named.on(client), vectors, progress=on_phases(lambda *said: told.append(said)))
     check_same(batch, mg.pagerank_batch(named, vectors))
-    assert batch.matrix["hardware"] == "4 workers of 1 threads"
+    assert batch.matrix["hardware"] == "4 workers of 1 thread"
     assert [phase for phase, *_ in told[:6]] == ["join", *["load"] * 5]
     assert told[6] == ("start", 0, None)
     assert told[-1] == ("vectors", 3, 3)

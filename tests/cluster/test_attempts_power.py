@@ -190,7 +190,7 @@ def test_seconds_memory_and_events(executor, stores, client):
             assert len(set(memory["host_peak_bytes"])) > 1  # each process its own
         else:
             assert memory["held_bytes"] == blocks != planned
-        assert solution.matrix["hardware"] == f"4 workers {'of 1 threads' if executor == 'supersteps' else 'on hosts'}"
+        assert solution.matrix["hardware"] == f"4 workers {'of 1 thread' if executor == 'supersteps' else 'on hosts'}"
     assert said == ([("start", 0, None)] if executor == "supersteps" else [])
 
 

@@ -82,7 +82,7 @@ def check_serves(client, graph, wanted, n_workers=3):
     client.wait_for_workers(n_workers, timeout=HANG_S)
     solution = mg.pagerank(graph.on(client))
     assert solution.digest() == wanted
-    assert solution.matrix["hardware"] == f"{n_workers} workers of 1 threads"
+    assert solution.matrix["hardware"] == f"{n_workers} workers of 1 thread"
 
 
 @pytest.mark.parametrize("executor", ["supersteps", pytest.param("tasks", marks=pytest.mark.weekly)])
@@ -140,7 +140,7 @@ def test_a_worker_that_hangs_ends_the_run_in_time(executor, graph, wanted, three
     with pytest.warns(UserWarning, match=r"worker 1 \(tcp://.*\) does not answer and is left out"):
         solution = mg.pagerank(graph.on(client, timeout=TIMEOUT_S))
     assert solution.digest() == wanted
-    assert solution.matrix["hardware"] == "2 workers of 1 threads"
+    assert solution.matrix["hardware"] == "2 workers of 1 thread"
     os.kill(processes[1], signal.SIGCONT)
     check_serves(client, graph, wanted)
     caught = None  # its traceback holds what the run held

@@ -253,7 +253,7 @@ def test_options(named, placed):
             assert solution.top(3) == wanted.top(3), executor
             described = ("url", "digest", "shape", "nnz", "kind", "program")
             assert {k: solution.matrix[k] for k in described} == {k: wanted.matrix[k] for k in described}, name
-            assert solution.matrix["hardware"] == "4 workers of 1 threads", executor
+            assert solution.matrix["hardware"] == "4 workers of 1 thread", executor
 
 
 @pytest.mark.parametrize(
@@ -363,7 +363,7 @@ def test_every_executor_has_the_same_events(executor, middle, client, tmp_path):
     loaded = mg.load_solution(tmp_path / "ranks.zarr")
     assert (loaded.events, loaded.digest(), loaded.seconds) == (solution.events, solution.digest(), solution.seconds)
     assert loaded.memory == memory
-    assert loaded.matrix["hardware"] == "4 workers of 1 threads"
+    assert loaded.matrix["hardware"] == "4 workers of 1 thread"
 
 
 def test_bytes_of_supersteps_are_those_that_the_plan_allows(middle, client):

@@ -75,7 +75,7 @@ def check_served(client, A, n_workers, executor="supersteps"):
     """The next run has the right bits on so many workers."""
     solution = mg.pagerank(A.on(client, executor=executor))
     assert solution.digest() == mg.pagerank(A).digest()
-    assert solution.matrix["hardware"] == f"{n_workers} workers of 1 threads"
+    assert solution.matrix["hardware"] == f"{n_workers} workers of 1 thread"
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)

@@ -86,7 +86,7 @@ def slurm(_slurm: Slurm, monkeypatch):
 @needs_slurm
 def test_pagerank_in_jobs_of_slurm(slurm, graph):
     words = ("--cluster", "slurm", "--workers", "2", *name_options(JOBS))
-    said = check_ranks(graph, "2 workers of 1 threads", *words)
+    said = check_ranks(graph, "2 workers of 1 thread", *words)
     assert "waiting for 2 workers of dask_jobqueue:SLURMCluster, 600 s at most; check squeue" in said
     assert "dashboard: http://127.0.0.1:" in said
     assert slurm.list_jobs() == []
@@ -151,7 +151,7 @@ def server(_server: Server):
 def test_pagerank_on_hosts(server, graph):
     options = name_options({"connect_options": server.connect_options})
     words = ("--cluster", "ssh", "--cluster-option", "hosts=127.0.0.1,127.0.0.1,127.0.0.1", "--threads", "1", *options)
-    check_ranks(graph, "2 workers of 1 threads", *words)
+    check_ranks(graph, "2 workers of 1 thread", *words)
 
 
 @needs_sshd

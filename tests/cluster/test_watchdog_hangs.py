@@ -153,10 +153,10 @@ def test_a_task_that_hangs_in_an_iteration_ends_the_run(where, run, phase, graph
         assert any("go_on.wait(120)" in text for text in stacks)
         with pytest.warns(UserWarning, match=r"^worker 1 \(tcp://.* and is left out until it resumes or is restarted"):
             left = mg.pagerank(graph.on(fragile))
-        assert (left.digest(), left.matrix["hardware"]) == (wanted, "1 workers of 1 threads")
+        assert (left.digest(), left.matrix["hardware"]) == (wanted, "1 worker of 1 thread")
     caught = None  # its traceback holds what the run held
     again = mg.pagerank(graph.on(fragile))
-    assert (again.digest(), again.matrix["hardware"]) == (wanted, "2 workers of 1 threads")
+    assert (again.digest(), again.matrix["hardware"]) == (wanted, "2 workers of 1 thread")
 
 
 def test_a_run_goes_on_without_a_worker_that_hangs(graph, wanted, fragile):

@@ -37,7 +37,8 @@ def test_lines_are_where_their_points_are() -> None:
     assert steps[0][0] > 0 < steps[0][1]
     level = next(path for path in paths_of(chart, "var(--muted)") if len(path) == 2)
     assert level[:, 1] == pytest.approx(line[5][1], abs=0.01)
-    assert {"a", "tol 1e-6", "iteration", "change", "10⁻⁷", "10⁻¹"} <= set(texts_of(chart))
+    assert {"tol 1e-6", "iteration", "change", "10⁻⁷", "10⁻¹"} <= set(texts_of(chart))
+    assert "a" not in texts_of(chart), "one line needs no legend"
     assert chart.note == ""
     assert chart == draw_lines(
         "falls", [Series("a", FALLING, True)], "iteration", "change", levels=[(1e-6, "tol 1e-6")]
@@ -57,6 +58,16 @@ def test_lines_differ_in_dash_or_color() -> None:
     styles = [e.get("style") for e in ET.fromstring(chart.svg).iter(f"{SVG}path") if "var(--c" in e.get("style", "")]
     assert len(set(styles)) == MOST_LINES
     assert chart.note == "lines not drawn: 5"
+
+
+def test_charts_for_narrow_windows_have_the_same_lines() -> None:
+    chart = draw_lines("two", [Series("a", FALLING), Series("b", FALLING[:2])], "x", "y", levels=[(1e-6, "tol 1e-6")])
+    widths = [float(re.match(r'<svg [^>]*width="([\d.]+)pt"', svg)[1]) for svg in (chart.svg, chart.narrow_svg)]
+    assert widths == [828, 316.8]
+    wide, narrow = (next(iter(ET.fromstring(svg).iter(f"{SVG}desc"))).text for svg in (chart.svg, chart.narrow_svg))
+    assert wide == narrow
+    for svg in (chart.svg, chart.narrow_svg):
+        assert {"a", "b", "tol 1e-6"} <= {"".join(e.itertext()) for e in ET.fromstring(svg).iter(f"{SVG}text")}
 
 
 def test_points_without_a_place_are_counted() -> None:
@@ -95,7 +106,8 @@ def read_colors() -> dict[str, dict[str, str]]:
     page = (files("mgspmv.report") / "page.html.jinja").read_text(encoding="utf-8")
     blocks = [dict(re.findall(r"--([\w-]+): (#\w{6});", block)) for block in re.findall(r":root \{(.*?)\}", page, re.S)]
     light, dark, printed = blocks
-    return {"light": light, "dark": dark, "print": light | printed}
+    assert not [name for name in [*dark, *printed] if re.fullmatch(r"c\d", name)], "lines have one color in all modes"
+    return {"light": light, "dark": light | dark, "print": light | printed}
 
 
 def linearise(color: str) -> np.ndarray:

@@ -152,8 +152,8 @@ def test_charts(page):
     titles = page.texts["figcaption"]
     assert titles == ["web: convergence", "rmat: convergence"]
     drawings = [attrs for tag, attrs in page.elements if tag == "svg" and attrs.get("role") == "img"]
-    assert [attrs["aria-label"] for attrs in drawings] == titles
-    assert len(page.texts["desc"]) == len(titles)
+    assert [attrs["aria-label"] for attrs in drawings] == [title for title in titles for _ in ("wide", "narrow")]
+    assert len(page.texts["desc"]) == len(drawings)
     assert all(len(text) > 30 for text in page.texts["desc"])
     assert {"tol 1e-8", "tol 1e-10", "tol 1e-7"} <= set(page.texts["text"])
     assert {"damping/alpha=0.5", "nightly"} <= set(page.texts["text"])
@@ -166,6 +166,20 @@ def test_the_highest(page, run):
     assert [row[3] for row in rows[2:]] == [name for name, *_ in record.top[1:]]
     assert [float(row[4]) for row in rows[1:]] == pytest.approx([rank for _, rank, *_ in record.top], rel=1e-4)
     assert page.tables["web, continued"][0] == ["", "cut off", "rank", "nightly", "rank"]
+
+
+def test_the_highest_of_one_run_are_drawn_and_come_first():
+    top = [("a", 0.5), ("b", 0.125), ("c", -0.1)]
+    fields = {"options": {"alpha": 0.85}, "matrix": {"shape": [4, 4], "nnz": 8}, "seconds": {"product": 2.0}}
+    result = {"status": "converged", "iterations": 9, "error_bound_l1": 1e-7, "changes": [0.5, 0.1]}
+    page = render(make_step(top=top, result=result, **fields))
+    assert page.tables["g: run"] == [
+        ["", "Vertex", "Rank", ""], ["1", "a", "0.5", ""], ["2", "b", "0.125", ""], ["3", "c", "-0.1", ""],
+    ]  # fmt: skip
+    assert page.list("span", "style") == ["width:100.0%", "width:25.0%", "width:0%"]
+    assert page.list("section", "id") == ["highest", "convergence", "steps", "time", "provenance"]
+    assert page.texts["strong"] == ["4 vertices", "9", "1e-7", "2 s"]
+    assert {"8 edges", "converged", "36 edges/s"} <= set(page.texts["span"])
 
 
 def test_comparison(page, run):
@@ -228,7 +242,7 @@ def test_a_batch_of_many_vectors():
     rows = page.tables["Vectors of g/seeds"]
     assert rows[1] == ["<b>0</b>", "0.85", "converged", "9", "1e-7"]
     assert rows[-1] == ["and 25 more"]
-    assert page.tables["g"][0] == ["", "seeds, <b>0</b>", "rank"]
+    assert page.tables["g: seeds, <b>0</b>"][0] == ["", "Vertex", "Rank", ""]
     assert "0 successful, 360 iterations" in page.texts["span"]
     assert {"seeds, <b>1</b> (slowest)", "seeds, <b>7</b>"} <= set(page.texts["text"])
     assert "seeds, <b>1</b> (slowest): 0.5 at 1 to 0.1 at 2." in page.texts["desc"][0]
@@ -259,8 +273,8 @@ def test_tolerances_of_each_mode(option):
         for mode, tol in [("l1", 0.2), ("l1_per_node", 0.01), ("relative", 0.2), ("fixed", None)]
     ]  # fmt: skip
     page = render(*steps)
-    assert sorted(text for text in page.texts["text"] if text.startswith("tol ")) == ["tol 0.2", "tol 0.5"]
-    assert "change in norm l1 or l1_per_node or relative or fixed" in page.texts["text"]
+    assert sorted(text for text in page.texts["text"] if text.startswith("tol ")) == ["tol 0.2"] * 2 + ["tol 0.5"] * 2
+    assert "change (L1, relative to the rank)" in page.texts["text"]
 
 
 def test_seconds_by_phase(page, run):
@@ -316,5 +330,6 @@ def test_numbers_that_are_not_finite_are_read():
     )  # fmt: skip
     page = render(step)
     assert page.tables["Runs"][1][4:7] == ["2", "non finite", "∞"]
-    assert page.tables["g"][1] == ["1", "a", "–"]
+    assert page.tables["g: run"][1] == ["1", "a", "–", ""]
+    assert page.list("span", "style") == ["width:0%"]
     assert "points not drawn because they are not positive, not finite or out of range: 1." in page.texts["p"]

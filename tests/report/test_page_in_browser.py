@@ -36,8 +36,11 @@ COVERED = """
 """Texts of drawings that are on each other, but for the pixels that lines of text have above and below, or that the
 edge cuts off."""
 
-EMPTY = """
-[...document.querySelectorAll('svg[role=img]')]
+DRAWN = "[...document.querySelectorAll('svg[role=img]')].filter(svg => svg.checkVisibility())"
+"""Charts of the width of the window; the others are hidden."""
+
+EMPTY = f"""
+{DRAWN}
     .filter(svg => ![...svg.querySelectorAll('path[style*="var(--c"]')].some(e => e.getBoundingClientRect().width > 1))
     .map(svg => svg.ariaLabel)
 """
@@ -118,7 +121,9 @@ def test_it_can_be_read(browser: Browser, page, width, media, scheme, ground):
         assert browser.evaluate(OVERFLOWING) == []
     assert browser.evaluate(COVERED) == []
     assert browser.evaluate(EMPTY) == []
-    assert browser.evaluate("document.querySelectorAll('svg[role=img]').length") == 2
+    shapes = browser.evaluate(f"{DRAWN}.map(svg => [svg.getBoundingClientRect().width, svg.viewBox.baseVal.width])")
+    assert len(shapes) == 2
+    assert all(shown >= (0.8 if media == "screen" else 0.4) * drawn for shown, drawn in shapes), "its text is small"
     assert browser.evaluate(DIM) == []
     assert browser.complaints == []
 
