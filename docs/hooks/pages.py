@@ -9,7 +9,7 @@ from posixpath import dirname, join, normpath, relpath
 from typing import Any
 
 from cli_reference import write_commands
-from listings import write_definitions, write_exit_codes, write_kernels
+from listings import write_definitions, write_exit_codes, write_kernels, write_metrics
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -40,6 +40,7 @@ MAKERS: dict[str, Callable[[], str]] = {
     "exit_codes": write_exit_codes,
     "kernels": write_kernels,
     "keys": write_keys,
+    "metrics": write_metrics,
 }
 """What takes the place of the marks in pages."""
 

@@ -166,7 +166,7 @@ SCENES = {
         },
     ),
     "docs/metrics.md": Scene(fill_cluster),
-    "docs/dashboard.md": Scene(fill_nothing, smaller={"--workers 4": "--workers 2"}),
+    "docs/monitoring.md": Scene(fill_nothing, afresh={"web.zarr -o ranks.parquet": "ranks.parquet"}),
     "docs/ingest.md": Scene(
         fill_ingest,
         smaller={
