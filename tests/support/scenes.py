@@ -11,7 +11,6 @@ from typing import Any
 
 import networkx as nx
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import scipy.sparse as sp
@@ -92,12 +91,7 @@ def fill_ingest(client: Any) -> dict[str, Any]:
     table = pa.table({"source": [1, 2, 3], "target": [2, 3, 1]})
     for year in (2024, 2025):
         pq.write_table(table, f"{year}.parquet")
-    import anndata
-
-    cells = anndata.AnnData(np.ones((30, 2)), obsp={"connectivities": sp.csr_matrix(sp.eye_array(30, k=1))})
-    cells.write_zarr("cells.zarr")
-    frame = pd.DataFrame({"src": [1, 2], "dst": [2, 3], "weight": [0.5, 1.5]})
-    return GIVEN | {"client": client, "frame": frame}
+    return GIVEN | {"client": client}
 
 
 def fill_gpus(client: Any) -> dict[str, Any]:
@@ -175,8 +169,6 @@ SCENES = {
         },
         afresh={
             "mgspmv ingest edges/ web.zarr": "web.zarr",
-            "mg.ingest([": "web.zarr",
-            "mg.ingest(frame": "web.zarr",
             "--scheduler": "web.zarr",
             "s3://bucket/web.zarr": "web.zarr",
         },
