@@ -92,7 +92,7 @@ def test_the_site_loads_nothing_from_elsewhere_and_has_every_public_name(site: P
 
     calls = (site / "reference" / "api.html").read_text()
     assert [name for name in mgspmv.__all__ if f'id="mgspmv.{name}"' not in calls] == []
-    assert [row[0] for row in Reference(site / "gpus.html").rows["The kernels"]] == ["kernel", *KERNELS]
+    assert [row[0] for row in Reference(site / "gpus.html").rows["Kernels"]] == ["kernel", *KERNELS]
 
     raised = (site / "reference" / "errors.html").read_text()
     codes = {row[0]: row[2].split(", ") for row in read_reference(site, "errors")["Errors and exit codes"]}

@@ -53,12 +53,6 @@ def make_web(path: str = "web.zarr", **options: Any) -> mg.MatrixInfo:
     return mg.ingest(tuple(make_arcs().T), path, duplicates="first", n_vertices=N, **options).info
 
 
-def make_laplacian(path: str = "a.zarr") -> None:
-    """A grid's, (30, 30), symmetric, with eigenvalues between 0 and 4, and with its transpose."""
-    line = [sp.diags_array([-0.5, 1.0, -0.5], offsets=[-1, 0, 1], shape=(n, n)) for n in (5, 6)]
-    mg.ingest(sp.csr_array(sp.kronsum(*line)), path, transpose=True)
-
-
 # --- pages -----------------------------------------------------------------------------------------------------------
 
 
@@ -92,13 +86,6 @@ def fill_ingest(client: Any) -> dict[str, Any]:
     for year in (2024, 2025):
         pq.write_table(table, f"{year}.parquet")
     return GIVEN | {"client": client}
-
-
-def fill_gpus(client: Any) -> dict[str, Any]:
-    make_web()
-    make_laplacian()
-    np.save("x.npy", np.ones(30))
-    return GIVEN | {"x": np.ones(N), "M": np.ones((4, N)), "b": np.ones(4)}
 
 
 def fill_networkx(client: Any) -> dict[str, Any]:
@@ -173,7 +160,6 @@ SCENES = {
             "s3://bucket/web.zarr": "web.zarr",
         },
     ),
-    "docs/gpus.md": Scene(fill_gpus),
     "docs/networkx.md": Scene(fill_networkx),
     "docs/pipelines.md": Scene(fill_pipelines),
     "docs/recovery.md": Scene(fill_cluster, afresh={"-o ranks.parquet": "ranks.parquet"}),
