@@ -16,5 +16,5 @@ pytestmark = pytest.mark.docs
 
 def test_every_check_has_a_row(in_process) -> None:
     section = find_section(read_page("docs/doctor.md"), "The checks")
-    rows = re.findall(r"^\| `([\w-]+)` \| .+ \| .+ \|$", section, re.MULTILINE)
+    rows = re.findall(r"^- `([\w-]+)`: .+$", section, re.MULTILINE)
     assert rows == [*machine.CHECKS, "store", *make_checks(Cluster(in_process(1), 60), ["x"], 60)]
