@@ -185,8 +185,12 @@ def plan_rows(
     return replace(plan, shortage=shortage, least_device_memory=least, enough_workers=enough)
 
 
-def parse_bytes(size: str | int) -> int:
+def parse_bytes(size: str | int, name: str = "the value") -> int:
     """Parse a size such as `141GB`, `16GiB`, `500 MB` or a number; powers of 1000 unless written with an i.
+
+    Parameters
+    ----------
+    name : of the argument, for messages
 
     Raises
     ------
@@ -194,7 +198,7 @@ def parse_bytes(size: str | int) -> int:
     """
     match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]i?)?b?\s*", str(size).lower())
     if not match:
-        raise OptionError(f"a size is written like 141GB, 16GiB or 500MB, not {size!r}")
+        raise OptionError(f"{name} must be a size such as 141GB, 16GiB or 500MB, not {size!r}")
     return int(Decimal(match[1]) * _UNITS[match[2] or ""])
 
 

@@ -253,7 +253,7 @@ def test_sizes(text: str | int, expected: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "GB", "-1", -1, "1 PB", "1,5GB", "1e9", "12 G iB", "1.GB", "nan"])
 def test_what_is_no_size_is_refused(text: str | int) -> None:
-    with pytest.raises(OptionError, match="a size is written like 141GB, 16GiB or 500MB, not "):
+    with pytest.raises(OptionError, match="the value must be a size such as 141GB, 16GiB or 500MB, not "):
         parse_bytes(text)
 
 

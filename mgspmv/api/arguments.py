@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial, wraps
@@ -227,7 +228,7 @@ def reads_input(
             try:
                 matrix = as_matrix(A, kind, weight=weight, progress=given.get("progress"), transpose=transpose)
             except MgspmvError as error:
-                error.args = tuple(_name_weight(own) if isinstance(own, str) else own for own in error.args)
+                error.args = tuple(_reword(own, known) if isinstance(own, str) else own for own in error.args)
                 raise
             if isinstance(weight, str):
                 given["weight"] = True
@@ -277,6 +278,18 @@ def _read(source: Any, kind: Kind, weight: bool | str | None, options: dict[str,
 def _name_weight(message: str) -> str:
     """Return a message of `ingest` with the argument of calls in place of its `weights=`."""
     return message.replace("weights=", "weight=")
+
+
+def _reword(message: str, known: Collection[str]) -> str:
+    """Return an error of `ingest` for a call with the arguments `known`; others are those of `ingest`."""
+    from mgspmv.api.stores import ingest
+    from mgspmv.ingest.open import EDGE_LIST_OPTIONS
+
+    said = _name_weight(message)
+    others = {*signature(ingest).parameters, *EDGE_LIST_OPTIONS} - {*known}
+    if not any(name in others for name in re.findall(r"\b([a-z_]+)=", said)):
+        return said
+    return f"{said}; call mgspmv.ingest with such arguments, and pass the matrix that it returns"
 
 
 def _check_square(matrix: Any) -> None:

@@ -73,7 +73,7 @@ def export(
     stored = open_given(store)
     if vertices is not None:
         check_vertices(stored, vertices, overwrite=overwrite)
-    room = find_budget(target, parse_size(memory), threads, scratch)
+    room = find_budget(target, parse_size("memory", memory), threads, scratch)
     export_matrix(stored, target, chosen, room, make_report(progress), vertices)
     return stored.info
 
@@ -142,7 +142,7 @@ def subgraph(
     chosen = choose_edges(stored.info, edges, without_edges, symmetrize=symmetrize)
     info, bounds = stored.info, check_bounds(stored.info, min_weight, max_weight)
     base = check_target(target, overwrite=overwrite)
-    room = find_budget(target, parse_size(memory), threads, scratch)
+    room = find_budget(target, parse_size("memory", memory), threads, scratch)
 
     def describe(n_vertices: int | None) -> dict[str, Any]:
         asked = {"n_vertices": n_vertices, "min_weight": min_weight, "max_weight": max_weight}

@@ -221,7 +221,8 @@ class Matrix(EmbeddedMatrix):
         OptionError : an invalid option; `topk` of a `matrix`
         """
         check_threads(threads)
-        limits, top = MemoryLimits(parse_size(device_memory), parse_size(host_memory)), self._read_top(stop)
+        sizes = {"device_memory": device_memory, "host_memory": host_memory}
+        limits, top = MemoryLimits(*(parse_size(name, size) for name, size in sizes.items())), self._read_top(stop)
         if client is not None:
             from mgspmv.cluster.load import plan_on_cluster
 

@@ -127,7 +127,7 @@ def ingest(
     target = MemoryStore() if store is None else store
     base = check_target(target, overwrite=overwrite)
     describe = partial(_describe_making, options=options, reading=asked)
-    report, n_bytes = make_report(progress), parse_size(memory)
+    report, n_bytes = make_report(progress), parse_size("memory", memory)
     opening = partial(open_source, source.stored if isinstance(source, Matrix) else source, kind=kind, **asked)
     if client is not None:
         from mgspmv.cluster.ingest import ingest_on_cluster
@@ -311,7 +311,7 @@ def reorder(
     check_square(info.shape, info.url)
     base = info.version if target is None else check_target(target, overwrite=overwrite)
     place = stored.place if target is None else target
-    room = find_budget(place, parse_size(memory), threads, scratch)
+    room = find_budget(place, parse_size("memory", memory), threads, scratch)
     own, report = replace(room, memory=room.memory // 2) if info.has_transpose else room, make_report(progress)
     with reorder_rows(StoredRows(stored, room.threads), method, report, own) as (rows, reordering):
         reordering |= {"source": {"url": info.url, "digest": info.digest}, **stamp()}
@@ -362,7 +362,7 @@ def transpose(
         if keep is not None:
             drop_versions(store, keep=keep)
         return Matrix(stored)
-    room = find_budget(store, parse_size(memory), threads, scratch)
+    room = find_budget(store, parse_size("memory", memory), threads, scratch)
     source = {"version": info.version, "digest": info.digest}
     provenance = info.provenance | {"transposing": {"source": source, **stamp()}}
     rows, own, report = StoredRows(stored, room.threads), replace(room, memory=room.memory // 2), make_report(progress)
@@ -438,7 +438,7 @@ def update(
     options = IngestOptions(self_loops=self_loops, symmetrize=symmetrize, weights=weights)
     stored, asked = open_given(store), _name_reading(format, weights, edge_list_options)
     store = stored.place
-    room = find_budget(store, parse_size(memory), threads, scratch)
+    room = find_budget(store, parse_size("memory", memory), threads, scratch)
     reading = {"kind": stored.info.kind, "threads": room.threads, "id_room": room.for_ids, **asked}
     is_name = VertexLookup(stored).has if stored.info.vertex_ids == "string" else None
     sources = open_update(insert, delete, is_name, **reading)

@@ -27,10 +27,11 @@ _ARGUMENT = re.compile(
         \.\.\. | "[^"]*" | '[^']*' | \([^()]*\) | \[[^\[\]]*\]
         | (?!\.(?:[\s,;:)]|$))[^\s,;:()\[\]"'=]+?(?=\.?(?:[\s,;:)\]]|$))
     )?
+    (?P<others>(?:(?:,|,?\ or)\ \0\d+\0(?!=))*)
     """,
     re.VERBOSE,
 )
-"""Pattern of an argument with its value."""
+"""Pattern of an argument with its value, or with several such as `'sum', 'first' or 'keep'`."""
 
 _CALL = re.compile(r"(?<!\w)\.?[a-z_][\w.]*\((?!s\))")
 _SUBJECT = re.compile(r"^([a-z_]+)(?= (?:must|is 0|has|sums to|holds) )|(?<=: )([a-z_]+)(?= must )")
@@ -140,7 +141,10 @@ class _Translator:
             known = [*(self.others[word] for word in words[::-1] if word in self.others), self.options]
             option = next((each[name] for each in known if name in each), None)
             is_known = is_known and option is not None
-            return found[0] if option is None else option.write(self.unmask(found["value"] or ""))
+            if option is None:
+                return found[0]
+            others = _MARK.sub(lambda other: _write_value(self.masked[int(other[1])]), found["others"])
+            return f"{option.write(self.unmask(found['value'] or ''))}{others}"
 
         translated = _ARGUMENT.sub(write, text)
         return _BARE.sub(lambda found: self.rename(found[0]), translated), is_known

@@ -66,7 +66,7 @@ Grid = OneOrMany[T]
 
 def _check_size(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, str | int):
-        raise ValueError(f"a size is written like 141GB, 16GiB or 500MB, not {value!r}")
+        raise ValueError(f"the value must be a size such as 141GB, 16GiB or 500MB, not {value!r}")
     parse_bytes(value)
     return value
 

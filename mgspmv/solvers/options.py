@@ -352,7 +352,9 @@ class Placement:
     @property
     def limits(self) -> MemoryLimits:
         """Most bytes to take, by memory."""
-        return MemoryLimits(parse_size(self.device_memory), parse_size(self.host_memory))
+        return MemoryLimits(
+            parse_size("device_memory", self.device_memory), parse_size("host_memory", self.host_memory)
+        )
 
     @property
     def chosen_executor(self) -> Executor:
@@ -378,9 +380,9 @@ class Reads:
     """Whether devices build the layout for the steps of PageRank on a graph at loading."""
 
 
-def parse_size(size: str | int | None) -> int | None:
-    """Parse a size in bytes; None stays None."""
-    return None if size is None else parse_bytes(size)
+def parse_size(name: str, size: str | int | None) -> int | None:
+    """Parse the size in bytes of an argument; None stays None."""
+    return None if size is None else parse_bytes(size, name)
 
 
 def check_threads(threads: int | None) -> None:

@@ -175,6 +175,20 @@ def test_errors_and_warnings_name_the_argument_of_the_call():
         mg.pagerank(clicks)
 
 
+def test_errors_of_reading_name_the_call_that_takes_the_advised_arguments(tmp_path):
+    (tmp_path / "a.csv").write_text("first,last\nalice,bob\nbob,alice\n")
+    advice = (
+        r"or header=False if it is data; call mgspmv\.ingest with such arguments, and pass the matrix that it returns"
+    )
+    for call in (mg.pagerank, mg.hits, mg.spmv):
+        with pytest.raises(SourceError, match=rf"{advice}$"):
+            call(tmp_path / "a.csv", *([[1.0]] if call is mg.spmv else []))
+    with pytest.raises(SourceError, match=r"or header=False if it is data$"):
+        mg.ingest(tmp_path / "a.csv")
+    with mg.ingest(tmp_path / "a.csv", header=True) as A:
+        assert len(mg.pagerank(A)) == 2
+
+
 def test_no_file_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path))

@@ -99,7 +99,16 @@ def stores(tmp_path_factory):
     ("args", "code", "type_name", "message"),
     [
         (["info", "g.zarr", "--wat"], 2, "UsageError", "No such option: --wat"),
-        (["pagerank", "g.zarr", "--alpha", "x"], 2, "UsageError", "Invalid value for '--alpha'"),
+        (["pagerank", "g.zarr", "--alpha", "x"], 2, "UsageError",
+         "Invalid value for '--alpha': expected a number, got 'x'"),
+        (["pagerank", "g.zarr", "--top", "0"], 2, "UsageError", "'--top' / '-k': expected at least 1, got"),
+        (["cluster", "start", "--port", "65536"], 2, "UsageError", "'--port': expected at most 65535, got"),
+        (["ingest", "edges.txt", "h.zarr", "--skip-rows", "1.5"], 2, "UsageError", "expected an integer, got '1.5'"),
+        (["ingest", "edges.txt", "h.zarr", "--memory", "foo"], 2, "OptionError",
+         "--memory must be a size such as 141GB, 16GiB or 500MB, not 'foo'"),
+        (["plan", "g.zarr", "--device-memory", "foo"], 2, "OptionError", "--device-memory must be a size such as "),
+        (["ingest", "twice.txt", "h.zarr", "--duplicates", "error"], 3, "SourceError",
+         "pass --duplicates sum, first or keep, or clean the source"),
         (["pagerank", "g.zarr", "-o", "r.txt"], 2, "OptionError", "the name must end in .zarr, .parquet, .csv"),
         (["generate", "rmta", "h.zarr"], 2, "OptionError", "did you mean 'rmat'"),
         (["spmv", "a.zarr", "x2.npy", "-o", "y.npy"], 2, "ShapeError", "x has 2 entries but the matrix has 3 columns"),
@@ -122,6 +131,7 @@ def test_exit_codes(args, code, type_name, message, stores):
     np.save("x2.npy", np.ones(2))
     np.save("x3.npy", np.ones(3))
     Path("bad.txt").write_text("1 2\n1 x\n")
+    Path("twice.txt").write_text("1 2\n1 2\n")
     Path("there.csv").write_text("")
     zarr.open_group("other.zarr", attributes={"x": 1})
     stdout, stderr = invoke(*args, code=code)

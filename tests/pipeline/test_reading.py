@@ -263,7 +263,10 @@ def test_what_is_no_variable(value):
         (("[run]", "[product.y]\n[run]"), "product.y.x: required key is missing"),
         (("[run]", "[product]\ny = 3\n[run]"), "product.y: expected a table, [product.y], got 3"),
         (("[run]", '[product.y]\nx = "x"\ntranspose = true\n[run]'), "product.y.transpose: this needs the transpose"),
-        (("[run]", '[limits]\nmemory = "3XB"\n[run]'), "limits.memory: a size is written like 141GB, 16GiB or 500MB"),
+        (
+            ("[run]", '[limits]\nmemory = "3XB"\n[run]'),
+            "limits.memory: the value must be a size such as 141GB, 16GiB or 500MB",
+        ),
         (
             ("[run]", '[cluster]\nkind = "address"\n[run]'),
             'cluster: kind = "address" and the address of a scheduler require each other',

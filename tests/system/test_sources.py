@@ -440,7 +440,7 @@ def test_plan():
     assert not small.fits
     assert re.search(r"on 1 worker needs .* kB of host memory on one of them, which has 10 kB; ", small.shortage)
     assert "of device memory" in A.plan(device_memory=1000).shortage
-    with pytest.raises(OptionError, match="a size is written like 141GB, 16GiB or 500MB, not 'much'"):
+    with pytest.raises(OptionError, match="memory must be a size such as 141GB, 16GiB or 500MB, not 'much'"):
         A.plan(host_memory="much")
     with pytest.raises(OptionError, match="workers must be at least 1, not 0"):
         A.plan(workers=0)
