@@ -1,6 +1,6 @@
-"""The tables of docs/sizing.md: what the planner says, with rates that docs/measured has. No matrix is made.
+"""Tables of docs/sizing.md and docs/measured/sizing-tables.md: plans of graphs that do not exist, with measured rates.
 
-`python -m benchmarks.sizing_model` puts them into the page, each below its line `<!-- table NAME -->`.
+`python -m benchmarks.sizing_model` puts them into the pages, each below its line `<!-- table NAME -->`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from mgspmv.solvers.batch import count_bytes
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "sizing.md"
+APPENDIX = DOCS / "measured" / "sizing-tables.md"
+TABLES = {PAGE: ("bytes", "gpus", "hosts", "stores"), APPENDIX: ("streaming", "batches")}
+"""Names of the tables on each page."""
 
 GIGA = 1_000_000_000
 EDGES = (GIGA // 10, GIGA, 4 * GIGA, 16 * GIGA, 64 * GIGA)
@@ -250,7 +253,7 @@ def list_of_gpus() -> Iterator[tuple[str, ...]]:
         ("`exact`", "exact", None),
         ("`exact`, weights", "exact", "float64"),
     ]
-    for n_edges in EDGES:
+    for n_edges in EDGES[1:]:
         for name, precision, dtype in cases:
             small, large = (find_fewest(n_edges, precision, dtype, gpu_gb) for gpu_gb in GPUS_GB)
             cells = [show_held(small), show_held(large)]
@@ -269,7 +272,7 @@ def show_vertices(n_edges: int) -> str:
 
 
 def list_of_streaming() -> Iterator[tuple[str, ...]]:
-    """What comes by where GPUs are fewer than hold the graph."""
+    """Rows that are streamed because the GPUs do not hold the graph."""
     small, large = GPUS_GB
     for n_edges, n_workers, gpu_gb in (
         (16 * GIGA, 1, small),
@@ -331,9 +334,9 @@ def list_of_stores() -> Iterator[tuple[str, ...]]:
 def make_tables() -> dict[str, str]:
     """All of them by name."""
     gpus = (*(f"GPUs of {gb} GB, with GB on each" for gb in GPUS_GB), "an iteration", "GB received by each, at most")
-    hosts = ("GB on 1", "on each of 4", "received by each", "on each of 16", "received by each", "1 of 2 processors")
+    hosts = ("GB on 1", "on each of 4", "received by each", "on each of 16", "received by each", "an iteration")
     stores = ("edges", "GB of arrays", "GB of scratch, at most", "time on 16 processors")
-    streaming = ("edges", "GPUs", "GB that stay on each", "GB that come by", "GB of its host", "from pinned memory")
+    streaming = ("edges", "GPUs", "GB kept on each", "GB streamed", "GB on its host", "from pinned memory")
     return {
         "bytes": make_table(("where", "an edge", "an edge with a weight", "a vertex"), list_of_bytes()),
         "gpus": make_table(("edges", "vertices", "precision", *gpus), list_of_gpus()),
@@ -353,5 +356,14 @@ def put_tables(page: str, tables: dict[str, str]) -> str:
     return page
 
 
+def make_pages() -> dict[Path, str]:
+    """The text of each page with its tables made again."""
+    tables = make_tables()
+    return {
+        page: put_tables(page.read_text(), {name: tables[name] for name in names}) for page, names in TABLES.items()
+    }
+
+
 if __name__ == "__main__":
-    PAGE.write_text(put_tables(PAGE.read_text(), make_tables()))
+    for page, text in make_pages().items():
+        page.write_text(text)
