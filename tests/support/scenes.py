@@ -9,11 +9,9 @@ import gzip
 from pathlib import Path
 from typing import Any
 
-import networkx as nx
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import scipy.sparse as sp
 
 import mgspmv as mg
 from tests.support.certificates import make_certificates
@@ -88,11 +86,6 @@ def fill_ingest(client: Any) -> dict[str, Any]:
     return GIVEN | {"client": client}
 
 
-def fill_networkx(client: Any) -> dict[str, Any]:
-    make_web(transpose=True)
-    return GIVEN | {"G": nx.DiGraph(make_arcs().tolist())}
-
-
 def fill_pipelines(client: Any) -> dict[str, Any]:
     write_arcs("crawls/web.txt.gz")
     arcs = "\n".join(f"{i + 1} {j + 1}" for i, j in sorted(set(map(tuple, make_arcs(seed=3).tolist()))))
@@ -108,14 +101,6 @@ def fill_report(client: Any) -> dict[str, Any]:
     with mg.open_matrix("web.zarr") as A:
         mg.pagerank(A).save("ranks.parquet")
     return {}
-
-
-def fill_subgraph(client: Any) -> dict[str, Any]:
-    names = [f"{letter}.{land}" for land in ("de", "fr") for letter in "abcdefgh"]
-    arcs = [(names[k], names[(k + step) % 16]) for k in range(16) for step in (0, 1, 3)]
-    mg.ingest(nx.DiGraph(arcs), "web.zarr")
-    nofollow = sp.coo_array((np.ones(1, bool), ([0], [2])), shape=(16, 16))
-    return GIVEN | {"nofollow": nofollow}
 
 
 SCENES = {
@@ -160,10 +145,8 @@ SCENES = {
             "s3://bucket/web.zarr": "web.zarr",
         },
     ),
-    "docs/networkx.md": Scene(fill_networkx),
     "docs/pipelines.md": Scene(fill_pipelines),
     "docs/recovery.md": Scene(fill_cluster, afresh={"-o ranks.parquet": "ranks.parquet"}),
     "docs/report.md": Scene(fill_report),
     "docs/security.md": Scene(fill_nothing),
-    "docs/subgraph.md": Scene(fill_subgraph),
 }
