@@ -1,4 +1,4 @@
-"""The unit of systemd: valid by its own program, its command one of ours, and what it is told as it should be."""
+"""Units of systemd: valid by its own program, with commands of ours, and systemd gets its messages."""
 
 from __future__ import annotations
 
@@ -9,17 +9,21 @@ import signal
 import socket
 import subprocess
 from collections import defaultdict
+from datetime import date, timedelta
 from pathlib import Path
 
 import psutil
 import pytest
 
+from mgspmv.errors import OptionError
 from mgspmv.launching import list_clusters
 from tests.support.commands import ENVIRONMENT, PROGRAM, check_words
 from tests.support.waiting import HANG_S
 
-UNIT = Path(__file__).parents[2] / "deploy" / "systemd" / "mgspmv-cluster.service"
+FOLDER = Path(__file__).parents[2] / "deploy" / "systemd"
+UNIT = FOLDER / "mgspmv-cluster.service"
 TEXT = UNIT.read_text()
+NIGHTLY = (FOLDER / "mgspmv-nightly.service").read_text()
 INSTALLED = "/opt/mgspmv/bin/mgspmv"
 FLAWS = {
     "unknown key": ("KillMode=mixed", "KillMod=mixed", "KillMod"),
@@ -36,6 +40,15 @@ def verify(text: str, folder: Path) -> str:
     done = subprocess.run(["systemd-analyze", "verify", path], capture_output=True, text=True, timeout=HANG_S)
     said = (done.stdout + done.stderr).splitlines()
     return "\n".join(line for line in said if UNIT.name in line)  # it looks at others of the machine, too
+
+
+def verify_all(texts: dict[str, str], folder: Path) -> list[str]:
+    """Messages of systemd about units by their file names, each of which may refer to others."""
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    command = ["systemd-analyze", "verify", *(folder / name for name in texts)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
+    return [line for line in (done.stdout + done.stderr).splitlines() if "mgspmv" in line]
 
 
 def read_unit(text: str) -> dict[str, dict[str, list[str]]]:
@@ -66,10 +79,78 @@ def test_its_command_is_ours():
     check_words(words[1:])
 
 
-def test_gpus_are_visible():
-    """ProtectClock hides them before systemd 253, by a list of devices of its own."""
+@pytest.mark.parametrize("text", [TEXT, NIGHTLY], ids=["cluster", "nightly"])
+def test_gpus_are_visible(text):
+    """ProtectClock hides them before systemd 253, by a list of devices."""
     closing = {"PrivateDevices", "ProtectClock", "DevicePolicy", "DeviceAllow"}
-    assert not closing & read_unit(TEXT)["Service"].keys()
+    assert not closing & read_unit(text)["Service"].keys()
+
+
+NIGHTLY_FLAWS = {
+    "mgspmv-nightly.timer": ("OnCalendar=*-*-* 02:00:00", "OnCalendar=nightly", "calendar specification"),
+    "mgspmv-nightly.service": ("RestartSec=10min", "RestartSec=later", "later"),
+    "mgspmv-alert@failed.service": ("ExecStart=/bin/sh", "ExecStart=/bin/not-there", "not-there"),
+}
+
+
+@pytest.mark.external("systemd-analyze")
+def test_nightly_units_are_valid(tmp_path):
+    names = {name: name.replace("failed", "") for name in NIGHTLY_FLAWS}
+    texts = {name: (FOLDER / file).read_text() for name, file in names.items()}
+    assert verify_all(texts, tmp_path) == []
+    for name, (right, wrong, message) in NIGHTLY_FLAWS.items():
+        assert texts[name].count(right) == 1
+        assert any(message in line for line in verify_all({**texts, name: texts[name].replace(right, wrong)}, tmp_path))
+
+
+def read_shell(text: str) -> list[str]:
+    """Words of the command of a unit, as systemd passes them to the shell."""
+    [command] = read_unit(text)["Service"]["ExecStart"]
+    return [word.replace("%%", "%").replace("$$", "$") for word in shlex.split(command)]
+
+
+def test_nightly_command_is_ours_and_takes_the_day_before(tmp_path):
+    shell, option, script = read_shell(NIGHTLY)
+    assert (shell, option, script.count(INSTALLED)) == ("/bin/sh", "-c", 1)
+    check_words(shlex.split(script.partition(INSTALLED)[2]))
+    stub = tmp_path / "mgspmv"
+    stub.write_text('#!/bin/sh\necho "$DAY $*"\nexit 3\n')
+    stub.chmod(0o755)
+    days = [date.today() - timedelta(days=1)]
+    done = subprocess.run([shell, option, script.replace(INSTALLED, str(stub))], capture_output=True, text=True)
+    days.append(date.today() - timedelta(days=1))  # the test may run at midnight
+    assert done.returncode == 3
+    assert done.stdout in [f"{day} run /etc/mgspmv/nightly.toml --quiet\n" for day in days]
+
+
+def test_nightly_failures_are_repeated_and_reported():
+    unit, service = (read_unit(NIGHTLY)[name] for name in ("Unit", "Service"))
+    assert unit["OnFailure"] == ["mgspmv-alert@%n.service"]
+    assert service["RestartPreventExitStatus"] == [str(OptionError.exit_code)]
+
+
+def test_alert_mails_the_state_of_the_unit(tmp_path):
+    """With stand-ins for `systemctl` and `mail`, in the place of %i a name with a dash."""
+    for name in ("systemctl", "mail"):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho "{name}" "$@"\n[ {name} = systemctl ] || cat\n')
+        (tmp_path / name).chmod(0o755)
+    words = read_shell((FOLDER / "mgspmv-alert@.service").read_text())
+    words = [word.replace("%i", "mgspmv-nightly.service").replace("%H", "host") for word in words]
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "MAILTO": "root"}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=HANG_S)
+    assert done.stdout.splitlines() == [
+        "mail -s mgspmv-nightly.service failed on host root",
+        "systemctl status --full --no-pager --lines=50 mgspmv-nightly.service",
+    ]
+
+
+def test_nightly_unit_is_confined_as_the_cluster_is():
+    cluster, nightly = (read_unit(text)["Service"] for text in (TEXT, NIGHTLY))
+    confining = {
+        key for key in cluster if re.match(r"No|Protect|Private|Lock|Restrict[A-Z]|Cap|System|User|Limit", key)
+    }
+    assert len(confining) > 15
+    assert {key: nightly[key] for key in confining} == {key: cluster[key] for key in confining}
 
 
 @pytest.mark.slow

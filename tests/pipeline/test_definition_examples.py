@@ -17,7 +17,7 @@ from mgspmv.pipeline import run_pipeline
 from tests.support.definitions import find_states
 
 PIPELINES = Path(__file__).parents[2] / "pipelines"
-TESTED = {"quickstart", "web-graph", "personalized-batch", "nightly-update", "spmv-batch", "multi-gpu"}
+TESTED = {"quickstart", "web-graph", "personalized-batch", "nightly-update", "nightly-gpus", "spmv-batch", "multi-gpu"}
 
 
 @pytest.fixture(autouse=True)
@@ -75,12 +75,16 @@ def test_personalized_batch(folder, monkeypatch):
     assert Path("personalized/web/everyone/ranks.csv").exists()
 
 
-def test_nightly_update(folder, monkeypatch):
-    monkeypatch.setenv("BASE", "graph.txt")
+def write_updates(folder):
     for day in ("2026-11-22", "2026-11-23"):
         (folder / "updates" / day).mkdir(parents=True)
         (folder / "updates" / day / "added.txt").write_text(f"{day[-2:]} 299\n1000{day[-1]} 5\n")
         (folder / "updates" / day / "removed.txt").write_text("0 1\n1 2\n")
+
+
+def test_nightly_update(folder, monkeypatch):
+    monkeypatch.setenv("BASE", "graph.txt")
+    write_updates(folder)
     monkeypatch.setenv("DAY", "2026-11-22")
     first = run("nightly-update").steps[1].record
     assert (first.result["start"], first.comparison) == ("uniform", {})
@@ -92,6 +96,27 @@ def test_nightly_update(folder, monkeypatch):
     assert second.comparison["n_new"] == 1
     assert second.comparison["spearman"] > 0.9
     assert len(record.steps[0].record.result["updates"]) == 2
+
+
+@pytest.mark.slow
+def test_nightly_gpus(folder, monkeypatch):
+    """On processes, with the results of a machine without a cluster."""
+    for name, value in {"BASE": "graph.txt", "FOLDER": "there", "DAY": "2026-11-22"}.items():
+        monkeypatch.setenv(name, value)
+    write_updates(folder)
+    first = run("nightly-gpus", cluster__kind="local", cluster__workers=2).steps[1].record
+    assert (first.result["start"], first.comparison) == ("uniform", {})
+    monkeypatch.setenv("DAY", "2026-11-23")
+    second = run("nightly-gpus", cluster__kind="local", cluster__workers=2).steps[1].record
+    assert second.result["start"] == "previous"
+    assert second.result["iterations"] < first.result["iterations"]
+    assert second.comparison["spearman"] > 0.9
+
+    for day in ("2026-11-22", "2026-11-23"):
+        monkeypatch.setenv("DAY", day)
+        run("nightly-update")
+    there, here = (mg.load_solution(f"{name}/web/ranks/ranks.parquet") for name in ("there", "nightly"))
+    assert there.digest() == here.digest()
 
 
 def test_spmv_batch(folder, monkeypatch):

@@ -46,6 +46,13 @@ def write_arcs(path: str, names: list[str] | None = None, *, seed: int = 0, comm
     Path(path).write_bytes(gzip.compress(data) if path.endswith(".gz") else data)
 
 
+def write_pairs(path: str, pairs: np.ndarray) -> None:
+    """An edge list without comments."""
+    data = "".join(f"{i}\t{j}\n" for i, j in pairs.tolist()).encode()
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    Path(path).write_bytes(gzip.compress(data) if path.endswith(".gz") else data)
+
+
 def make_web(path: str = "web.zarr", **options: Any) -> mg.MatrixInfo:
     """A store of these arcs."""
     return mg.ingest(tuple(make_arcs().T), path, duplicates="first", n_vertices=N, **options).info
@@ -84,6 +91,17 @@ def fill_ingest(client: Any) -> dict[str, Any]:
     for year in (2024, 2025):
         pq.write_table(table, f"{year}.parquet")
     return GIVEN | {"client": client}
+
+
+def fill_nightly(client: Any) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    arcs = rng.integers(0, 3000, (20000, 2))
+    arcs[:, 1] = arcs[:, 1] ** 2 // 3000
+    write_pairs("base.txt.gz", arcs)
+    for day, removed in (("2026-11-25", arcs[:20]), ("2026-11-26", arcs[:0])):
+        write_pairs(f"updates/{day}/added.txt", rng.integers(0, 3010, (50, 2)))
+        write_pairs(f"updates/{day}/removed.txt", removed)
+    return {}
 
 
 def fill_pipelines(client: Any) -> dict[str, Any]:
@@ -144,6 +162,9 @@ SCENES = {
             "--scheduler": "web.zarr",
             "s3://bucket/web.zarr": "web.zarr",
         },
+    ),
+    "docs/nightly.md": Scene(
+        fill_nightly, smaller={"cluster.kind=local": "cluster.kind=local --set cluster.workers=2"}
     ),
     "docs/pipelines.md": Scene(fill_pipelines),
     "docs/recovery.md": Scene(fill_cluster, afresh={"-o ranks.parquet": "ranks.parquet"}),
