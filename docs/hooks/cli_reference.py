@@ -18,10 +18,11 @@ EXTRA = re.compile(r"(?:^|  )\[((?:default|required|x|\d).*)\]$")
 
 
 def write_commands() -> str:
-    """A heading for each group of commands and for each command, with tables of arguments and options."""
+    """A table of all commands, and a heading for each group and each command, with tables of arguments and options."""
     program = typer.main.get_command(app)
     context = program.make_context("mgspmv", [], resilient_parsing=True)
-    parts = [_write_tables(program, context)]
+    rows = [_summarize(command, own) for _, command, own in list_commands(program, context)]
+    parts = [make_table(("command", "does"), rows), "## Options of all commands\n", _write_tables(program, context)]
     for panel, entries in groupby(list_commands(program, context), key=lambda entry: entry[0]):
         parts += [f"## {panel}\n", *(_write_command(command, own) for _, command, own in entries)]
     return "\n".join(parts)
@@ -38,8 +39,17 @@ def list_commands(group: Any, context: Any, panel: str = "") -> Iterator[tuple[s
             yield from list_commands(command, own, shown)
 
 
+def _summarize(command: Any, context: Any) -> tuple[str, str]:
+    """The command, linked to its heading, and the first sentence of its help."""
+    path = context.command_path
+    return f"[`{path}`](#{path.replace(' ', '-')})", escape(re.split(r"(?<=[^.]\.)\s", command.help, maxsplit=1)[0])
+
+
 def _write_command(command: Any, context: Any) -> str:
     head = [f"### {context.command_path}\n", f"    {write_usage(command, context)}\n", f"{escape(command.help)}\n"]
+    if command.epilog:
+        example = command.epilog.removeprefix("Example: ")
+        head.append(f"```sh\n{example}\n```\n")
     parts = [*head, _write_tables(command, context)]
     return "\n".join(part for part in parts if part)
 

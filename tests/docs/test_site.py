@@ -17,6 +17,7 @@ from mgspmv import errors
 from mgspmv.kernels.catalogue import KERNELS
 from tests.support.browser import find_browser, needs_browser, start_browser
 from tests.support.pages import ROOT
+from tests.support.usage import list_helps
 from tests.support.waiting import wait_for
 
 OFFLINE = """
@@ -100,6 +101,9 @@ def test_the_site_loads_nothing_from_elsewhere_and_has_every_public_name(site: P
         if isinstance(value, type) and issubclass(value, errors.MgspmvError):
             assert f'id="mgspmv.errors.{name}"' in raised
             assert name in codes[str(value.exit_code)]
+
+    listed = [row[0].split()[-1] for row in read_reference(site, "cli")["Commands"]]
+    assert {*listed} == {"command"} | {who for who, _ in list_helps() if " " not in who and who != "mgspmv"}
 
     for name, rows in (("cli", "mgspmv pagerank"), ("toml", "[matrix.NAME]")):
         assert len(read_reference(site, name)[rows]) > 10
