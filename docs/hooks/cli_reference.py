@@ -55,11 +55,14 @@ def _write_command(command: Any, context: Any) -> str:
 
 
 def _write_tables(command: Any, context: Any) -> str:
+    """Tables of arguments and options, less the options of help that all commands have."""
+    hidden = ("help", "help_all") if context.parent else ()
     given = [p for p in list_parameters(command, context) if p.get_help_record(context) is not None]
     arguments = [_describe_argument(p, context) for p in given if p.param_type_name == "argument"]
-    options = [_describe_option(p, context) for p in given if p.param_type_name == "option"]
+    options = [_describe_option(p, context) for p in given if p.param_type_name == "option" and p.name not in hidden]
     tables = [make_table(("argument", "default", "meaning"), arguments)] if arguments else []
-    tables.append(make_table(("option", "value", "default", "meaning"), options))
+    if options:
+        tables.append(make_table(("option", "value", "default", "meaning"), options))
     return "\n".join(tables)
 
 
