@@ -136,7 +136,6 @@ SCENES = {
         smaller={
             "--workers 4": "--workers 2",
             "n_workers=4, threads_per_worker=2": "n_workers=2, threads_per_worker=1",
-            "--device-memory 40GB": "--device-memory 4GB",
         },
         afresh={"-o ranks.parquet": "ranks.parquet"},
     ),
