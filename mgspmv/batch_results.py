@@ -163,7 +163,8 @@ class BatchSolution(Ranks):
 
         Parameters
         ----------
-        k : default all that were kept, or 10
+        k : int, optional
+            Default all that were kept, or 10.
 
         Raises
         ------
@@ -195,7 +196,8 @@ class BatchSolution(Ranks):
 
         Parameters
         ----------
-        k : default all that were kept, or 10
+        k : int, optional
+            Default all that were kept, or 10.
 
         Examples
         --------
@@ -290,6 +292,11 @@ def fill_id(ids: np.ndarray) -> int | str:
 
 def load_batch(path: str | os.PathLike[str]) -> BatchSolution:
     """Read ranks that `BatchSolution.save` wrote; suffixes and errors as in `load_solution`.
+
+    Parameters
+    ----------
+    path : path
+        As for `load_solution`.
 
     Examples
     --------

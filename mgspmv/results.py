@@ -240,7 +240,8 @@ class Solution(Ranks):
 
         Parameters
         ----------
-        bins : number of bins of the histogram, whose edges are in geometric progression
+        bins : int, default 20
+            Number of bins of the histogram, whose edges are in geometric progression.
 
         Raises
         ------
@@ -257,9 +258,11 @@ class Solution(Ranks):
 
         Parameters
         ----------
-        kind : `ranks`: how many vertices have at least a value, by values; values that are not finite, and those that
-            are not positive on a logarithmic axis, are left out. `convergence`: `changes`, and the tolerance
-        ax : axes to draw in; default those of a new figure
+        kind : {"ranks", "convergence"}, default "ranks"
+            `ranks`: how many vertices have at least a value, by values; values that are not finite, and those that are
+            not positive on a logarithmic axis, are left out. `convergence`: `changes`, and the tolerance.
+        ax : matplotlib Axes, optional
+            Axes to draw in; default those of a new figure.
 
         Returns
         -------
@@ -336,7 +339,8 @@ class Solution(Ranks):
 
         Parameters
         ----------
-        k : as in `top`; all but one if there are not more, or those above 0
+        k : int, default 10
+            As in `top`; all but one if there are not more, or those above 0.
 
         Returns
         -------
@@ -425,6 +429,11 @@ def take_ids(described: dict[str, Any], ids: np.ndarray) -> np.ndarray | None:
 
 def load_solution(path: str | os.PathLike[str]) -> Solution:
     """Read ranks that `Solution.save` wrote as `.zarr` or `.parquet`; they are bit-identical.
+
+    Parameters
+    ----------
+    path : path
+        Local path, or URL of a `.zarr` group.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Docstrings of this project as Griffe reads them.
 
-They say after the colon what a parameter is, `tol : stop when the change is below`, where NumPy's style has its type:
-types are in the signatures.
+Signatures show types with links, so those of parameters are left out. Errors are described after the colon, where
+NumPy's style has a line of its own.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import griffe
 from mgspmv import errors
 
 HEADING = re.compile(r"^(\w[\w ]*)\n-{3,}\n", re.MULTILINE)
+PARAMETERS = re.compile(r"^(\S.*?)(?: : .*)?\n((?: .*(?:\n|$))+)", re.MULTILINE)
 ITEM = re.compile(r"^(\S.*?) :\s(.*(?:\n .*)*)", re.MULTILINE)
 ERRORS = {name for name in vars(errors) if name.endswith("Error")}
 
@@ -57,9 +58,13 @@ def rewrite(text: str, returned: str) -> str:
 def _rewrite_section(name: str, body: str, returned: str) -> str:
     if name == "Returns":
         return f"{returned}\n" + re.sub(r"^(?=.)", "    ", body, flags=re.MULTILINE)
-    return ITEM.sub(lambda item: "\n".join(_list_items(item[1], item[2])), body)
+    if name == "Parameters":
+        return PARAMETERS.sub(lambda item: "\n".join(_list_items(item[1], item[2].rstrip("\n"))) + "\n", body)
+    if name == "Examples":
+        return body
+    return ITEM.sub(lambda item: "\n".join(_list_items(item[1], f"    {item[2]}")), body)
 
 
 def _list_items(names: str, description: str) -> Iterator[str]:
     """Each of the names that share a description with it."""
-    return (f"{name}\n    {description}" for name in names.split(", "))
+    return (f"{name}\n{description}" for name in names.split(", "))

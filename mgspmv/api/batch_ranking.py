@@ -67,25 +67,32 @@ def pagerank_batch(
 
     Parameters
     ----------
-    A : as for `pagerank`
-    personalization : p of each vector: a sequence, or a mapping of names (strings or integers), of mappings of ids to
-        weights, of sequences or sets of ids, of single ids, of other vectors that `pagerank` takes, or of None for a
-        uniform one; a table (pandas, polars, pyarrow) with the columns `vector`, `vertex` and, maybe, `weight`, in
-        which weights of repeated ids are added; a SciPy matrix or an array of shape (n_vectors, n), in the order of
-        the store's vertices. A mapping of ids to numbers, a pandas Series, or None, is one vector. Only the entries
-        are kept
-    alpha : damping, one number or one per vector; several with one personalization make one vector each
-    weight, out_weight, tol, norm, max_iter, precision : as for `pagerank`, of each vector
-    dangling : as for `pagerank`; None for p of each vector, anything else applies to all vectors
-    width : most vectors in a pass: 2, 4, 8, 16, 32 or 64; default the fastest, or less where the vectors of a pass
-        would take more than half of the free memory, on any worker; see `options["width"]` of the
-        result
-    keep_top : number of highest ranks to keep of each vector, selected when it ends, where it was computed; default all
-        ranks of all vectors
-    progress : called with the `Event` of each pass, whose iteration counts passes, and whose change is the largest of
-        the vectors, and with the phase `vectors`, the number of vectors that have ended; on a cluster also with the
-        phases of `pagerank`
-    throw : raise when a vector does not meet the tolerance; False returns all with their statuses
+    A : matrix or graph
+        As for `pagerank`.
+    personalization : sequence, mapping, table or matrix, optional
+        p of each vector: a sequence, or a mapping of names (strings or integers), of mappings of ids to weights, of
+        sequences or sets of ids, of single ids, of other vectors that `pagerank` takes, or of None for a uniform one; a
+        table (pandas, polars, pyarrow) with the columns `vector`, `vertex` and, maybe, `weight`, in which weights of
+        repeated ids are added; a SciPy matrix or an array of shape (n_vectors, n), in the order of the store's
+        vertices. A mapping of ids to numbers, a pandas Series, or None, is one vector. Only the entries are kept.
+    alpha : float or sequence of float, default 0.85
+        Damping, one number or one per vector; several with one personalization make one vector each.
+    weight, out_weight, tol, norm, max_iter, precision
+        As for `pagerank`, of each vector.
+    dangling : {"uniform", "drop", "error"}, mapping, Series, sequence or array, optional
+        As for `pagerank`; None for p of each vector, anything else applies to all vectors.
+    width : int, optional
+        Most vectors in a pass: 2, 4, 8, 16, 32 or 64; default the fastest, or less where the vectors of a pass would
+        take more than half of the free memory, on any worker; see `options["width"]` of the result.
+    keep_top : int, optional
+        Number of highest ranks to keep of each vector, selected when it ends, where it was computed; default all ranks
+        of all vectors.
+    progress : callable or bool, optional
+        Called with the `Event` of each pass, whose iteration counts passes, and whose change is the largest of the
+        vectors, and with the phase `vectors`, the number of vectors that have ended; on a cluster also with the phases
+        of `pagerank`.
+    throw : bool, default True
+        Raise when a vector does not meet the tolerance; False returns all with their statuses.
 
     Returns
     -------

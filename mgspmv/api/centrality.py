@@ -85,13 +85,18 @@ def hits(
 
     Parameters
     ----------
-    A : graph in any form, as for `pagerank`; opened or distributed with the stored transpose
-    nstart : the first authorities, a vector as in `pagerank`, others 0; default 1 everywhere
-    normalized : hubs and authorities sum to 1, with their signs where weights are negative, as in NetworkX; else
-        authorities have Euclidean norm 1, and hubs are A^T a, whose norm is the largest singular value: the vectors of
-        NetworkX's `hits`, up to their sign
-    transpose : `A.T` distributed, where A is distributed
-    running : others as in `power_iteration`: weight, tol, norm, max_iter, precision, progress, throw
+    A : matrix or graph
+        Graph in any form, as for `pagerank`; opened or distributed with the stored transpose.
+    nstart : mapping, Series, sequence or array, optional
+        The first authorities, a vector as in `pagerank`, others 0; default 1 everywhere.
+    normalized : bool, default True
+        Hubs and authorities sum to 1, with their signs where weights are negative, as in NetworkX; else authorities
+        have Euclidean norm 1, and hubs are A^T a, whose norm is the largest singular value: the vectors of NetworkX's
+        `hits`, up to their sign.
+    transpose : DistributedMatrix, optional
+        `A.T` distributed, where A is distributed.
+    running : keyword arguments
+        Others as in `power_iteration`: weight, tol, norm, max_iter, precision, progress, throw.
 
     Returns
     -------
@@ -157,13 +162,19 @@ def katz(
 
     Parameters
     ----------
-    A : graph in any form, as for `pagerank`; of an opened one `A.T` for out-edges
-    alpha : attenuation; it converges for |alpha| < 1 / (the largest absolute eigenvalue of A). None chooses 0.7 over
-        a bound on that eigenvalue, which takes 20 products; see `options["alpha"]` of the solution
-    beta : a number for all vertices, or a vector as in `pagerank`, others 0
-    nstart : the first x, likewise; default 0 everywhere
-    normalized : divide the result by its Euclidean norm
-    running : as for `hits`
+    A : matrix or graph
+        Graph in any form, as for `pagerank`; of an opened one `A.T` for out-edges.
+    alpha : float, default 0.1
+        Attenuation; it converges for |alpha| < 1 / (the largest absolute eigenvalue of A). None chooses 0.7 over a
+        bound on that eigenvalue, which takes 20 products; see `options["alpha"]` of the solution.
+    beta : float, mapping, Series, sequence or array, default 1.0
+        a number for all vertices, or a vector as in `pagerank`, others 0.
+    nstart : mapping, Series, sequence or array, optional
+        The first x, likewise; default 0 everywhere.
+    normalized : bool, default True
+        Divide the result by its Euclidean norm.
+    running : keyword arguments
+        As for `hits`.
 
     Returns
     -------
@@ -235,9 +246,12 @@ def eigenvector_centrality(A: MatrixLike, *, nstart: Weights | None = None, **ru
 
     Parameters
     ----------
-    A : graph in any form, as for `pagerank`; of an opened one `A.T` for out-edges
-    nstart : the first x, a vector as in `pagerank`, others 0; divided by its sum, as in NetworkX; default uniform
-    running : as for `hits`
+    A : matrix or graph
+        Graph in any form, as for `pagerank`; of an opened one `A.T` for out-edges.
+    nstart : mapping, Series, sequence or array, optional
+        The first x, a vector as in `pagerank`, others 0; divided by its sum, as in NetworkX; default uniform.
+    running : keyword arguments
+        As for `hits`.
 
     Returns
     -------
@@ -276,12 +290,16 @@ def stationary(
 
     Parameters
     ----------
-    A : in any form, as for `pagerank`, of kind `stochastic` with no empty column: entry (i, j) is the probability of
-        going from j to i, of a sparse or dense matrix too
-    nstart : the first x, a vector as in `pagerank`, others 0; default uniform
-    lazy : the probability of staying for a step, 0 <= lazy < 1. It does not change the stationary vector; without it
-        a periodic chain does not converge
-    running : as for `hits`, except `weight`
+    A : matrix or graph
+        In any form, as for `pagerank`, of kind `stochastic` with no empty column: entry (i, j) is the probability of
+        going from j to i, of a sparse or dense matrix too.
+    nstart : mapping, Series, sequence or array, optional
+        The first x, a vector as in `pagerank`, others 0; default uniform.
+    lazy : float, default 0.0
+        The probability of staying for a step, 0 <= lazy < 1. It does not change the stationary vector; without it a
+        periodic chain does not converge.
+    running : keyword arguments
+        As for `hits`, except `weight`.
 
     Returns
     -------

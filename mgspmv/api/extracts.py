@@ -45,16 +45,22 @@ def export(
 
     Parameters
     ----------
-    store : path or URL of the store, or an opened matrix
-    target : local path, or URL that fsspec supports
-    format : `matrix-market` (.mtx, .mtx.gz, .mtx.zst); `csv` (.csv, .csv.gz, .csv.zst) and `parquet` (.parquet, .pq),
-        with the source's ids in columns src and dst, and values in weight; `npz` (.npz, SciPy's); `anndata` (.zarr, an
-        AnnData whose X it is) or `binsparse` (.zarr); default by the suffix, where that leaves no choice
-    vertices : file for the ids, one per line in the order of rows, as `ingest` takes them by `vertices`
-    overwrite : replace the file, or the exported group, once the new one is complete
-    memory, threads, scratch : as for `ingest`; entries are only sorted where a renumbered matrix becomes `npz`,
-        `anndata` or `binsparse`
-    progress : called with each `Phase`; True and False show and hide the progress, as does `show_progress`
+    store : path, Zarr store or Matrix
+        Path or URL of the store, or an opened matrix.
+    target : path
+        Local path, or URL that fsspec supports.
+    format : {"matrix-market", "csv", "parquet", "npz", "anndata", "binsparse"}, optional
+        `matrix-market` (.mtx, .mtx.gz, .mtx.zst); `csv` (.csv, .csv.gz, .csv.zst) and `parquet` (.parquet, .pq), with
+        the source's ids in columns src and dst, and values in weight; `npz` (.npz, SciPy's); `anndata` (.zarr, an
+        AnnData whose X it is) or `binsparse` (.zarr); default by the suffix, where that leaves no choice.
+    vertices : path, optional
+        File for the ids, one per line in the order of rows, as `ingest` takes them by `vertices`.
+    overwrite : bool, default False
+        Replace the file, or the exported group, once the new one is complete.
+    memory, threads, scratch
+        As for `ingest`; entries are only sorted where a renumbered matrix becomes `npz`, `anndata` or `binsparse`.
+    progress : callable or bool, optional
+        Called with each `Phase`; True and False show and hide the progress, as does `show_progress`.
 
     Returns
     -------
@@ -103,21 +109,31 @@ def subgraph(
 
     Parameters
     ----------
-    store : path or URL of the store, or an opened matrix
-    target : path or URL for the part; default the memory of this process
-    vertices : vertices of a graph to keep: an (n,) mask of bool in the order of the store's vertices, a mapping or
-        pandas Series of ids to bool, or ids
-    min_weight, max_weight : least and greatest value to keep, as numbers of the stored dtype; NaN is not kept
-    edges : edges to keep, each from its source to its target (of a `matrix` or `stochastic` one, row and column):
-        pairs of ids, a tuple (src, dst) of arrays of ids, or an iterable of pairs, such as NetworkX's `G.edges`, all
-        of which must exist; or a SciPy sparse matrix of the store's shape, in the order of its vertices, whose entries
-        other than 0 are a mask
-    without_edges : edges to leave out, likewise; missing ones are ignored
-    symmetrize : with `edges` or `without_edges`: each (i, j) also selects (j, i)
-    overwrite : replace the matrix that is in `target`
-    memory, threads, scratch : as for `ingest`. Half of the memory must hold 10 bytes per vertex of `store` where
-        some are left out (18 from 2^31 vertices on), 32 more where it is renumbered, and 72 bytes per listed edge
-    progress : called with each `Phase`; True and False show and hide the progress, as does `show_progress`
+    store : path, Zarr store or Matrix
+        Path or URL of the store, or an opened matrix.
+    target : path or Zarr store, optional
+        Path or URL for the part; default the memory of this process.
+    vertices : sequence, mapping, Series or array, optional
+        Vertices of a graph to keep: an (n,) mask of bool in the order of the store's vertices, a mapping or pandas
+        Series of ids to bool, or ids.
+    min_weight, max_weight : float, optional
+        Least and greatest value to keep, as numbers of the stored dtype; NaN is not kept.
+    edges : pairs of ids or sparse matrix, optional
+        Edges to keep, each from its source to its target (of a `matrix` or `stochastic` one, row and column): pairs of
+        ids, a tuple (src, dst) of arrays of ids, or an iterable of pairs, such as NetworkX's `G.edges`, all of which
+        must exist; or a SciPy sparse matrix of the store's shape, in the order of its vertices, whose entries other
+        than 0 are a mask.
+    without_edges : pairs of ids or sparse matrix, optional
+        Edges to leave out, likewise; missing ones are ignored.
+    symmetrize : bool, default False
+        With `edges` or `without_edges`: each (i, j) also selects (j, i).
+    overwrite : bool, default False
+        Replace the matrix that is in `target`.
+    memory, threads, scratch
+        As for `ingest`. Half of the memory must hold 10 bytes per vertex of `store` where some are left out (18 from
+        2^31 vertices on), 32 more where it is renumbered, and 72 bytes per listed edge.
+    progress : callable or bool, optional
+        Called with each `Phase`; True and False show and hide the progress, as does `show_progress`.
 
     Returns
     -------

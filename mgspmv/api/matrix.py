@@ -45,8 +45,10 @@ def open(store: StoreLike, version: str | int | None = None) -> Matrix:
 
     Parameters
     ----------
-    store : local path, fsspec URL or Zarr store
-    version : name or number of an older version, see `list_versions`; default the current one
+    store : path or Zarr store
+        Local path, fsspec URL or Zarr store.
+    version : str or int, optional
+        Name or number of an older version, see `list_versions`; default the current one.
 
     Raises
     ------
@@ -98,25 +100,33 @@ class Matrix(EmbeddedMatrix):
 
         Parameters
         ----------
-        where : `cpu` computes on the host of this process, `cuda` on its current CUDA device, `auto` on a device if one
+        where : str, Client or cluster, default "auto"
+            `cpu` computes on the host of this process, `cuda` on its current CUDA device, `auto` on a device if one
             exists; or a Dask client, cluster or address of a scheduler, as for `distribute`: each call distributes the
-            matrix for itself. Calls that share a cluster take turns
-        backend : with a cluster, the backend of its workers, as for `distribute`
-        kernel : `auto`; for products one of those that docs/gpus.md names, on a cluster `csr-rows` or `csr-serial`;
-            for PageRank `csr-rows` or `csr-serial` on hosts, `column-sorted-blocks`, `sell-slices` or `csr-split` on
-            CUDA. `auto` is csr-rows on hosts, and on a device chosen for the matrix
-        threads : default: the processors this process may use; on a cluster, those of each worker
-        executor : of iterations: `embedded`, in this process; `supersteps`, in which the workers of a cluster iterate
+            matrix for itself. Calls that share a cluster take turns.
+        backend : {"auto", "cpu", "cuda"}, default "auto"
+            With a cluster, the backend of its workers, as for `distribute`.
+        kernel : str, default "auto"
+            `auto`; for products one of those that docs/gpus.md names, on a cluster `csr-rows` or `csr-serial`; for
+            PageRank `csr-rows` or `csr-serial` on hosts, `column-sorted-blocks`, `sell-slices` or `csr-split` on CUDA.
+            `auto` is csr-rows on hosts, and on a device chosen for the matrix.
+        threads : int, optional
+            Default: the processors this process may use; on a cluster, those of each worker.
+        executor : {"auto", "embedded", "tasks", "supersteps"}, default "auto"
+            Executor of iterations: `embedded`, in this process; `supersteps`, in which the workers of a cluster iterate
             in lockstep; or `tasks`, in which each iteration is a round of tasks. `auto` is `supersteps` on a cluster,
-            else `embedded`. PageRank makes the same iterations in each, and in `exact` bit-identical ranks
-        device_memory, host_memory : limits as `60GB`, `16GiB` or bytes, on a cluster of each worker, as for
-            `distribute`; in this process only for CUDA, where rows that do not fit in device memory are streamed in
-            each step, from the host or the store
-        transport : on a cluster, as for `distribute`
-        timeout : on a cluster, seconds without a heartbeat after which a worker is considered lost
-        recover : on a cluster, how many times at most, when workers are lost or silent, a call continues on the workers
-            that remain or rejoined: any call restarts loading the rows, and PageRank resumes from its last checkpoint,
-            or starts again without one. 0 raises the error at once
+            else `embedded`. PageRank makes the same iterations in each, and in `exact` bit-identical ranks.
+        device_memory, host_memory : str or int, optional
+            Limits as `60GB`, `16GiB` or bytes, on a cluster of each worker, as for `distribute`; in this process only
+            for CUDA, where rows that do not fit in device memory are streamed in each step, from the host or the store.
+        transport : {"auto", "nccl", "peer"}, default "auto"
+            On a cluster, as for `distribute`.
+        timeout : float, default 30.0
+            On a cluster, seconds without a heartbeat after which a worker is considered lost.
+        recover : int, default 5
+            On a cluster, how many times at most, when workers are lost or silent, a call continues on the workers that
+            remain or rejoined: any call restarts loading the rows, and PageRank resumes from its last checkpoint, or
+            starts again without one. 0 raises the error at once.
 
         Raises
         ------
@@ -204,17 +214,25 @@ class Matrix(EmbeddedMatrix):
 
         Parameters
         ----------
-        device_memory : of each worker's GPU, as `141GB`, `16GiB` or bytes; None where workers compute on the host. Rows
-            of a graph that do not fit in GPU memory are streamed in pieces, from the host or, where they do not fit
-            there either, from the store
-        host_memory : of each worker; None for no limit
-        stop : of PageRank, as for `pagerank`: `topk:100` takes additional host memory
-        checkpoint : whether PageRank writes checkpoints, for which the hosts hold a copy of the ranks
-        threads : of each worker
-        client : of a Dask cluster, as for `distribute`: plan for its workers and their memory. `workers` is ignored
-        backend : with `client`, as for `distribute`; without, `cuda` plans for the current device, and `auto` does if
-            one exists
-        timeout : with `client`, as for `distribute`
+        device_memory : str or int, optional
+            Memory of each worker's GPU, as `141GB`, `16GiB` or bytes; None where workers compute on the host. Rows of a
+            graph that do not fit in GPU memory are streamed in pieces, from the host or, where they do not fit there
+            either, from the store.
+        host_memory : str or int, optional
+            Memory of each worker; None for no limit.
+        stop : str, default "change"
+            Stop criterion of PageRank, as for `pagerank`: `topk:100` takes additional host memory.
+        checkpoint : bool, default False
+            True if PageRank writes checkpoints, for which the hosts hold a copy of the ranks.
+        threads : int, optional
+            Threads of each worker.
+        client : Client, cluster or address, optional
+            Client of a Dask cluster, as for `distribute`: plan for its workers and their memory. `workers` is ignored.
+        backend : {"auto", "cpu", "cuda"}, default "auto"
+            With `client`, as for `distribute`; without, `cuda` plans for the current device, and `auto` does if one
+            exists.
+        timeout : float, default 30.0
+            With `client`, as for `distribute`.
 
         Raises
         ------
@@ -280,25 +298,36 @@ class Matrix(EmbeddedMatrix):
 
         Parameters
         ----------
-        client : a `distributed.Client`; the address of a scheduler; or a cluster, such as `LocalCluster`
-        precision : for which values are read now; others are read when they are first needed. Default `exact` for
-            graphs, the stored dtype for a `matrix`
-        stop, checkpoint : of PageRank, for which memory is reserved in addition to the matrix, as for `plan`
-        weight : False reads no values
-        kernel, threads, executor, recover : of calls with the matrix, as for `on`; `DistributedMatrix.on` changes them
-        backend : `cuda` computes on the workers' CUDA devices, `cpu` on their hosts; `auto` on the devices
-            found. On devices graphs are laid out for the steps of PageRank in `precision` at once
-        transport : how devices send each other slices in supersteps: `nccl`, for which each worker has a separate
-            device; or `peer`, through hosts and Dask's comms, the only way for hosts. `auto` is `nccl` where all
-            workers compute on separate devices, and there lets devices of one host write into each other's memory where
-            they can, which is faster; `Solution.matrix["transport"]` names the transport used
-        device_memory, host_memory : most that each worker may take of its device and of its host, as for `plan`;
-            default: the free memory. Where not all rows of a graph fit in device memory, and the transport is not
-            `peer`, some are kept there and the others are streamed in each step of PageRank in `exact` or `float32`
-        timeout : seconds without a heartbeat after which a worker is considered lost. A busy worker still sends them
-        recover : also how many times at most loading is restarted, on the workers that remain or rejoined, when workers
-            are lost or silent
-        progress : called with the `Phase` of loading: `join`, `queue` and `load`, in workers
+        client : Client, cluster or address
+            A `distributed.Client`; the address of a scheduler; or a cluster, such as `LocalCluster`.
+        precision : {"exact", "float64", "float32"}, optional
+            For which values are read now; others are read when they are first needed. Default `exact` for graphs, the
+            stored dtype for a `matrix`.
+        stop, checkpoint
+            As for `plan`: options of PageRank, for which memory is reserved in addition to the matrix.
+        weight : bool, default True
+            False reads no values.
+        kernel, threads, executor, recover
+            For calls with the matrix, as for `on`; `DistributedMatrix.on` changes them.
+        backend : {"auto", "cpu", "cuda"}, default "auto"
+            `cuda` computes on the workers' CUDA devices, `cpu` on their hosts; `auto` on the devices found. On devices
+            graphs are laid out for the steps of PageRank in `precision` at once.
+        transport : {"auto", "nccl", "peer"}, default "auto"
+            How devices send each other slices in supersteps: `nccl`, for which each worker has a separate device; or
+            `peer`, through hosts and Dask's comms, the only way for hosts. `auto` is `nccl` where all workers compute
+            on separate devices, and there lets devices of one host write into each other's memory where they can, which
+            is faster; `Solution.matrix["transport"]` names the transport used.
+        device_memory, host_memory : str or int, optional
+            Most that each worker may take of its device and of its host, as for `plan`; default: the free memory. Where
+            not all rows of a graph fit in device memory, and the transport is not `peer`, some are kept there and the
+            others are streamed in each step of PageRank in `exact` or `float32`.
+        timeout : float, default 30.0
+            Seconds without a heartbeat after which a worker is considered lost. A busy worker still sends them.
+        recover : int, default 5
+            Also how many times at most loading is restarted, on the workers that remain or rejoined, when workers are
+            lost or silent.
+        progress : callable or bool, optional
+            Called with the `Phase` of loading: `join`, `queue` and `load`, in workers.
 
         Raises
         ------
@@ -337,7 +366,8 @@ class Matrix(EmbeddedMatrix):
 
         Parameters
         ----------
-        weights : False takes each stored entry as 1
+        weights : bool, default True
+            False takes each stored entry as 1.
         """
         if self.place.client is None:
             return super().multiply(x, alpha=alpha, beta=beta, y=y, precision=precision, weights=weights)
@@ -358,8 +388,10 @@ class Matrix(EmbeddedMatrix):
 
         Parameters
         ----------
-        precision : of products; default the dtype of the values, float64 for a pattern, and float64 where x has that
-        weight : False takes each stored entry as 1
+        precision : {"float32", "float64"}, optional
+            Precision of products; default the dtype of the values, float64 for a pattern, and float64 where x has that.
+        weight : bool, default True
+            False takes each stored entry as 1.
 
         Raises
         ------

@@ -51,17 +51,26 @@ def spmv(
 
     Parameters
     ----------
-    A : of shape (n_rows, n_cols), opened, distributed, or in another form of those on the page "Inputs": a sparse or
-        dense matrix as it is, others as graphs, for which this is the pull product. `A.on` says where it computes, and
-        with which kernel. Rows that do not fit in device memory are streamed in pieces, from the host or the store, and
-        are multiplied by csr-split
-    x : (n_cols,) or (n_cols, k), real
-    y : (n_rows,) or (n_rows, k), real; needed unless beta is 0, when it is not read. It is not changed.
-    precision : default float32 when both A's values and x are float32, else float64; sums are made in float64 by
-        csr-rows and csr-serial, and in `precision` by the others. Of integers alone (A's values int64 or a pattern; x,
-        alpha and, unless beta is 0, y and beta whole) the product is exact without it, or raises, as float64 holds
-        all integers below 2^53; with `float64`, or x in float64, it is rounded
-    progress : called with the `Phase` of loading where `A.on(client)` distributes A for this product
+    A : matrix or graph
+        Matrix of shape (n_rows, n_cols), opened, distributed, or in another form of those on the page "Inputs": a
+        sparse or dense matrix as it is, others as graphs, for which this is the pull product. `A.on` says where it
+        computes, and with which kernel. Rows that do not fit in device memory are streamed in pieces, from the host or
+        the store, and are multiplied by csr-split.
+    x : array
+        (n_cols,) or (n_cols, k), real.
+    alpha : float, default 1.0
+        Factor of A @ x.
+    beta : float, default 0.0
+        Factor of y.
+    y : array, optional
+        (n_rows,) or (n_rows, k), real; needed unless beta is 0, when it is not read. It is not changed.
+    precision : {"float32", "float64"}, optional
+        Default float32 when both A's values and x are float32, else float64; sums are made in float64 by csr-rows and
+        csr-serial, and in `precision` by the others. Of integers alone (A's values int64 or a pattern; x, alpha and,
+        unless beta is 0, y and beta whole) the product is exact without it, or raises, as float64 holds all integers
+        below 2^53; with `float64`, or x in float64, it is rounded.
+    progress : callable or bool, optional
+        Called with the `Phase` of loading where `A.on(client)` distributes A for this product.
 
     Returns
     -------
@@ -93,10 +102,17 @@ def gemv(
 
     Parameters
     ----------
-    A, x, b : (n_rows, n_cols), (n_cols,) and (n_rows,) arrays of real numbers; b may be None
-    kernel : `auto`, or `dense-rows` (a thread a row), `dense-block` (a thread block a row) or `dense-tiles` (tiles over
-        a grid); their sums are made in a fixed order, the same on each backend. `auto` on the CPU is NumPy's product
-    backend : as for `spmv`
+    A : array
+        (n_rows, n_cols), real.
+    x : array
+        (n_cols,), real.
+    b : array, optional
+        (n_rows,), real; added to the product.
+    kernel : str, default "auto"
+        `auto`, or `dense-rows` (a thread a row), `dense-block` (a thread block a row) or `dense-tiles` (tiles over a
+        grid); their sums are made in a fixed order, the same on each backend. `auto` on the CPU is NumPy's product.
+    backend : {"auto", "cpu", "cuda"}, default "auto"
+        As for `spmv`.
 
     Returns
     -------
@@ -173,21 +189,32 @@ def power_iteration(
 
     Parameters
     ----------
-    A : square, in any form, as for `spmv`; `A.T` too
-    update : called with (y, x), both (n,) in the order of the source and of `precision`; gives the next x before it is
+    A : matrix or graph
+        Square, in any form, as for `spmv`; `A.T` too.
+    update : callable, optional
+        Called with (y, x), both (n,) in the order of the source and of `precision`; gives the next x before it is
         normalized. Arrays are NumPy's, or CuPy's where this process computes on a device. It may write into y, and not
-        into x. Default: y, which with `normalize` is the power method
-    x : the start, a vector as in `pagerank`, others 0; not normalized; default 1 / n everywhere
-    normalize : what each x' is divided by: `l1` the sum of its absolutes, `l2` the Euclidean norm, `max` the largest
-        absolute, `none`. A zero vector is unchanged
-    tol : stop when the change is below; default 1e-6
-    norm : `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol; `linf` largest |x' - x| < tol; `relative`
-        largest |x' - x| / |x'| < tol, 0 where x' is 0; `fixed` makes exactly max_iter iterations and takes no tol
-    max_iter : most iterations, default 100; a run that converges on the last one has converged
-    weight : None or False takes each stored entry as 1
-    precision : of vectors and values; norms and changes are summed in float64
-    progress : called with the `Event` of each iteration and with each `Phase`, as for `pagerank`
-    throw : raise when the tolerance was not met; False returns the solution with its status
+        into x. Default: y, which with `normalize` is the power method.
+    x : mapping, Series, sequence or array, optional
+        The start, a vector as in `pagerank`, others 0; not normalized; default 1 / n everywhere.
+    normalize : {"none", "l1", "l2", "max"}, default "none"
+        What each x' is divided by: `l1` the sum of its absolutes, `l2` the Euclidean norm, `max` the largest absolute,
+        `none`. A zero vector is unchanged.
+    tol : float, optional
+        Stop when the change is below; default 1e-6.
+    norm : {"l1", "l1_per_node", "linf", "relative", "fixed"}, default "l1"
+        `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol; `linf` largest |x' - x| < tol; `relative` largest |x' -
+        x| / |x'| < tol, 0 where x' is 0; `fixed` makes exactly max_iter iterations and takes no tol.
+    max_iter : int, default 100
+        Most iterations; a run that converges on the last one has converged.
+    weight : bool or str, default True
+        None or False takes each stored entry as 1.
+    precision : {"float64", "float32"}, default "float64"
+        Precision of vectors and values; norms and changes are summed in float64.
+    progress : callable or bool, optional
+        Called with the `Event` of each iteration and with each `Phase`, as for `pagerank`.
+    throw : bool, default True
+        Raise when the tolerance was not met; False returns the solution with its status.
 
     Returns
     -------

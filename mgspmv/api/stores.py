@@ -66,47 +66,67 @@ def ingest(
 
     Parameters
     ----------
-    source : path or URL of a Matrix Market file or an edge list, plain or as `.gz .bz2 .xz .zst`, or `-` for standard
-        input; of a Parquet table of edges, of a SciPy `.npz`, or of a Zarr group of anndata, of binsparse or of plain
-        CSR arrays, also in a local `.zip`; several edge lists or Parquet tables that are one graph, as a list of paths,
-        a folder, or a pattern such as `edges/*.csv.gz`; a Zarr store or group; a SciPy sparse or dense NumPy matrix; a
+    source : path, graph, table, matrix or arrays
+        Path or URL of a Matrix Market file or an edge list, plain or as `.gz .bz2 .xz .zst`, or `-` for standard input;
+        of a Parquet table of edges, of a SciPy `.npz`, or of a Zarr group of anndata, of binsparse or of plain CSR
+        arrays, also in a local `.zip`; several edge lists or Parquet tables that are one graph, as a list of paths, a
+        folder, or a pattern such as `edges/*.csv.gz`; a Zarr store or group; a SciPy sparse or dense NumPy matrix; a
         graph of NetworkX; a table of edges of pandas, polars, cuDF, Dask, Arrow or another library with
-        `__arrow_c_stream__`; a tuple (src, dst[, weight]) of arrays, an edge index, which is an integer array of
-        shape (2, E), or a list of pairs or triples; or a matrix store, or a `Matrix`, whose ids are kept. Arrays may be
-        of any library with `__cuda_array_interface__` or `__dlpack__`, and are copied to the host
-    store : target: local path, fsspec URL or Zarr store; default the memory of this process
-    kind : `graph` stores the arc i -> j as entry (j, i), so that PageRank pulls; `matrix` stores rows as they are;
+        `__arrow_c_stream__`; a tuple (src, dst[, weight]) of arrays, an edge index, which is an integer array of shape
+        (2, E), or a list of pairs or triples; or a matrix store, or a `Matrix`, whose ids are kept. Arrays may be of
+        any library with `__cuda_array_interface__` or `__dlpack__`, and are copied to the host.
+    store : path or Zarr store, optional
+        Target: local path, fsspec URL or Zarr store; default the memory of this process.
+    kind : {"graph", "matrix", "stochastic"}, optional
+        `graph` stores the arc i -> j as entry (j, i), so that PageRank pulls; `matrix` stores rows as they are;
         `stochastic` is a left-stochastic matrix (columns sum to 1) used as it is. Default: `graph` for edge lists,
-        tables and NetworkX, that of a matrix store, else `matrix`
-    duplicates : `sum`, `first`, `keep` or `error`; default `sum` with values, `first` without
-    self_loops : `keep`, `drop` or `error`
-    symmetrize : add (j, i) for each (i, j), before duplicates are treated
-    weights : False stores the pattern only; True requires weights in an edge list or table, and a name chooses their
-        column, or attribute in a graph; default: weights where the source has them
-    transpose : also store the transpose, which `A.T` needs
-    dtype : of the stored values; default as in the source, and float64 for text. Only `float64` takes integers beyond
-        int64, which it rounds; `int64` takes whole numbers
-    order : `rcm`, `degree` or `dealt` renumbers rows and columns as `reorder` does by that method, before they are
-        written; default `none`, the order of the source
-    overwrite : replace the existing matrix, once the new one is complete
-    allow_hypersparse : store as many rows and columns as a file or group states, also if they are more than 100 for
-        each entry and more than 8,388,608
-    format : default: by the name and first bytes of a file, or by the attributes of a Zarr group
-    memory : most that this process may take, as `4GiB` or bytes, at least 1 GiB; default half of the free
-        memory, in addition to its current use. Entries, and ids that occur in them, spill to files if they do not fit.
-        The rest must fit in memory: a list of `vertices`, in a quarter of it; with `order`, 32 bytes per row, and for
-        `rcm` about 20 more per entry, in half of it; and entries at one place
-    threads : to parse, sort and write; default one for each processor
-    scratch : folder for these files, which are unnamed and removed with the process; default the folder of the store,
-        or the system's where the store is not local
-    client : of a Dask cluster, as for `Matrix.distribute`: each worker reads a part of the source, sorts a range of the
-        rows and writes it. The source is edge lists, a Matrix Market file, Parquet files or a Dask DataFrame, which all
-        workers must reach, as the store. `memory`, `threads` and `scratch` are of each worker; default half of what it
-        may still take, its threads, and Dask's own folder. The store is the same for any number of workers, and without
-    timeout : with `client`, as for `Matrix.distribute`
-    edge_list_options : `columns`, `n_vertices`, `vertices` of an edge list or a table;
-        `delimiter`, `header`, `skip_rows`, `comment`, `ids` of an edge list; see the page "CSV and edge lists";
-        `n_vertices` of a tuple of arrays; `n_cols` of plain CSR arrays in a Zarr group
+        tables and NetworkX, that of a matrix store, else `matrix`.
+    duplicates : {"sum", "first", "keep", "error"}, optional
+        Rule for entries at one place; default `sum` with values, `first` without.
+    self_loops : {"keep", "drop", "error"}, default "keep"
+        Rule for entries on the diagonal.
+    symmetrize : bool, default False
+        Add (j, i) for each (i, j), before duplicates are treated.
+    weights : bool or str, optional
+        False stores the pattern only; True requires weights in an edge list or table, and a name chooses their column,
+        or attribute in a graph; default: weights where the source has them.
+    transpose : bool, default False
+        Also store the transpose, which `A.T` needs.
+    dtype : {"int64", "float32", "float64"}, optional
+        Type of the stored values; default as in the source, and float64 for text. Only `float64` takes integers beyond
+        int64, which it rounds; `int64` takes whole numbers.
+    order : {"rcm", "degree", "dealt", "none"}, default "none"
+        Order of rows and columns: `rcm`, `degree` or `dealt` renumbers them as `reorder` does by that method, before
+        they are written; `none` is the order of the source.
+    overwrite : bool, default False
+        Replace the existing matrix, once the new one is complete.
+    allow_hypersparse : bool, default False
+        Store as many rows and columns as a file or group states, also if they are more than 100 for each entry and more
+        than 8,388,608.
+    format : {"matrix-market", "edge-list", "parquet", "npz", "anndata", "binsparse", "csr"}, optional
+        Default: by the name and first bytes of a file, or by the attributes of a Zarr group.
+    memory : str or int, optional
+        Most that this process may take, as `4GiB` or bytes, at least 1 GiB; default half of the free memory, in
+        addition to its current use. Entries, and ids that occur in them, spill to files if they do not fit. The rest
+        must fit in memory: a list of `vertices`, in a quarter of it; with `order`, 32 bytes per row, and for `rcm`
+        about 20 more per entry, in half of it; and entries at one place.
+    threads : int, optional
+        To parse, sort and write; default one for each processor.
+    scratch : path, optional
+        Folder for these files, which are unnamed and removed with the process; default the folder of the store, or the
+        system's where the store is not local.
+    client : Client, cluster or address, optional
+        Client of a Dask cluster, as for `Matrix.distribute`: each worker reads a part of the source, sorts a range of
+        the rows and writes it. The source is edge lists, a Matrix Market file, Parquet files or a Dask DataFrame, which
+        all workers must reach, as the store. `memory`, `threads` and `scratch` are of each worker; default half of what
+        it may still take, its threads, and Dask's own folder. The store is the same for any number of workers, and
+        without.
+    timeout : float, default 30.0
+        With `client`, as for `Matrix.distribute`.
+    edge_list_options : keyword arguments
+        `columns`, `n_vertices`, `vertices` of an edge list or a table; `delimiter`, `header`, `skip_rows`, `comment`,
+        `ids` of an edge list; see the page "CSV and edge lists"; `n_vertices` of a tuple of arrays; `n_cols` of plain
+        CSR arrays in a Zarr group.
 
     Returns
     -------
@@ -186,13 +206,19 @@ def generate(
 
     Parameters
     ----------
-    model : `rmat` (scale, edge_factor=16, a, b, c, seed, scramble), `uniform` (n_vertices, n_edges, seed), `stencil2d`
-        (nx, ny, points), `stencil3d` (nx, ny, nz, points) or `banded` (n, bandwidth, seed)
-    store : as for `ingest`
-    parameters : of the model
-    kind, duplicates, self_loops, symmetrize, transpose, dtype, order, overwrite : as for `ingest`
-    client, memory, threads, scratch, timeout : as for `ingest`; with `client` each worker makes a range of the entries
-    progress : called with each `Phase`; True and False show and hide the progress, as does `show_progress`
+    model : str
+        `rmat` (scale, edge_factor=16, a, b, c, seed, scramble), `uniform` (n_vertices, n_edges, seed), `stencil2d` (nx,
+        ny, points), `stencil3d` (nx, ny, nz, points) or `banded` (n, bandwidth, seed).
+    store : path or Zarr store, optional
+        As for `ingest`.
+    parameters : keyword arguments
+        Parameters of the model.
+    kind, duplicates, self_loops, symmetrize, transpose, dtype, order, overwrite
+        As for `ingest`.
+    client, memory, threads, scratch, timeout
+        As for `ingest`; with `client` each worker makes a range of the entries.
+    progress : callable or bool, optional
+        Called with each `Phase`; True and False show and hide the progress, as does `show_progress`.
 
     Returns
     -------
@@ -281,16 +307,22 @@ def reorder(
 
     Parameters
     ----------
-    store : store of a square matrix, or that matrix, opened
-    target : where to write the renumbered matrix. Default: it replaces the one in `store` once it is complete; until
-        then `store` is unchanged
-    method : `rcm`, the reverse Cuthill-McKee order of the pattern of A + A^T, which makes the bandwidth small;
-        `degree`, the longest rows first; `dealt`, the same dealt to 256 parts that are alike; or `none`, the
-        order of the source. An order that the store has already does not matter
-    overwrite : replace the matrix that is in `target`
-    memory, threads, scratch : as for `ingest`: entries spill to files where they do not fit. 32 bytes per
-        row must fit in memory, and for `rcm` about 20 more per entry
-    progress : called with each `Phase`; True and False show and hide the progress, as does `show_progress`
+    store : path, Zarr store or Matrix
+        Store of a square matrix, or that matrix, opened.
+    target : path or Zarr store, optional
+        Where to write the renumbered matrix. Default: it replaces the one in `store` once it is complete; until then
+        `store` is unchanged.
+    method : {"rcm", "degree", "dealt", "none"}, default "rcm"
+        `rcm`, the reverse Cuthill-McKee order of the pattern of A + A^T, which makes the bandwidth small; `degree`, the
+        longest rows first; `dealt`, the same dealt to 256 parts that are alike; or `none`, the order of the source. An
+        order that the store has already does not matter.
+    overwrite : bool, default False
+        Replace the matrix that is in `target`.
+    memory, threads, scratch
+        As for `ingest`: entries spill to files where they do not fit. 32 bytes per row must fit in memory, and for
+        `rcm` about 20 more per entry.
+    progress : callable or bool, optional
+        Called with each `Phase`; True and False show and hide the progress, as does `show_progress`.
 
     Returns
     -------
@@ -340,10 +372,14 @@ def transpose(
 
     Parameters
     ----------
-    store : store of a matrix or graph of any kind, or that matrix, opened
-    keep : number of versions to keep in the store, including the new one; default all
-    memory, threads, scratch : as for `ingest`: entries spill to files where they do not fit
-    progress : called with each `Phase`; True and False show and hide the progress, as does `show_progress`
+    store : path, Zarr store or Matrix
+        Store of a matrix or graph of any kind, or that matrix, opened.
+    keep : int, optional
+        Number of versions to keep in the store, including the new one; default all.
+    memory, threads, scratch
+        As for `ingest`: entries spill to files where they do not fit.
+    progress : callable or bool, optional
+        Called with each `Phase`; True and False show and hide the progress, as does `show_progress`.
 
     Returns
     -------
@@ -406,18 +442,26 @@ def update(
 
     Parameters
     ----------
-    store : store to change, or its current matrix, opened
-    insert, delete : as `source` of `ingest`: arcs i -> j between ids as those of the store, or, for a store without
-        ids, rows and columns of a matrix. Weights in `delete` are ignored, and of several entries at one place (`keep`)
-        all are deleted. An inserted entry at the place of another is added to it (`sum`), ignored (`first`), stored
-        too (`keep`) or an error (`error`), by the rule of the store. New ids become vertices; in a store
-        without ids, larger numbers make the matrix larger. Entries to delete that do not exist are counted
-    self_loops : of `insert`: `keep`, `drop` or `error`
-    symmetrize : of both: also (j, i) for each (i, j)
-    weights : of `insert`, as for `ingest`; False inserts entries into a store without weights
-    keep : number of versions to keep in the store, including the new one; default all
-    allow_hypersparse : of `insert`, as for `ingest`
-    format, memory, threads, scratch, edge_list_options : as for `ingest`, and for both sources
+    store : path, Zarr store or Matrix
+        Store to change, or its current matrix, opened.
+    insert, delete : as source of `ingest`, optional
+        Arcs i -> j between ids as those of the store, or, for a store without ids, rows and
+        columns of a matrix. Weights in `delete` are ignored, and of several entries at one place (`keep`) all are
+        deleted. An inserted entry at the place of another is added to it (`sum`), ignored (`first`), stored too
+        (`keep`) or an error (`error`), by the rule of the store. New ids become vertices; in a store without ids,
+        larger numbers make the matrix larger. Entries to delete that do not exist are counted.
+    self_loops : {"keep", "drop", "error"}, default "keep"
+        Rule for entries on the diagonal of `insert`.
+    symmetrize : bool, default False
+        Also insert or delete (j, i) for each (i, j).
+    weights : bool or str, optional
+        Weights of `insert`, as for `ingest`; False inserts entries into a store without weights.
+    keep : int, optional
+        Number of versions to keep in the store, including the new one; default all.
+    allow_hypersparse : bool, default False
+        Allow many more vertices than entries in `insert`, as for `ingest`.
+    format, memory, threads, scratch, edge_list_options
+        As for `ingest`, and for both sources.
 
     Returns
     -------
@@ -466,6 +510,13 @@ def update(
 @watched
 def verify(store: StoreLike | Matrix, *, progress: ProgressOption = None) -> list[str]:
     """Check every invariant of the current version of a store: chunks, checksums, digests, CSR, degrees, ids.
+
+    Parameters
+    ----------
+    store : path, Zarr store or Matrix
+        As for `open`.
+    progress : callable or bool, optional
+        Called with each `Phase`; True and False show and hide the progress, as does `show_progress`.
 
     Returns
     -------

@@ -95,7 +95,8 @@ class DistributedMatrix(MatrixProperties):
 
         Parameters
         ----------
-        kernel, threads, executor, recover : as for `Matrix.on`; None leaves them as they are
+        kernel, threads, executor, recover
+            As for `Matrix.on`; None leaves them as they are.
 
         Raises
         ------
@@ -123,8 +124,10 @@ class DistributedMatrix(MatrixProperties):
 
         Parameters
         ----------
-        on_progress : as in `Matrix.distribute`
-        has_lease : whether the caller holds the lease of the cluster
+        on_progress : callable, optional
+            As in `Matrix.distribute`.
+        has_lease : bool, default False
+            True if the caller holds the lease of the cluster.
 
         Raises
         ------
@@ -235,10 +238,14 @@ class DistributedMatrix(MatrixProperties):
 
         Parameters
         ----------
-        x : (n_cols,) or (n_cols, k), real: a NumPy or CuPy array, which is sent to every worker
-        y : (n_rows,) or (n_rows, k); required unless beta is 0, when it is not read
-        weights : False takes each stored entry as 1
-        others : as in `mgspmv.spmv`
+        x : array
+            (n_cols,) or (n_cols, k), real: a NumPy or CuPy array, which is sent to every worker.
+        y : array, optional
+            (n_rows,) or (n_rows, k); required unless beta is 0, when it is not read.
+        weights : bool, default True
+            False takes each stored entry as 1.
+        others
+            As in `mgspmv.spmv`.
 
         Returns
         -------
@@ -297,9 +304,12 @@ class DistributedMatrix(MatrixProperties):
 
         Parameters
         ----------
-        transpose : `A.T` distributed, for `rmatvec`, which `svds`, `lsqr` and others call
-        precision : as in `Matrix.as_linear_operator`
-        weight : False takes each stored entry as 1
+        transpose : DistributedMatrix, optional
+            `A.T` distributed, for `rmatvec`, which `svds`, `lsqr` and others call.
+        precision : {"float32", "float64"}, optional
+            As in `Matrix.as_linear_operator`.
+        weight : bool, default True
+            False takes each stored entry as 1.
 
         Raises
         ------

@@ -43,7 +43,8 @@ class Tabular(ABC):
 
         Parameters
         ----------
-        sort : highest values of the last column first, equal ones in the given order, NaN last
+        sort : bool, default False
+            Highest values of the last column first, equal ones in the given order, NaN last.
 
         Raises
         ------
@@ -63,7 +64,8 @@ class Tabular(ABC):
 
         Parameters
         ----------
-        sort : as for `to_pandas`
+        sort : bool, default False
+            As for `to_pandas`.
 
         Raises
         ------
@@ -83,7 +85,8 @@ class Tabular(ABC):
 
         Parameters
         ----------
-        sort : as for `to_pandas`
+        sort : bool, default False
+            As for `to_pandas`.
 
         Examples
         --------
@@ -132,8 +135,10 @@ class TopRanks(Tabular, Sequence[tuple[Any, float]]):
 
     Parameters
     ----------
-    ids : (k,) int64 or strings (object)
-    ranks : (k,) float64 or float32
+    ids : array
+        (k,) int64 or strings (object).
+    ranks : array
+        (k,) float64 or float32.
 
     Examples
     --------

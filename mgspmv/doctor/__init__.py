@@ -32,11 +32,16 @@ def examine(
 
     Parameters
     ----------
-    reach : starts or connects to a cluster, as a context manager of its client or address; None for no cluster
-    stores : paths and URLs that are read, on a cluster by all workers too
-    timeout : seconds for each check
-    on_check : called with the name of each check before it starts
-    warm : compile the kernels of usual runs of ingest and PageRank on this machine, and keep them
+    reach : callable, optional
+        Starts or connects to a cluster, as a context manager of its client or address; None for no cluster.
+    stores : sequence of str, default ()
+        Paths and URLs that are read, on a cluster by all workers too.
+    timeout : float, default 30.0
+        Seconds for each check.
+    on_check : callable, optional
+        Called with the name of each check before it starts.
+    warm : bool, default False
+        Compile the kernels of usual runs of ingest and PageRank on this machine, and keep them.
 
     Returns
     -------

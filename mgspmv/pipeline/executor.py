@@ -86,8 +86,10 @@ def plan_pipeline(path: str | PathLike[str], *, overrides: Mapping[str, Any] | N
 
     Parameters
     ----------
-    path : the TOML file; paths in it are relative to it
-    overrides : values that replace the values of the file, by dotted key, such as `run.alpha`
+    path : path
+        The TOML file; paths in it are relative to it.
+    overrides : mapping, optional
+        Values that replace the values of the file, by dotted key, such as `run.alpha`.
 
     Raises
     ------
@@ -199,11 +201,16 @@ def run_pipeline(
 
     Parameters
     ----------
-    path : the TOML file; paths in it are relative to it
-    overrides : values that replace the values of the file, by dotted key, such as `run.alpha`
-    client : client of a Dask cluster, as in `Matrix.distribute`, in place of the definition's
-    on_note : called with messages about the cluster: its dashboard and, for a batch system, why jobs are pending
-    throw : raise if a step failed; False returns the record of the failure
+    path : path
+        The TOML file; paths in it are relative to it.
+    overrides : mapping, optional
+        Values that replace the values of the file, by dotted key, such as `run.alpha`.
+    client : Client, cluster or address, optional
+        Client of a Dask cluster, as in `Matrix.distribute`, in place of the definition's.
+    on_note : callable, optional
+        Called with messages about the cluster: its dashboard and, for a batch system, why jobs are pending.
+    throw : bool, default True
+        Raise if a step failed; False returns the record of the failure.
 
     Returns
     -------

@@ -71,8 +71,11 @@ def read_pipeline(path: str | os.PathLike[str], overrides: Mapping[str, Any] | N
 
     Parameters
     ----------
-    overrides : values that replace the values of the file, by dotted key, such as `run.alpha`; paths are relative to
-        the file, too
+    path : path
+        The TOML file.
+    overrides : mapping, optional
+        Values that replace the values of the file, by dotted key, such as `run.alpha`; paths are relative to the file,
+        too.
 
     Raises
     ------

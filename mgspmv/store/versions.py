@@ -73,6 +73,11 @@ MEND = "ingest again or restore a copy"
 def list_versions(store: StoreLike) -> list[MatrixInfo]:
     """Return the metadata of each version, oldest first; the last is the current one. Arrays are not checked.
 
+    Parameters
+    ----------
+    store : path or Zarr store
+        As for `open`.
+
     Raises
     ------
     StoreError : as for `open_store`

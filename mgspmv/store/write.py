@@ -325,7 +325,10 @@ def drop_versions(store: StoreLike, *, keep: int) -> list[str]:
 
     Parameters
     ----------
-    keep : number of versions to keep, including the current one
+    store : path or Zarr store
+        As for `open`.
+    keep : int
+        Number of versions to keep, including the current one.
 
     Raises
     ------

@@ -16,32 +16,48 @@ DOCSTRING = """Rank.
 
 Parameters
 ----------
-A : of kind `graph`: row i has
-    the in-edges
-tol, nstart : stop; start
+A : matrix or graph
+    Of kind `graph`: row i has
+    the in-edges.
+tol, nstart : float, default 1.0
+    Stop; start.
+kind
+    As for `ingest`.
 
 Raises
 ------
-ShapeError, OptionError : no"""
+ShapeError, OptionError : no
+
+Examples
+--------
+>>> {1 : 2}
+{1: 2}"""
 
 IN_THE_STYLE = """Rank.
 
 Parameters
 ----------
 A
-    of kind `graph`: row i has
-    the in-edges
+    Of kind `graph`: row i has
+    the in-edges.
 tol
-    stop; start
+    Stop; start.
 nstart
-    stop; start
+    Stop; start.
+kind
+    As for `ingest`.
 
 Raises
 ------
 ShapeError
     no
 OptionError
-    no"""
+    no
+
+Examples
+--------
+>>> {1 : 2}
+{1: 2}"""
 
 
 def load(name: str) -> ModuleType:
