@@ -10,6 +10,7 @@ from typing import Any
 
 from cli_reference import write_commands
 from listings import write_definitions, write_exit_codes, write_kernels, write_metrics
+from long_lines import wrap_long_lines
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -66,6 +67,11 @@ def on_page_markdown(markdown: str, *, page: Page, files: Files, **_: Any) -> st
     placed = place_links(markdown, "" if is_above else dirname(f"docs/{name}"), dirname(name))
     titled = NAMED.sub(lambda found: _find_title(files, join(dirname(name), found[1])) or found[0], placed)
     return MADE.sub(lambda found: MAKERS[found[1]](), titled)
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Wrap long lines of messages."""
+    return wrap_long_lines(html)
 
 
 def place_links(markdown: str, folder: str, shown_in: str) -> str:

@@ -93,3 +93,13 @@ def test_a_notebook_becomes_text_code_and_output_unless_it_failed():
     )
     with pytest.raises(ValueError, match="a cell of the notebook ended with OptionError: alpha must be below 1"):
         convert({"output_type": "error", "ename": "OptionError", "evalue": "alpha must be below 1", "traceback": []})
+
+
+def test_long_lines_of_messages_wrap_and_those_of_tables_do_not():
+    def wrap(text):
+        return load("long_lines").wrap_long_lines(f"<pre><span></span><code>{text}</code></pre>")
+
+    long = "error: &quot;" + 100 * "x"
+    assert wrap(long) == f'<pre class="wrapped"><span></span><code>{long}</code></pre>'
+    for kept in ("short &quot;" + 90 * "x", f"──────\n{long}", f'{long}<span class="w"> </span>'):
+        assert wrap(kept) == f"<pre><span></span><code>{kept}</code></pre>"
