@@ -1,7 +1,7 @@
 """Docstrings of this project as Griffe reads them.
 
 Signatures show types with links, so those of parameters are left out. Errors are described after the colon, where
-NumPy's style has a line of its own.
+NumPy's style has a separate line.
 """
 
 from __future__ import annotations

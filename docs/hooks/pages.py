@@ -1,4 +1,4 @@
-"""What the site has beside the files of docs/: pages and files from above it, and what the program says of itself."""
+"""Content of the site in addition to the files of docs/: pages from the folder above, and tables of the program."""
 
 from __future__ import annotations
 
