@@ -353,7 +353,7 @@ def _cut_at_lines(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
 
 
 def _drop_byte_order_marks(block: bytes) -> bytes:
-    if codecs.BOM_UTF8 not in block:  # avoids a copy
+    if codecs.BOM_UTF8[:1] not in block or codecs.BOM_UTF8 not in block:  # one byte is found 10 times as fast
         return block
     return block.removeprefix(codecs.BOM_UTF8).replace(b"\n" + codecs.BOM_UTF8, b"\n")
 
