@@ -375,13 +375,17 @@ def is_rank_table(path: str | os.PathLike[str]) -> bool:
 
 
 def _write_parquet(path: Path, result: Any) -> None:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     # In batches, as all rows could take several times the memory of the ranks.
     tables = map(make_arrow_table, result.generate_columns())
     first = next(tables)
     schema = first.schema.with_metadata({PARQUET_KEY: json.dumps(_describe(result))})
-    with pq.ParquetWriter(path, schema, write_page_checksum=True) as writer:
+    # Ids and ranks hardly repeat, so dictionaries of them cost more than they save; ids are mostly in order.
+    encodings = {"id": "DELTA_BINARY_PACKED"} if pa.types.is_integer(schema.field("id").type) else None
+    options: dict[str, Any] = {"use_dictionary": ["vector"], "column_encoding": encodings}
+    with pq.ParquetWriter(path, schema, write_page_checksum=True, **options) as writer:
         for table in chain([first], tables):
             writer.write_table(table.replace_schema_metadata(schema.metadata))
 
