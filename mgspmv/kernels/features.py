@@ -1,7 +1,7 @@
 """Features of a matrix, and the CUDA kernels that suit it: the automatic choice for products.
 
 The rules are below `rank_kernels`, each with its reason. Their bounds are where the times of all kernels on 44 matrices
-on an H200 (docs/measured/h200-spmv.md) leave a margin on both sides; docs/gpus.md says what the choice loses.
+on an H200 (docs/measured/h200-spmv.md) leave a margin on both sides; its geometric means say what the choice loses.
 """
 
 from __future__ import annotations
