@@ -38,9 +38,15 @@ class BatchSolution(Ranks):
 
     Examples
     --------
-        batch = mg.pagerank_batch(A, {"cats": [17, 4], "dogs": {23: 3.0, 9: 1.0}})
-        batch["cats"][17], batch.top(3)["dogs"]
-        batch.to_pandas().pivot(index="id", columns="vector", values="rank")
+    >>> import mgspmv as mg
+    >>> edges = [("cat", "pet"), ("dog", "pet"), ("pet", "dog"), ("pet", "cat")]
+    >>> batch = mg.pagerank_batch(edges, {"cats": ["cat"], "dogs": ["dog"]})
+    >>> round(batch["cats"]["pet"], 4), batch.labels
+    (0.4595, ('cats', 'dogs'))
+    >>> batch.to_pandas(sort=True).head(2)
+      vector   id      rank
+    0   cats  pet  0.459459
+    1   dogs  pet  0.459459
     """
 
     labels: tuple[Any, ...]
@@ -154,7 +160,10 @@ class BatchSolution(Ranks):
 
         Examples
         --------
-            mg.pagerank_batch(A, {"cats": [17, 4]}).summary()["cats"].gini
+        >>> import mgspmv as mg
+        >>> batch = mg.pagerank_batch(([0, 1, 2, 2], [1, 2, 0, 1]), {"first": [0], "last": [2]})
+        >>> round(batch.summary()["first"].max, 4)
+        0.3844
         """
         return {label: self[label].summary(bins) for label in self.labels}
 
@@ -172,8 +181,11 @@ class BatchSolution(Ranks):
 
         Examples
         --------
-            highest = mg.pagerank_batch(A, {"cats": [17, 4], "dogs": [23]}, keep_top=100).top(3)
-            pandas.concat({label: table.to_pandas() for label, table in highest.items()}, axis=1)
+        >>> import mgspmv as mg
+        >>> batch = mg.pagerank_batch(([0, 1, 2, 2], [1, 2, 0, 1]), {"first": [0], "last": [2]}, keep_top=2)
+        >>> batch.top(1)["last"]
+        place  id        rank
+            1   2  0.45223286
         """
         if k is not None and k < 1:
             raise OptionError(f"k must be at least 1, not {k}")
@@ -201,7 +213,10 @@ class BatchSolution(Ranks):
 
         Examples
         --------
-            mg.pagerank_batch(A, {"cats": [17, 4]}).check_order(10)["cats"].is_proven
+        >>> import mgspmv as mg
+        >>> batch = mg.pagerank_batch(([0, 1, 2, 2], [1, 2, 0, 1]), {"first": [0], "last": [2]})
+        >>> batch.check_order(1)["last"].is_proven
+        True
         """
         if self.values is not None:
             return {label: self[label].check_order(k or 10) for label in self.labels}
@@ -300,7 +315,11 @@ def load_batch(path: str | os.PathLike[str]) -> BatchSolution:
 
     Examples
     --------
-        mg.load_batch("ranks.parquet").top(10)
+    >>> import mgspmv as mg
+    >>> mg.pagerank_batch(([0, 1, 2, 2], [1, 2, 0, 1]), {"last": [2]}).save("batch.parquet")
+    >>> mg.load_batch("batch.parquet").top(1)["last"]
+    place  id        rank
+        1   2  0.45223286
     """
     return load_result(path, BatchSolution)
 

@@ -27,6 +27,13 @@ class IngestReport:
 
     Printed, it is the output of `mgspmv ingest`. Fields that do not apply to a source are None, or 0: a NetworkX graph
     has no columns, and a table no comments.
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> report = mg.ingest([("a", "b"), ("a", "b"), ("b", "b")], self_loops="drop").ingest_report
+    >>> report.n_rows, report.n_merged, report.n_loops_dropped, report.n_entries
+    (3, 1, 1, 1)
     """
 
     name: str
@@ -76,7 +83,15 @@ class IngestReport:
         return "\n".join(self.list_lines())
 
     def list_lines(self, verb: str | None = None) -> list[str]:
-        """Return the printed lines: one that begins with `verb`, default `read` or `generated`; notes; warnings."""
+        """Return the printed lines: one that begins with `verb`, default `read` or `generated`; notes; warnings.
+
+        Examples
+        --------
+        >>> import mgspmv as mg
+        >>> lines = mg.ingest([("a", "b"), ("b", "a")]).ingest_report.list_lines("loaded")
+        >>> lines[0].partition(";")[0]
+        'loaded: 2 arcs in pairs, arrays, 2 rows'
+        """
         verb = verb or ("generated" if self.format == "generator" else "read")
         read = f"{self.name}, {self._describe_source()}"
         facts = [read, *self._list_columns(), *self._describe_lines(), self._describe_counts()]

@@ -51,9 +51,12 @@ class JsonFormatter(logging.Formatter):
     """Formatter of a record as one line of JSON: `time` (ISO 8601, UTC), `level`, `logger`, `message`, its fields, and
     `error` with the traceback of an exception that is logged with it.
 
-        handler = logging.FileHandler("mgspmv.jsonl")
-        handler.setFormatter(JsonFormatter())
-        logging.getLogger("mgspmv").addHandler(handler)
+    Examples
+    --------
+    >>> import logging
+    >>> from mgspmv.logs import JsonFormatter
+    >>> JsonFormatter().format(logging.makeLogRecord({"name": "mgspmv", "levelname": "INFO", "msg": "done"}))
+    '{"time": "...", "level": "INFO", "logger": "mgspmv", "message": "done"}'
     """
 
     def format(self, record: logging.LogRecord) -> str:

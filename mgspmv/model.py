@@ -137,7 +137,17 @@ class CsrBlock:
 
 @dataclass(frozen=True)
 class MatrixInfo:
-    """Information of a store about its matrix, read without loading the matrix."""
+    """Information of a store about its matrix, read without loading the matrix.
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> info = mg.ingest(([0, 1, 2], [1, 2, 0]), "web.zarr").info
+    >>> info.kind, info.shape, info.nnz, info.is_pattern
+    ('graph', (3, 3), 3, True)
+    >>> info.digest == mg.open("web.zarr").info.digest
+    True
+    """
 
     url: str
     """Local path or URL of the store."""
@@ -240,7 +250,15 @@ def find_version_number(name: str) -> int:
 
 
 class Status(enum.StrEnum):
-    """Outcome of an iteration."""
+    """Outcome of an iteration.
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> ranks = mg.pagerank(([0, 1, 2, 2], [1, 2, 0, 1]), max_iter=2, throw=False)
+    >>> ranks.status == "max_iter", ranks.status.is_success, ranks.status.advice
+    (True, False, 'Increase max_iter= or tol=')
+    """
 
     CONVERGED = "converged"
     """The change fell below the tolerance."""
@@ -275,7 +293,15 @@ _ADVICE = {
 
 @dataclass(frozen=True)
 class Stability:
-    """Proof that k vertices are the highest ones, and ties in their order."""
+    """Proof that k vertices are the highest ones, and ties in their order.
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> ranks = mg.pagerank([("alice", "bob"), ("carol", "bob"), ("bob", "alice")], stop="topk:1")
+    >>> ranks.status.value, ranks.stability.k, ranks.stability.is_proven
+    ('stable', 1, True)
+    """
 
     k: int
     is_proven: bool
@@ -375,7 +401,17 @@ class RowCheck:
 
 @dataclass(frozen=True)
 class NonFinite:
-    """First value of an iteration that became non-finite or left its range."""
+    """First value of an iteration that became non-finite or left its range.
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> import scipy.sparse
+    >>> A = scipy.sparse.csr_array([[1e200, 0.0], [0.0, 1.0]])
+    >>> ranks = mg.power_iteration(A, throw=False)
+    >>> print(ranks.non_finite)
+    vertex 0 became inf first, in iteration 2
+    """
 
     vertex: int | str
     """Id of the first such vertex, in the order of the source."""
@@ -412,7 +448,15 @@ class Underflow:
 
 @dataclass(frozen=True)
 class Event:
-    """Measurements of one iteration. Progress, dashboard, metrics and history are all made from this one stream."""
+    """Measurements of one iteration. Progress, dashboard, metrics and history are all made from this one stream.
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> ranks = mg.pagerank(([0, 1, 2, 2], [1, 2, 0, 1]))
+    >>> [(event.iteration, round(event.change, 4)) for event in ranks.events[:2]]
+    [(1, 0.2833), (2, 0.2408)]
+    """
 
     run: str
     """Id of the run."""
@@ -436,7 +480,16 @@ class Event:
 
 @dataclass(frozen=True)
 class Phase:
-    """Progress of a phase of a call, or of the checkpoints of its run."""
+    """Progress of a phase of a call, or of the checkpoints of its run.
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> heard = []
+    >>> _ = mg.ingest(([0, 1, 2], [1, 2, 0]), progress=heard.append)
+    >>> sorted({phase.name for phase in heard})
+    ['read', 'sort and write']
+    """
 
     name: str
     """Name, such as `load`; `checkpoint`, `resume` and `recover` are of a run."""

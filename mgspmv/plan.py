@@ -13,7 +13,15 @@ from mgspmv.model import Held, Precision
 
 @dataclass(frozen=True)
 class Streaming:
-    """Streaming of rows that do not fit in a device's memory: some are kept there, the others streamed in pieces."""
+    """Streaming of rows that do not fit in a device's memory: some are kept there, the others streamed in pieces.
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> plan = mg.generate("rmat", scale=14, kind="graph").plan(device_memory="1MB", backend="cpu")
+    >>> plan.streams, plan.workers[0].streaming.held
+    (True, 'host')
+    """
 
     held: Literal["host", "store"]
     """Location of the streamed pieces: pinned memory of the host, or the store."""
@@ -29,7 +37,15 @@ class Streaming:
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """Rows, memory and traffic of one worker."""
+    """Rows, memory and traffic of one worker.
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> plan = mg.generate("rmat", scale=10, kind="graph").plan(2, backend="cpu")
+    >>> [(worker.start, worker.stop, worker.nnz) for worker in plan.workers]
+    [(0, 513, 6041), (513, 1024, 6064)]
+    """
 
     start: int
     """First row."""
@@ -104,6 +120,13 @@ class Plan:
 
     Jumps and start are assumed uniform, the default: each of `personalization`, `dangling` and `nstart` that is given
     as a vector takes 8 bytes more per vertex; `personalization` without `nstart` 16, as ranks start there.
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> plan = mg.generate("rmat", scale=10, kind="graph").plan(2, backend="cpu")
+    >>> plan.fits, plan.bounds, plan.memory_bytes < 1_000_000
+    (True, (0, 513, 1024), True)
     """
 
     url: str

@@ -62,7 +62,12 @@ class Ranks(Tabular):
 
         Examples
         --------
-            mg.pagerank(A).save("ranks.csv")
+        >>> import mgspmv as mg
+        >>> mg.pagerank([("alice", "bob"), ("bob", "alice")]).save("ranks.csv")
+        >>> print(open("ranks.csv").read(), end="")
+        id,rank
+        "alice",0.5
+        "bob",0.5
         """
         save_result(self, path, overwrite=overwrite)
 
@@ -81,9 +86,17 @@ class Solution(Ranks):
 
     Examples
     --------
-        s = mg.pagerank(A)
-        s["alice"], s[["alice", "bob"]], "carol" in s
-        s.to_pandas(sort=True)
+    >>> import mgspmv as mg
+    >>> ranks = mg.pagerank([("alice", "bob"), ("carol", "bob"), ("bob", "alice")])
+    >>> round(ranks["alice"], 4), ranks[["bob", "carol"]].round(4), "dave" in ranks
+    (0.4635, array([0.4865, 0.05  ]), False)
+    >>> ranks.status, ranks.iterations, ranks.error_bound_l1 < 1e-5
+    (<Status.CONVERGED: 'converged'>, 83, True)
+    >>> ranks.to_pandas(sort=True)
+          id      rank
+    0    bob  0.486487
+    1  alice  0.463513
+    2  carol  0.050000
     """
 
     values: np.ndarray
@@ -221,7 +234,11 @@ class Solution(Ranks):
 
         Examples
         --------
-            mg.pagerank(A).scale("minmax").top(10)
+        >>> import mgspmv as mg
+        >>> mg.pagerank([("alice", "bob"), ("carol", "bob"), ("bob", "alice")]).scale("max").top(2)
+        place  id           rank
+            1  bob             1
+            2  alice  0.95277693
         """
         values = scale_scores(self.values, scaler)
         if scaler == "none":
@@ -249,7 +266,10 @@ class Solution(Ranks):
 
         Examples
         --------
-            mg.pagerank(A).summary().gini
+        >>> import mgspmv as mg
+        >>> found = mg.pagerank([("alice", "bob"), ("carol", "bob"), ("bob", "alice")]).summary()
+        >>> round(found.max, 4), round(found.gini, 4)
+        (0.4865, 0.291)
         """
         return summarize_scores(self.values, bins)
 
@@ -275,8 +295,11 @@ class Solution(Ranks):
 
         Examples
         --------
-            ax = mg.pagerank(A, alpha=0.85).plot("convergence")
-            mg.pagerank(A, alpha=0.5).plot("convergence", ax=ax)
+        >>> import mgspmv as mg
+        >>> edges = [("alice", "bob"), ("carol", "bob"), ("bob", "alice")]
+        >>> ax = mg.pagerank(edges).plot("convergence")
+        >>> len(mg.pagerank(edges, alpha=0.5).plot("convergence", ax=ax).lines)
+        4
         """
         from mgspmv.display.charts import make_axes, plot_changes, plot_distribution
 
@@ -302,7 +325,11 @@ class Solution(Ranks):
 
         Examples
         --------
-            for ids, ranks in mg.pagerank(A).stream(): ...
+        >>> import mgspmv as mg
+        >>> for ids, ranks in mg.pagerank(([0, 1, 2, 2], [1, 2, 0, 1])).stream(2):
+        ...     print(ids, ranks.round(4))
+        [0 1] [0.2148 0.3974]
+        [2] [0.3878]
         """
         if batch_size < 1:
             raise OptionError(f"batch_size must be at least 1, not {batch_size}")
@@ -322,11 +349,14 @@ class Solution(Ranks):
 
         Examples
         --------
-            print(mg.pagerank(A).top(3))
-        place  id           rank
-            1  home   0.24006598
-            2  shop   0.18572819
-            3  blog   0.17887443
+        >>> import mgspmv as mg
+        >>> ranks = mg.pagerank([("alice", "bob"), ("carol", "bob"), ("bob", "alice")])
+        >>> print(ranks.top(2))
+        place  id          rank
+            1  bob    0.4864867
+            2  alice  0.4635133
+        >>> ranks.top(1)[0][0]
+        'bob'
         """
         where = self.select_highest(k)
         return TopRanks(where if self._ids is None else self._ids[where], self.values[where])
@@ -353,7 +383,11 @@ class Solution(Ranks):
 
         Examples
         --------
-            mg.pagerank(A, tol=1e-12).check_order(100).ties
+        >>> import mgspmv as mg
+        >>> edges = [("alice", "bob"), ("carol", "bob"), ("bob", "alice"), ("dave", "alice")]
+        >>> found = mg.pagerank(edges, tol=1e-12).check_order(3)
+        >>> found.is_proven, found.ties  # carol and dave, places 3 and 4, have equal ranks
+        (False, ((1, 2), (3, 4)))
         """
         k = min(len(self.select_highest(k)), len(self.values) - 1)
         if k < 1 or self.scaler != "none" or not math.isfinite(self.error_bound_l1):
@@ -377,6 +411,12 @@ class Solution(Ranks):
         Raises
         ------
         OptionError : k is less than 1
+
+        Examples
+        --------
+        >>> import mgspmv as mg
+        >>> mg.pagerank([("alice", "bob"), ("carol", "bob"), ("bob", "alice")]).select_highest(2)
+        array([1, 0])
         """
         if k < 1:
             raise OptionError(f"k must be at least 1, not {k}")
@@ -445,7 +485,10 @@ def load_solution(path: str | os.PathLike[str]) -> Solution:
 
     Examples
     --------
-        mg.load_solution("ranks.parquet").to_pandas()
+    >>> import mgspmv as mg
+    >>> mg.pagerank([("alice", "bob"), ("carol", "bob"), ("bob", "alice")]).save("ranks.parquet")
+    >>> mg.load_solution("ranks.parquet").top(1)[0][0]
+    'bob'
     """
     return load_result(path, Solution)
 

@@ -105,6 +105,17 @@ def pagerank_batch(
     BackendError, MissingDependencyError : `cuda` and no device; or no CuPy
     CapacityError : the matrix, the vectors of a pass or the results do not fit in free memory
     ClusterError : as for `pagerank`
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> edges = [("cat", "pet"), ("dog", "pet"), ("pet", "dog"), ("pet", "cat")]
+    >>> batch = mg.pagerank_batch(edges, {"cats": ["cat"], "dogs": {"dog": 3.0, "pet": 1.0}})
+    >>> batch.top(1)["dogs"]
+    place  id         rank
+        1  pet  0.47972953
+    >>> round(batch["cats"]["pet"], 4)
+    0.4595
     """
     if width is not None:
         check_choice("width", width, WIDTHS)

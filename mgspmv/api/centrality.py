@@ -44,8 +44,10 @@ class Hits(Tabular):
 
     Examples
     --------
-        hubs, authorities = mg.hits(A)
-        mg.hits(A).to_pandas(sort=True)  # the highest authorities first
+    >>> import mgspmv as mg
+    >>> hubs, authorities = mg.hits([("a", "c"), ("b", "c"), ("b", "a")])
+    >>> round(hubs["b"], 4), round(authorities["c"], 4)
+    (0.618, 0.618)
     """
 
     hubs: Solution
@@ -111,6 +113,13 @@ def hits(
     OptionError : with negative weights, values that sum to 0, which cannot be normalized
     ConvergenceError : not converged, with `hubs` and `authorities` as its `solution`
     others : as in `power_iteration`
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> found = mg.hits([("a", "c"), ("b", "c"), ("b", "a")])
+    >>> found.hubs.top(1)[0][0], found.authorities.top(1)[0][0]
+    ('b', 'c')
     """
     run = PowerCall(A, operation="HITS", normalize="max", **running)
     _check_graph(run)
@@ -186,6 +195,13 @@ def katz(
     OptionError : alpha=None and negative weights, or ones beyond the range of floats
     ConvergenceError : not converged, with the `solution` attached; alpha may be too large
     others : as in `power_iteration`
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> scores = mg.katz([("a", "c"), ("b", "c"), ("c", "a")], alpha=0.5)
+    >>> scores.top(1)[0][0], round(scores["c"], 4)
+    ('c', 0.7243)
     """
     run = PowerCall(A, operation="Katz centrality", **running)
     _check_graph(run)
@@ -265,6 +281,13 @@ def eigenvector_centrality(A: MatrixLike, *, nstart: Weights | None = None, **ru
         the number of iterations
     ConvergenceError : not converged, with the `solution` attached
     others : as in `power_iteration`
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> scores = mg.eigenvector_centrality([("a", "b"), ("b", "a"), ("b", "c"), ("c", "b")])
+    >>> scores.top(1)[0][0], round(scores["b"], 4)
+    ('b', 0.7071)
     """
     run = PowerCall(A, operation="eigenvector centrality", normalize="l2", **running)
     _check_graph(run)
@@ -311,6 +334,14 @@ def stationary(
     DanglingError : an empty column, a state without transitions
     ConvergenceError : not converged, with the `solution` attached; the chain may be periodic
     others : as in `power_iteration`
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> import scipy.sparse
+    >>> chain = scipy.sparse.csr_array([[0.9, 0.5], [0.1, 0.5]])  # columns sum to 1
+    >>> mg.stationary(chain).values.round(4)
+    array([0.8333, 0.1667])
     """
     run = PowerCall(A, operation="stationary vector", normalize="l1", **running)
     _check_chain(run)

@@ -72,6 +72,17 @@ def export(
     StoreExistsError : the target exists and is not to be overwritten
     StoreError : `store` cannot be read, or `target` not be written; then nothing is left of it
     CapacityError : a renumbered matrix has more rows than there is memory for
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> web = mg.ingest([("home", "shop"), ("shop", "home"), ("blog", "home")])
+    >>> _ = mg.export(web, "web.csv")
+    >>> print(open("web.csv").read(), end="")
+    src,dst
+    blog,home
+    shop,home
+    home,shop
     """
     check_threads(threads)
     chosen = choose_format(target, format)
@@ -149,6 +160,15 @@ def subgraph(
     CapacityError : the memory does not suffice
     StoreExistsError : `target` exists
     StoreError : `store` cannot be read
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> web = mg.ingest([("home", "shop", 5.0), ("shop", "home", 2.0), ("blog", "home", 1.0)])
+    >>> mg.subgraph(web, vertices=["home", "shop"]).nnz
+    2
+    >>> mg.subgraph(web, min_weight=3.0).nnz
+    1
     """
     check_threads(threads)
     if all(given is None for given in (vertices, min_weight, max_weight, edges, without_edges)):

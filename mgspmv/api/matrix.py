@@ -54,6 +54,14 @@ def open(store: StoreLike, version: str | int | None = None) -> Matrix:
     ------
     OptionError : an object that is not a store
     StoreError : no complete store of this format version was found, or no such version
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> _ = mg.ingest(([0, 1, 2], [1, 2, 0]), "web.zarr")
+    >>> with mg.open("web.zarr") as web:
+    ...     print(web)
+    <Matrix: graph of shape (3, 3), 3 entries, pattern, web.zarr>
     """
     if not isinstance(store, str | os.PathLike | Store):
         raise OptionError(
@@ -70,6 +78,17 @@ class Matrix(EmbeddedMatrix):
     """A stored matrix of shape (n_rows, n_cols), opened by `open`.
 
     `A @ x` loads it into memory once and keeps it until `close()` or the end of a `with`.
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> web = mg.ingest([("home", "shop"), ("shop", "home"), ("blog", "home")])
+    >>> web.shape, web.nnz, web.kind
+    ((3, 3), 3, 'graph')
+    >>> web.vertex_ids.tolist()
+    ['blog', 'home', 'shop']
+    >>> web @ [1.0, 10.0, 100.0]  # each row sums the vertices that link to it
+    array([  0., 101.,  10.])
     """
 
     def __init__(self, stored: StoredMatrix, transpose_of: Matrix | None = None) -> None:
@@ -131,6 +150,15 @@ class Matrix(EmbeddedMatrix):
         Raises
         ------
         OptionError : an invalid option, or one that does not suit the place
+
+        Examples
+        --------
+        >>> import mgspmv as mg
+        >>> web = mg.ingest(([0, 1, 2, 2], [1, 2, 0, 1]))
+        >>> mg.pagerank(web.on("cpu", threads=2)).digest() == mg.pagerank(web.on("cpu", threads=1)).digest()
+        True
+        >>> web.on("cpu") @ [1.0, 2.0, 3.0]
+        array([3., 4., 2.])
         """
         client = where
         if isinstance(where, str) and ":" not in where:
@@ -156,6 +184,13 @@ class Matrix(EmbeddedMatrix):
         Raises
         ------
         KindError : the store does not hold it
+
+        Examples
+        --------
+        >>> import mgspmv as mg
+        >>> web = mg.ingest([("a", "c"), ("b", "c")], transpose=True)
+        >>> mg.pagerank(web).top(1)[0][0], mg.pagerank(web.T).top(1)[0][0]
+        ('c', 'a')
         """
         transpose = self._loaded.transpose
         if transpose is None:
@@ -179,6 +214,12 @@ class Matrix(EmbeddedMatrix):
         ------
         OptionError : ids that are not integers, or not strings where the store's are
         StoreError : ids cannot be read
+
+        Examples
+        --------
+        >>> import mgspmv as mg
+        >>> mg.ingest([("home", "shop"), ("shop", "blog")]).find_vertices(["shop", "cafe"])
+        array([ 2, -1])
         """
         return self._lookup.find(ids)
 
@@ -189,6 +230,12 @@ class Matrix(EmbeddedMatrix):
         ------
         OptionError : a number that no vertex has
         StoreError : ids cannot be read
+
+        Examples
+        --------
+        >>> import mgspmv as mg
+        >>> mg.ingest([("home", "shop"), ("shop", "blog")]).name_vertices([0, 2]).tolist()
+        ['blog', 'shop']
         """
         return self._lookup.read(numbers)
 
@@ -237,6 +284,15 @@ class Matrix(EmbeddedMatrix):
         Raises
         ------
         OptionError : an invalid option; `topk` of a `matrix`
+
+        Examples
+        --------
+        >>> import mgspmv as mg
+        >>> web = mg.generate("rmat", scale=10, kind="graph")
+        >>> web.plan(2, backend="cpu")
+        Plan(pagerank of memory://, 2 workers, at most ... each, ... exchanged per iteration)
+        >>> web.plan(host_memory="10kB", backend="cpu").fits
+        False
         """
         check_threads(threads)
         sizes = {"device_memory": device_memory, "host_memory": host_memory}
@@ -337,6 +393,15 @@ class Matrix(EmbeddedMatrix):
         CapacityError : more than a worker may take; the message names the number of workers that suffices
         OptionError : the store is in the memory of this process
         StoreError : a worker cannot read the store
+
+        Examples
+        --------
+        >>> import mgspmv as mg
+        >>> from distributed import Client
+        >>> web = mg.ingest(([0, 1, 2, 2], [1, 2, 0, 1]), "web.zarr")
+        >>> with Client(n_workers=2, processes=False, dashboard_address=":0") as client, web.distribute(client) as D:
+        ...     print(len(D.workers), (mg.pagerank(D).values == mg.pagerank(web).values).all())
+        2 True
         """
         check_choice("precision", precision, ("exact", "float64", "float32", None))
         check_choice("weight", weight, (True, False, None))
@@ -397,6 +462,15 @@ class Matrix(EmbeddedMatrix):
         ------
         OptionError : an invalid option
         BackendError, MissingDependencyError : the matrix is placed on `cuda` and there is no device; or no CuPy
+
+        Examples
+        --------
+        >>> import mgspmv as mg
+        >>> import scipy.sparse.linalg
+        >>> A = mg.generate("stencil2d", nx=4, ny=4)
+        >>> x, status = scipy.sparse.linalg.cg(A.as_linear_operator(), A @ ([1.0] * 16))
+        >>> status, x.round(4)[:3]
+        (0, array([1., 1., 1.]))
         """
         from mgspmv.solvers.operator import make_operator
 
@@ -405,12 +479,27 @@ class Matrix(EmbeddedMatrix):
         return make_operator(self, transpose, self._missing_transpose, precision=precision, weights=weight)
 
     def rmatvec(self, x: Any) -> np.ndarray:
-        """Return A.T @ x; SciPy calls it by this name. Needs the stored transpose."""
+        """Return A.T @ x; SciPy calls it by this name. Needs the stored transpose.
+
+        Examples
+        --------
+        >>> import mgspmv as mg
+        >>> mg.ingest([("a", "b", 2.0), ("b", "a", 3.0)], transpose=True).rmatvec([1.0, 10.0])
+        array([20.,  3.])
+        """
         product: np.ndarray = self.T.multiply(x)
         return product
 
     def to_scipy(self) -> Any:
-        """Return the matrix as `scipy.sparse.csr_array`, shape (n_rows, n_cols); a pattern gets ones of float64."""
+        """Return the matrix as `scipy.sparse.csr_array`, shape (n_rows, n_cols); a pattern gets ones of float64.
+
+        Examples
+        --------
+        >>> import mgspmv as mg
+        >>> mg.ingest([("a", "b", 2.0), ("b", "a", 3.0)]).to_scipy().toarray()
+        array([[0., 3.],
+               [2., 0.]])
+        """
         import scipy.sparse
 
         indptr, indices = self.stored.read_array("indptr"), self.stored.read_array("indices")

@@ -84,6 +84,16 @@ def spmv(
     FormatError : the kernel does not support this matrix; the message says why and names others
     CapacityError : the matrix does not fit in free memory
     ClusterError : a worker is lost, or silent for too long
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> import scipy.sparse
+    >>> A = scipy.sparse.csr_array([[1.0, 2.0], [0.0, 3.0]])
+    >>> mg.spmv(A, [1.0, 1.0])
+    array([3., 3.])
+    >>> mg.spmv(A, [1.0, 1.0], alpha=2.0, beta=1.0, y=[10.0, 10.0])
+    array([16., 16.])
     """
     if isinstance(A, Matrix):
         return A.multiply(x, alpha=alpha, beta=beta, y=y, precision=precision, progress=progress)
@@ -123,6 +133,12 @@ def gemv(
     ShapeError : arrays that do not fit each other
     OptionError : complex numbers; no kernel of that name
     BackendError, MissingDependencyError : `cuda` and no device; or no CuPy
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> mg.gemv([[1.0, 2.0], [0.0, 3.0]], [1.0, 1.0], b=[0.5, 0.5])
+    array([3.5, 3.5])
     """
     return multiply_dense(A, x, b, kernel, choose_backend(backend))
 
@@ -229,6 +245,16 @@ def power_iteration(
     CapacityError : the matrix does not fit in free memory
     ClusterError : a worker is lost, or silent for too long
     ConvergenceError : not converged, with the `solution` attached
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> import scipy.sparse
+    >>> A = scipy.sparse.csr_array([[2.0, 1.0], [1.0, 2.0]])
+    >>> mg.power_iteration(A, x={0: 1.0}, normalize="l2").values.round(4)
+    array([0.7071, 0.7071])
+    >>> mg.power_iteration(A, lambda y, x: 0.1 * y + 1.0).values.round(4)
+    array([1.4286, 1.4286])
     """
     if update is not None and not callable(update):
         raise OptionError(f"update must be a function of (y, x), not {update!r}")

@@ -73,11 +73,17 @@ _VECTORS = ("personalization", "dangling", "out_weight", "nstart")
 class Checkpoint:
     """Place and interval at which a run writes its ranks, from which another one resumes.
 
-        mg.pagerank(A, checkpoint=mg.Checkpoint("s3://bucket/run", every_s=30, resume=True))
-
     Raises
     ------
     OptionError : a place that is none; seconds that are not 0 or more
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> edges = ([0, 1, 2, 2], [1, 2, 0, 1])
+    >>> _ = mg.pagerank(edges, max_iter=5, throw=False, checkpoint="run.zarr")
+    >>> mg.pagerank(edges, checkpoint=mg.Checkpoint("run.zarr", resume=True)).resumed_after
+    5
     """
 
     place: StoreLike
@@ -192,6 +198,17 @@ def pagerank(
     CheckpointError : with `resume`, the checkpoint is of another run, or damaged; the place cannot be written.
         A later checkpoint that cannot be written only warns, once, and the run continues
     ConvergenceError : not converged, with the `solution` attached
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> ranks = mg.pagerank([("alice", "bob"), ("carol", "bob"), ("bob", "alice")])
+    >>> print(ranks.top(2))
+    place  id          rank
+        1  bob    0.4864867
+        2  alice  0.4635133
+    >>> round(ranks["carol"], 4)
+    0.05
     """
     options = PageRankOptions(alpha=alpha, precision=precision, tol=tol, norm=norm, max_iter=max_iter, stop=stop)
     keeping = read_checkpoint(checkpoint, options)

@@ -123,6 +123,8 @@ def ingest(
         without.
     timeout : float, default 30.0
         With `client`, as for `Matrix.distribute`.
+    progress : callable or bool, optional
+        Called with each `Phase`; True and False show and hide the progress, as does `show_progress`.
     edge_list_options : keyword arguments
         `columns`, `n_vertices`, `vertices` of an edge list or a table; `delimiter`, `header`, `skip_rows`, `comment`,
         `ids` of an edge list; see the page "CSV and edge lists"; `n_vertices` of a tuple of arrays; `n_cols` of plain
@@ -140,6 +142,18 @@ def ingest(
     StoreExistsError : `store` exists
     OptionError : an option that is invalid or does not suit the source; a source that a cluster does not ingest
     ClusterError : a worker is lost, or silent for too long; nothing is left in the store
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> web = mg.ingest([("home", "shop"), ("shop", "home"), ("blog", "home")], "web.zarr")
+    >>> web
+    <Matrix: graph of shape (3, 3), 3 entries, pattern, web.zarr>
+    >>> web.vertex_ids
+    array(['blog', 'home', 'shop'], dtype=object)
+    >>> mg.ingest([("a", "b", 2.5), ("b", "a", 1.5)]).to_scipy().toarray()  # in memory: b -> a is entry (0, 1)
+    array([[0. , 1.5],
+           [2.5, 0. ]])
     """
     options = IngestOptions(kind, duplicates, self_loops, symmetrize, weights, transpose, dtype, order)
     asked = _name_reading(format, weights, edge_list_options)
@@ -230,6 +244,14 @@ def generate(
     CapacityError : computing the order takes more memory than is available
     StoreExistsError : `store` exists
     ClusterError : a worker is lost, or silent for too long; nothing is left in the store
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> mg.generate("stencil2d", "grid.zarr", nx=10, ny=10)
+    <Matrix: matrix of shape (100, 100), 460 entries, float64, grid.zarr>
+    >>> mg.generate("uniform", n_vertices=100, n_edges=500, kind="graph").nnz
+    492
     """
     from mgspmv.ingest.generate import make_generator  # loads Numba
 
@@ -335,6 +357,14 @@ def reorder(
     OptionError : an invalid option
     StoreExistsError : `target` exists
     StoreError : `store` cannot be read, or holds another version by now
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> A = mg.ingest([(0, 3), (3, 1), (1, 2)], "path.zarr", symmetrize=True)
+    >>> reordered = mg.reorder(A, "reordered.zarr")
+    >>> [reordered.info.provenance["reordering"][f"bandwidth_{when}"] for when in ("before", "after")]
+    [3, 1]
     """
     check_threads(threads)
     check_choice("method", method, (*METHODS, "none"))
@@ -389,6 +419,13 @@ def transpose(
     ------
     OptionError : an invalid option
     StoreError : the store cannot be read or written, or was changed meanwhile: nothing is lost, run it again
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> web = mg.ingest(([0, 1, 2], [1, 2, 0]), "web.zarr")
+    >>> web.info.has_transpose, mg.transpose(web).info.has_transpose
+    (False, True)
     """
     check_threads(threads)
     check_keep(keep)
@@ -460,7 +497,7 @@ def update(
         Number of versions to keep in the store, including the new one; default all.
     allow_hypersparse : bool, default False
         Allow many more vertices than entries in `insert`, as for `ingest`.
-    format, memory, threads, scratch, edge_list_options
+    format, memory, threads, scratch, progress, edge_list_options
         As for `ingest`, and for both sources.
 
     Returns
@@ -474,6 +511,15 @@ def update(
     OptionError : an option that is invalid or does not suit the sources; neither `insert` nor `delete`
     StoreError : the store cannot be read or written, or was changed meanwhile: nothing is lost, run it again
     CapacityError : the memory does not suffice
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> mg.ingest(([0, 1, 2], [1, 2, 0]), "web.zarr").nnz
+    3
+    >>> changed = mg.update("web.zarr", insert=[(0, 2), (3, 0)], delete=[(1, 2)])
+    >>> changed.shape, changed.nnz
+    ((4, 4), 4)
     """
     check_threads(threads)
     check_keep(keep)
@@ -525,5 +571,12 @@ def verify(store: StoreLike | Matrix, *, progress: ProgressOption = None) -> lis
     Raises
     ------
     StoreNotFoundError, StoreFormatError, StoreUnfinishedError : no store to check was found
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> _ = mg.ingest(([0, 1, 2], [1, 2, 0]), "web.zarr")
+    >>> mg.verify("web.zarr")
+    []
     """
     return verify_store(store.stored.place if isinstance(store, Matrix) else store, make_report(progress))

@@ -55,6 +55,15 @@ class DistributedMatrix(MatrixProperties):
     Each worker reads its own rows from the store and keeps them until `close()`, or until this object is deleted or the
     client disconnects. The rows of a lost worker are lost: PageRank then redistributes the matrix by itself; before
     other calls, call `redistribute()`.
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> from distributed import Client
+    >>> web = mg.ingest(([0, 1, 2, 2], [1, 2, 0, 1]), "web.zarr")
+    >>> with Client(n_workers=2, processes=False, dashboard_address=":0") as client, web.distribute(client) as D:
+    ...     print(D.shape, len(D.workers), D @ [1.0, 2.0, 3.0])
+    (3, 3) 2 [3. 4. 2.]
     """
 
     def __init__(
@@ -91,8 +100,6 @@ class DistributedMatrix(MatrixProperties):
     ) -> DistributedMatrix:
         """Return the matrix with other options of its products and iterations; both share the rows on the workers.
 
-            mg.pagerank(D.on(executor="tasks"))
-
         Parameters
         ----------
         kernel, threads, executor, recover
@@ -101,6 +108,15 @@ class DistributedMatrix(MatrixProperties):
         Raises
         ------
         OptionError : an invalid option
+
+        Examples
+        --------
+        >>> import mgspmv as mg
+        >>> from distributed import Client
+        >>> web = mg.ingest(([0, 1, 2, 2], [1, 2, 0, 1]), "web.zarr")
+        >>> with Client(n_workers=2, processes=False, dashboard_address=":0") as client, web.distribute(client) as D:
+        ...     print(mg.pagerank(D.on(executor="tasks")).options["executor"])
+        tasks
         """
         placed, place = copy(self), self.place
         placed.place = replace(
@@ -133,6 +149,18 @@ class DistributedMatrix(MatrixProperties):
         ------
         ClosedError : it was closed
         CapacityError, ClusterError, StoreError : as in `Matrix.distribute`; the call can be repeated
+
+        Examples
+        --------
+        >>> import mgspmv as mg
+        >>> from distributed import Client
+        >>> web = mg.ingest(([0, 1, 2, 2], [1, 2, 0, 1]), "web.zarr")
+        >>> with Client(n_workers=1, processes=False, dashboard_address=":0") as client, web.distribute(client) as D:
+        ...     client.cluster.scale(2)
+        ...     client.wait_for_workers(2)
+        ...     D.redistribute()
+        ...     print(len(D.workers))
+        2
         """
         self._check_closed()
         held = self._held
@@ -314,6 +342,15 @@ class DistributedMatrix(MatrixProperties):
         Raises
         ------
         OptionError : `transpose` is of another matrix
+
+        Examples
+        --------
+        >>> import mgspmv as mg
+        >>> from distributed import Client
+        >>> web = mg.ingest(([0, 1, 2, 2], [1, 2, 0, 1]), "web.zarr")
+        >>> with Client(n_workers=2, processes=False, dashboard_address=":0") as client, web.distribute(client) as D:
+        ...     print(D.as_linear_operator().matvec([1.0, 2.0, 3.0]))
+        [3. 4. 2.]
         """
         from mgspmv.solvers.operator import check_transpose, make_operator
 

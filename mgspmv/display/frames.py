@@ -52,8 +52,15 @@ class Tabular(ABC):
 
         Examples
         --------
-            mg.pagerank(A).to_pandas(sort=True).head()
-            mg.pagerank(A).to_pandas().set_index("id")["rank"]  # a Series by id
+        >>> import mgspmv as mg
+        >>> ranks = mg.pagerank([("alice", "bob"), ("carol", "bob"), ("bob", "alice")])
+        >>> ranks.to_pandas(sort=True)
+              id      rank
+        0    bob  0.486487
+        1  alice  0.463513
+        2  carol  0.050000
+        >>> ranks.to_pandas().set_index("id")["rank"].round(4)["alice"].item()
+        0.4635
         """
         _import("pandas")
         frame: Any = self.to_arrow(sort).to_pandas()
@@ -73,7 +80,11 @@ class Tabular(ABC):
 
         Examples
         --------
-            mg.pagerank(A).to_polars().filter(polars.col("rank") > 0.01)
+        >>> import mgspmv as mg
+        >>> import polars
+        >>> ranks = mg.pagerank([("alice", "bob"), ("carol", "bob"), ("bob", "alice")])
+        >>> ranks.to_polars().filter(polars.col("rank") < 0.1)["id"].to_list()
+        ['carol']
         """
         frame: polars.DataFrame = _import("polars").from_arrow(self.to_arrow(sort), rechunk=False)
         return frame
@@ -90,7 +101,9 @@ class Tabular(ABC):
 
         Examples
         --------
-            pyarrow.parquet.write_table(mg.pagerank(A).to_arrow(), "ranks.parquet")
+        >>> import mgspmv as mg
+        >>> mg.pagerank([("alice", "bob"), ("carol", "bob"), ("bob", "alice")]).to_arrow(sort=True)["id"].to_pylist()
+        ['bob', 'alice', 'carol']
         """
         import pyarrow as pa
 
@@ -142,8 +155,10 @@ class TopRanks(Tabular, Sequence[tuple[Any, float]]):
 
     Examples
     --------
-        (first, rank), *others = mg.pagerank(A).top(10)
-        mg.pagerank(A).top(10).to_pandas()
+    >>> import mgspmv as mg
+    >>> (first, rank), *others = mg.pagerank([("alice", "bob"), ("carol", "bob"), ("bob", "alice")]).top(10)
+    >>> first, round(rank, 4), len(others)
+    ('bob', 0.4865, 2)
     """
 
     def __init__(self, ids: np.ndarray, ranks: np.ndarray) -> None:

@@ -46,6 +46,12 @@ def examine(
     Returns
     -------
     At least one finding for each check.
+
+    Examples
+    --------
+    >>> from mgspmv.doctor import examine
+    >>> "packages" in {finding.name for finding in examine()}
+    True
     """
     found: list[Finding] = []
 

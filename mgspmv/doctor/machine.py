@@ -50,7 +50,14 @@ FindingStatus = Literal["ok", "warning", "wrong", "skipped"]
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of a check."""
+    """Result of a check.
+
+    Examples
+    --------
+    >>> from mgspmv.doctor import examine
+    >>> {finding.status for finding in examine()} <= {"ok", "warning", "wrong", "skipped"}
+    True
+    """
 
     status: FindingStatus
     found: str

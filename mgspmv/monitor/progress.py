@@ -211,13 +211,18 @@ def is_notebook() -> bool:
 def show_progress() -> Iterator[None]:
     """Show the progress of each call within the context: phase, change, iterations left, rate and time left.
 
-        with mg.show_progress():
-            mg.ingest("web.mtx.gz", "web.zarr", kind="graph")
-            ranks = mg.pagerank(mg.open("web.zarr"))
-
     In a terminal it is on stderr, in a notebook below the cell: one line for the current call, removed when it ends;
     in a pipeline it begins with the step. If stderr is not a terminal, nothing is shown. A function given as `progress`
     of a call is called as well; `progress=False` of a call shows nothing of it.
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> with mg.show_progress():
+    ...     web = mg.ingest(([0, 1, 2, 2], [1, 2, 0, 1]))
+    ...     ranks = mg.pagerank(web)
+    >>> len(ranks)
+    3
     """
     with _set_title(""):
         yield

@@ -42,7 +42,16 @@ PlannedState = Literal["kept", "to make", "unknown", "failing"]
 
 @dataclass(frozen=True)
 class PlannedStep:
-    """Step with its planned state."""
+    """Step with its planned state.
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> from pathlib import Path
+    >>> _ = Path("a.toml").write_text('matrix.web = {generate = "rmat", parameters = {scale = 6}}')
+    >>> [(step.name, step.kind, step.state, step.why) for step in mg.plan_pipeline("a.toml").steps]
+    [('web', 'matrix', 'to make', 'not made yet')]
+    """
 
     name: str
     kind: StepKind
@@ -55,7 +64,17 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class PipelinePlan:
-    """Plan of a run."""
+    """Plan of a run.
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> from pathlib import Path
+    >>> _ = Path("a.toml").write_text('matrix.web = {generate = "rmat", parameters = {scale = 6}}')
+    >>> plan = mg.plan_pipeline("a.toml")
+    >>> plan.name, plan.is_finished, len(plan.steps)
+    ('a', False, 1)
+    """
 
     name: str
     """Name of the pipeline."""
@@ -94,6 +113,19 @@ def plan_pipeline(path: str | PathLike[str], *, overrides: Mapping[str, Any] | N
     Raises
     ------
     PipelineError : the definition is wrong
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> from pathlib import Path
+    >>> _ = Path("web.toml").write_text('''
+    ...     matrix.web = {generate = "rmat", kind = "graph", parameters = {scale = 6}}
+    ...     run.ranks = {alpha = [0.85, 0.9]}
+    ... ''')
+    >>> mg.plan_pipeline("web.toml")
+    <PipelinePlan: web, 3 steps: 3 to make>
+    >>> mg.plan_pipeline("web.toml", overrides={"run.ranks.alpha": 0.5}).steps[-1].name
+    'web/ranks'
     """
     definition = read_pipeline(path, overrides)
     steps = _plan_steps(definition, Records(definition.folder, definition.base))
@@ -222,6 +254,20 @@ def run_pipeline(
     PipelineBusyError : another run works in the same folder
     StepsFailedError : steps failed; those that do not depend on them were made
     KeyboardInterrupt : it was interrupted; the message lists the finished steps
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> from pathlib import Path
+    >>> _ = Path("web.toml").write_text('''
+    ...     matrix.web = {generate = "rmat", kind = "graph", parameters = {scale = 6}}
+    ...     run.ranks = {alpha = [0.85, 0.9]}
+    ... ''')
+    >>> record = mg.run_pipeline("web.toml")
+    >>> [(step.name, step.state) for step in record.steps]
+    [('web', 'made'), ('web/ranks/alpha=0.85', 'made'), ('web/ranks/alpha=0.9', 'made')]
+    >>> [step.state for step in mg.run_pipeline("web.toml").steps]
+    ['kept', 'kept', 'kept']
     """
     definition = read_pipeline(path, overrides)
     records = Records(definition.folder, definition.base)

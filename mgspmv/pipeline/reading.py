@@ -35,7 +35,17 @@ _PARTS = re.compile(r"(?:(?<=[/?&=#@,;])|(?=[/?&=#@,;]))(?![^${]*\})")
 
 @dataclass(frozen=True)
 class Definition:
-    """Valid definition, as read from a file."""
+    """Valid definition, as read from a file.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from mgspmv.pipeline import read_pipeline
+    >>> _ = Path("a.toml").write_text('matrix.web = {generate = "rmat", parameters = {scale = 6}}')
+    >>> definition = read_pipeline("a.toml")
+    >>> definition.name, list(definition.list_steps())
+    ('a', ['web'])
+    """
 
     file: str
     """Path of the definition."""
@@ -80,6 +90,14 @@ def read_pipeline(path: str | os.PathLike[str], overrides: Mapping[str, Any] | N
     Raises
     ------
     PipelineError : the file is missing or not TOML; or keys, values or variables are wrong, all in one message
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from mgspmv.pipeline import read_pipeline
+    >>> _ = Path("a.toml").write_text('matrix.web = {generate = "rmat", parameters = {scale = 6}}')
+    >>> read_pipeline("a.toml", {"matrix.web.parameters.scale": 8}).pipeline.matrix["web"].parameters
+    {'scale': 8}
     """
     name, overrides = os.fspath(path), overrides or {}
     written = _read_tables(path)

@@ -46,7 +46,16 @@ _GONE_OF_UPDATES = _GONE | {"missing": "ignore"}
 
 @dataclass(frozen=True)
 class PipelineStep:
-    """Step of a pipeline: a matrix or a result to be made."""
+    """Step of a pipeline: a matrix or a result to be made.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from mgspmv.pipeline import read_pipeline
+    >>> _ = Path("a.toml").write_text('matrix.web = {generate = "rmat", parameters = {scale = 6}}')
+    >>> [(step.name, step.kind) for step in read_pipeline("a.toml").list_steps()["web"]]
+    [('web', 'matrix')]
+    """
 
     name: str
     """Name, such as `web`, or `web/damping/alpha=0.9`."""

@@ -31,7 +31,16 @@ State = Literal["made", "kept", "failed", "skipped"]
 
 @dataclass(frozen=True)
 class Output:
-    """File, folder or object that a step made."""
+    """File, folder or object that a step made.
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> from pathlib import Path
+    >>> _ = Path("a.toml").write_text('matrix.web = {generate = "rmat", parameters = {scale = 6}}')
+    >>> mg.run_pipeline("a.toml").steps[0].record.outputs[0].path
+    'a/web.zarr'
+    """
 
     path: str
     """Path or URL of the output."""
@@ -45,7 +54,17 @@ class Output:
 
 @dataclass(frozen=True)
 class StepRecord:
-    """Record of a completed step."""
+    """Record of a completed step.
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> from pathlib import Path
+    >>> _ = Path("a.toml").write_text('matrix.web = {generate = "rmat", parameters = {scale = 6}}')
+    >>> step = mg.run_pipeline("a.toml").steps[0].record
+    >>> step.name, step.kind, len(step.outputs)
+    ('web', 'matrix', 1)
+    """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
@@ -90,7 +109,16 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """Outcome of a step in a run of the pipeline."""
+    """Outcome of a step in a run of the pipeline.
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> from pathlib import Path
+    >>> _ = Path("a.toml").write_text('matrix.web = {generate = "rmat", parameters = {scale = 6}}')
+    >>> [(step.name, step.kind, step.state) for step in mg.run_pipeline("a.toml").steps]
+    [('web', 'matrix', 'made')]
+    """
 
     name: str
     kind: StepKind
@@ -106,7 +134,17 @@ class StepOutcome:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """Record of one run of a pipeline."""
+    """Record of one run of a pipeline.
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> from pathlib import Path
+    >>> _ = Path("a.toml").write_text('matrix.web = {generate = "rmat", parameters = {scale = 6}}')
+    >>> record = mg.run_pipeline("a.toml")
+    >>> record.name, [step.name for step in record.steps]
+    ('a', ['web'])
+    """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 

@@ -35,7 +35,14 @@ class MatrixProperties:
         return self.multiply(x)
 
     def matvec(self, x: Any) -> Any:
-        """Return A @ x; SciPy calls it by this name."""
+        """Return A @ x; SciPy calls it by this name.
+
+        Examples
+        --------
+        >>> import mgspmv as mg
+        >>> mg.ingest([("a", "b", 2.0), ("b", "a", 3.0)]).matvec([1.0, 10.0])
+        array([30.,  2.])
+        """
         return self.multiply(x)
 
     def __enter__(self) -> Self:

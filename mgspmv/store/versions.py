@@ -81,6 +81,14 @@ def list_versions(store: StoreLike) -> list[MatrixInfo]:
     Raises
     ------
     StoreError : as for `open_store`
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> _ = mg.ingest(([0, 1, 2], [1, 2, 0]), "web.zarr")
+    >>> _ = mg.update("web.zarr", insert=[(0, 2)])
+    >>> [(info.number, info.nnz) for info in mg.list_versions("web.zarr")]
+    [(1, 3), (2, 4)]
     """
     return read_named(store, lambda root, names, url: [read_info(get_version(root, name, url), url) for name in names])
 

@@ -334,6 +334,14 @@ def drop_versions(store: StoreLike, *, keep: int) -> list[str]:
     ------
     OptionError : fewer than one
     StoreError : as for `open_store`; another process writes it
+
+    Examples
+    --------
+    >>> import mgspmv as mg
+    >>> _ = mg.ingest(([0, 1, 2], [1, 2, 0]), "web.zarr")
+    >>> _ = mg.update("web.zarr", insert=[(0, 2)])
+    >>> len(mg.drop_versions("web.zarr", keep=1)), len(mg.list_versions("web.zarr"))
+    (1, 1)
     """
     check_keep(keep)
     root, url = open_place(store)

@@ -95,8 +95,10 @@ def list_docstrings() -> Iterator[tuple[str, str]]:
 
 
 def test_examples_in_docstrings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    for where, text in list_docstrings():
+    for number, (where, text) in enumerate(list_docstrings()):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        monkeypatch.chdir(folder)
         assert run_examples(where, text) > 0
 
 
