@@ -34,10 +34,10 @@ test-all: $(VENV)/.ready-test ## run what make test leaves out too, but the week
 test-weekly: $(VENV)/.ready-test ## run long variants, and runs on clusters that faults strike
 	$(PYTEST) -m weekly $(ARGS)
 
-lint: $(VENV)/.ready-dev ## ruff: rules and format; the language of docstrings, comments and messages
+lint: $(VENV)/.ready-dev ## ruff: rules and format; the language of documentation, comments and messages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m tests.support.language mgspmv kernels
+	$(BIN)/python -m tests.support.language mgspmv kernels docs README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md
 
 types: $(VENV)/.ready-dev ## mypy, strict
 	$(BIN)/mypy

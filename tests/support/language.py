@@ -1,6 +1,6 @@
 """Check of the language of documentation, docstrings, comments and messages: phrases that readers have to decode.
 
-`make lint` runs it over the package and the CUDA sources: python -m tests.support.language mgspmv kernels
+`make lint` runs it over the package, the CUDA sources and the documentation: python -m tests.support.language docs
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The check of the language: phrases are found in text, strings and comments, and the package has none."""
+"""The check of the language: phrases are found in text, strings and comments, and neither the package nor its pages have any."""
 
 from __future__ import annotations
 
@@ -134,6 +134,9 @@ def test_findings_are_printed(tmp_path, capsys):
     )
 
 
-def test_the_package_has_none():
+def test_the_package_and_the_documentation_have_none():
+    [line] = [line for line in (ROOT / "Makefile").read_text().splitlines() if "tests.support.language" in line]
+    checked = line.partition("tests.support.language ")[2].split()
+    assert {"mgspmv", "kernels", "docs", "README.md", "CHANGELOG.md"} <= {*checked}
     assert len(PHRASES) > 20
-    assert main([str(ROOT / "mgspmv"), str(ROOT / "kernels")]) == 0
+    assert main([str(ROOT / name) for name in checked]) == 0
