@@ -1,4 +1,4 @@
-"""The check of the language: phrases are found in text, strings and comments, and neither the package nor its pages have any."""
+"""The check of the language finds phrases in text, strings and comments; the package and its pages have none."""
 
 from __future__ import annotations
 
