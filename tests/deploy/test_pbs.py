@@ -72,4 +72,4 @@ def test_a_command_on_two_nodes(tmp_path, monkeypatch):
 def test_without_a_command_it_says_what_is_wanted(tmp_path):
     code, said = run(tmp_path, "")
     assert code == 2
-    assert "wanted a command, such as: qsub -v MGSPMV_COMMAND=" in said
+    assert "expected a command, such as: qsub -v MGSPMV_COMMAND=" in said

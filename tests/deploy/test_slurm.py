@@ -81,7 +81,7 @@ def test_a_job_that_is_requeued_goes_on(slurm, web):
     assert wait_for(lambda: slurm.find(job)["Restarts"] == "1", HANG_S), slurm.find(job)
     state, said = await_end(slurm, job, web)
     assert state == "COMPLETED", said
-    assert "it is queued again, and goes on from what is kept" in said
+    assert "the job is requeued and resumes" in said
     check_gone_on(said, 4000)
 
 
@@ -107,7 +107,7 @@ def test_a_job_without_a_command_says_what_is_wanted(slurm, tmp_path):
     job = slurm.submit(SCRIPT, cwd=tmp_path)
     state, said = await_end(slurm, job, tmp_path)
     assert (state, slurm.find(job)["ExitCode"]) == ("FAILED", "2:0"), said
-    assert "wanted a command, such as: sbatch mgspmv.sbatch pagerank" in said
+    assert "expected a command, such as: sbatch mgspmv.sbatch pagerank" in said
 
 
 def check_directives(slurm: Slurm, text: str, folder: Path) -> str:
