@@ -49,7 +49,7 @@ def run_page(name: str, folder: Path, address: str, has: tuple[str, ...] = ()) -
         pytest.fail(wrong, pytrace=False)
 
 
-LONG = tuple(f"docs/{name}.md" for name in ("centrality", "cluster", "monitoring", "doctor"))
+LONG = tuple(f"docs/{name}.md" for name in ("centrality", "cluster", "monitoring", "doctor", "nightly"))
 """Pages of commands that take long, of which each has tests of its own."""
 
 
