@@ -36,7 +36,7 @@ from benchmarks.stores import ALPHA, Graph, open_cache
 from benchmarks.tables import Setting, Table, format_text, write_files
 from mgspmv.cluster.worker_metrics import TOPIC
 from mgspmv.model import default_threads
-from mgspmv.monitor.page import PAGE
+from mgspmv.monitor.runs import PAGE
 
 WAYS = ("on", "off")
 MOST = 1.02

@@ -29,10 +29,11 @@ import dask
 import psutil
 from filelock import FileLock
 
-from mgspmv.cluster.connect import has_devices, start_cuda, start_local
+from mgspmv.cluster.connect import connect_client, has_devices, start_cuda, start_local
 from mgspmv.cluster.security import use_tls
 from mgspmv.errors import ClusterError, OptionError
 from mgspmv.files import find_state_folder, write_beside
+from mgspmv.monitor.events import find_dashboard
 from mgspmv.os_errors import translating
 
 EVENTS_KEPT = "1m"
@@ -44,6 +45,8 @@ SAME_S = 2.0
 """Seconds by which the recorded start of a process may differ, as the clock may be adjusted meanwhile."""
 GIVE_UP_S = 10.0
 """Seconds to wait for a cluster to close after its start failed."""
+ANSWER_S = 10.0
+"""Seconds for a scheduler in this process to answer a client."""
 KILLED_S = 30.0
 """Seconds to wait until killed processes have exited."""
 
@@ -193,13 +196,14 @@ def serve(
         stack.enter_context(use_tls(tls))
         dask.config.update_defaults({"distributed": {"scheduler": {"events-cleanup-delay": EVENTS_KEPT}}})
         # The dashboard has no password, so it is reachable from other machines only if encrypted.
-        dashboard = {} if tls is None else {"dashboard_host": host}
-        serving |= {"host": host, "silence_logs": logging.WARNING} | dashboard
+        shown = {} if tls is None else {"dashboard_host": host}
+        serving |= {"host": host, "silence_logs": logging.WARNING} | shown
         if is_cuda:
             cluster: Any = start_cuda(workers, threads, protocol, **serving)
         else:
             cluster = start_local(workers, threads, **serving)
         stack.enter_context(cluster)
+        dashboard = _find_dashboard(cluster)
         is_over = _catch_signals()
         certificate = dask.config.get("distributed.comm.tls.client.cert") if tls is not None else None
         launched = replace(
@@ -207,7 +211,7 @@ def serve(
             backend="cuda" if is_cuda else "cpu",
             workers=len(cluster.workers),
             scheduler=cluster.scheduler_address,
-            dashboard=cluster.dashboard_link,
+            dashboard=dashboard,
             certificates=None if certificate is None else str(Path(certificate).parent),
         )
         _write(launched)
@@ -215,6 +219,12 @@ def serve(
         _notify(f"READY=1\nSTATUS={launched.workers} workers at {launched.scheduler}")
         is_over.wait()
         _notify("STOPPING=1")
+
+
+def _find_dashboard(cluster: Any) -> str | None:
+    """Add the page on runs to the dashboard of a cluster, which shows it before the first run; return its URL."""
+    with connect_client(cluster, ANSWER_S) as client:
+        return find_dashboard(client)
 
 
 def _catch_signals() -> threading.Event:

@@ -130,6 +130,7 @@ def played(monkeypatch):
 
     monkeypatch.setattr(launching, "start_cuda", start("cuda"))
     monkeypatch.setattr(launching, "start_local", start("cpu"))
+    monkeypatch.setattr(launching, "_find_dashboard", lambda cluster: cluster.dashboard_link)
     monkeypatch.setattr(launching, "has_devices", lambda: True)
     monkeypatch.setattr(launching, "_catch_signals", lambda: SimpleNamespace(wait=look))
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -156,6 +156,7 @@ def open_client(place: PlacementOptions, progress: ProgressLine | None = None) -
         yield None
         return
     from mgspmv.cluster.managers import connect
+    from mgspmv.monitor.events import find_dashboard
 
     with ExitStack() as stack:
         stack.enter_context(quieten_dask())
@@ -173,4 +174,6 @@ def open_client(place: PlacementOptions, progress: ProgressLine | None = None) -
                     on_note=print_note,
                 )
             )
+            if (dashboard := find_dashboard(client)) is not None:
+                print_note(f"dashboard: {dashboard}")
         yield client

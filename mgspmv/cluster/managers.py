@@ -249,7 +249,7 @@ def connect(
     timeout : seconds that a worker may be silent
     workers, threads, options : as in `start_cluster`
     tls : folder of certificates, or `temporary`
-    on_note : called with a description of each wait, and with the address of the dashboard
+    on_note : called with a description of each wait
 
     Raises
     ------
@@ -264,8 +264,6 @@ def connect(
             reached = stack.enter_context(start_cluster(kind, workers, threads, on_note, **options))
         cluster = Cluster(reached, timeout)
         stack.callback(cluster.close)  # before the started cluster ends, or the client would report its loss
-        if cluster.dashboard_link:
-            on_note(f"dashboard: {cluster.dashboard_link}")
         yield cluster.client
 
 

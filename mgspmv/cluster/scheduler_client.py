@@ -77,14 +77,6 @@ class SchedulerClient:
         scheduler = self.client.scheduler
         return "a closed cluster" if scheduler is None else str(scheduler.address)
 
-    @property
-    def dashboard_link(self) -> str | None:
-        """URL of Dask's dashboard; None where the scheduler serves none."""
-        try:
-            return self.client.dashboard_link or None
-        except KeyError:  # raised by Dask for a scheduler that it did not start
-            return None
-
     def check_client(self) -> Any:
         """Return the connection to the scheduler, for requests.
 

@@ -29,6 +29,7 @@ from mgspmv.cluster.worker_metrics import TOPIC, pack_events
 from mgspmv.errors import SchedulerNotFoundError, hide_secrets
 from mgspmv.model import Event, Progress, Recovery
 from mgspmv.monitor.plugin import RunsPlugin
+from mgspmv.monitor.runs import PAGE
 from mgspmv.solvers.batch import BatchTask
 from mgspmv.solvers.checkpointing import CheckpointReport
 from mgspmv.solvers.options import RankTask
@@ -167,6 +168,28 @@ def install_monitor(client: Client) -> bool:
             error,
         )
     return True
+
+
+def find_dashboard(client: Client) -> str | None:
+    """Return the URL of the page on runs, which is added to the dashboard if it is missing; the URL of Dask's dashboard
+    if the page cannot be added; None if the scheduler has no dashboard."""
+    try:
+        link = client.dashboard_link
+    except KeyError:  # raised by Dask for a scheduler that it did not start
+        return None
+    if not link or not install_monitor(client):
+        return link or None
+    try:
+        has_page = client.sync(client.run_on_scheduler, _has_page, callback_timeout=TELL_S)
+    except Exception as error:  # the scheduler runs no functions of clients; the run works without the page
+        logger.debug("it is unknown whether the dashboard has a page on runs: %r", error)
+        has_page = False
+    return f"{link.removesuffix('/status')}/{PAGE}" if has_page and link.endswith("/status") else link
+
+
+def _has_page(dask_scheduler: Any) -> bool:
+    plugin = dask_scheduler.plugins.get(RunsPlugin.name)
+    return plugin is not None and plugin.has_page
 
 
 def describe_workers(matrices: Sequence[DistributedMatrix]) -> list[dict[str, Any]]:

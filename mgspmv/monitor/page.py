@@ -1,6 +1,7 @@
 """Page `/pagerank` of Dask's dashboard: runs of the cluster, in progress and ended.
 
-It shows a table of all runs, and of the selected run, by default the last one, curves and the work of its workers.
+It shows a table of all runs; and of one run, the last or the one that the address names, progress, curves and the work
+of its workers.
 
 Dask documents no way to add a page to its dashboard. All uses of `distributed.dashboard` are in this module; runs work
 without the page if that has changed.
@@ -10,51 +11,130 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import numpy as np
 from bokeh.layouts import column, row
-from bokeh.models import BasicTicker, ColumnDataSource, DataTable, Div, NumeralTickFormatter, TableColumn
+from bokeh.models import BasicTicker, ColumnDataSource, Div, NumeralTickFormatter
 from bokeh.plotting import figure
 from bokeh.server.tornado import BokehTornado
-from distributed.dashboard.components.scheduler import BOKEH_THEME, env
+from bokeh.themes import Theme
+from distributed.dashboard.components.scheduler import env
 from distributed.dashboard.core import BokehApplication
 from distributed.dashboard.scheduler import template_variables
 from tornado.ioloop import IOLoop
 
 from mgspmv.cluster.worker_metrics import PHASES
-from mgspmv.monitor.runs import USED, Runs, RunState
+from mgspmv.display.numbers import format_scaled
+from mgspmv.monitor.runs import PAGE, USED, Runs, RunState
 
 if TYPE_CHECKING:
     from bokeh.document import Document
     from distributed import Scheduler
 
-PAGE = "pagerank"
-"""Address of the page on the dashboard, and its name in the navigation bar."""
 PERIOD_MS = 1000
 """Milliseconds between two updates."""
-LINE, MEMORY_COLORS = "#0072b2", ("#56b4e9", "#cc79a7")
-PHASE_COLORS = ("#0072b2", "#e69f00", "#999999")
-"""Colors of product, exchange and wait; distinct with color blindness and in grayscale."""
+LINE, MEMORY_COLORS = "#2f7edf", ("#2f7edf", "#d9670a")
+PHASE_COLORS = ("#2f7edf", "#d9670a", "#8c8f96")
+"""Colors of product, exchange and wait."""
+TEXT, GRID = "#7a7f89", "#8c8f9640"
+"""Colors of labels and of lines of grids; these and the others are legible on light and dark backgrounds."""
+THEME = Theme(
+    json={
+        "attrs": {
+            "Axis": {
+                "axis_label_text_color": TEXT,
+                "axis_line_color": GRID,
+                "major_label_text_color": TEXT,
+                "major_tick_line_color": GRID,
+                "minor_tick_line_color": None,
+            },
+            "Grid": {"grid_line_color": GRID},
+            "Legend": {
+                "background_fill_color": None,
+                "border_line_color": None,
+                "label_text_color": TEXT,
+                "padding": 2,
+            },
+            "Plot": {"background_fill_color": None, "border_fill_color": None, "outline_line_color": None},
+            "Title": {"text_color": TEXT},
+            "Toolbar": {"logo": None},
+        }
+    }
+)
+"""Style of the figures."""
+LEAST_WIDTH, WIDTH = 300, 420
+"""Pixels: least width of a figure, and of one that shares a row; others are below each other."""
+STYLE = """
+:host { --text: #1a1d23; --muted: #585f6b; --rule: #dfe2e7; --page: #fafafa; --accent: #1f5fb8; --bad: #a8201a; }
+@media (prefers-color-scheme: dark) {
+  :host { --text: #e8eaee; --muted: #a3aab6; --rule: #2c323b; --page: #0e1013; --accent: #8fb1ff; --bad: #ff9a92; }
+}
+:host { display: block; color: var(--text); font-variant-numeric: tabular-nums;
+  font: 14px/1.45 system-ui, "Segoe UI", Roboto, "Liberation Sans", Arial, sans-serif; }
+.bk-clearfix { display: block !important; }
+a { color: var(--accent); }
+table { border-collapse: collapse; width: 100%; }
+th, td { text-align: right; padding: 3px 12px 3px 0; border-bottom: 1px solid var(--rule); white-space: nowrap; }
+th { color: var(--muted); font-weight: 600; position: sticky; top: 0; background: var(--page); }
+th.text, td.text { text-align: left; }
+tr.chosen td { font-weight: 600; }
+td.error, .error { color: var(--bad); }
+td.error { max-width: 24em; overflow: hidden; text-overflow: ellipsis; }
+h2 { font-size: 17px; margin: 8px 0 6px; overflow-wrap: anywhere; }
+progress { appearance: none; display: block; width: 100%; height: 10px; border: 0; border-radius: 5px; overflow: hidden;
+  background: var(--rule); }
+progress::-webkit-progress-bar { background: var(--rule); }
+progress::-webkit-progress-value { background: #2f7edf; }
+progress::-moz-progress-bar { background: #2f7edf; }
+p { margin: 4px 0 8px; }
+dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 360px), 1fr)); gap: 2px 24px;
+  margin: 0 0 8px; }
+dl div { display: grid; grid-template-columns: 96px 1fr; gap: 8px; }
+dl .long { grid-column: 1 / -1; }
+dt { color: var(--muted); }
+dd { margin: 0; overflow-wrap: anywhere; }
+"""
+"""Style of the text of the page."""
+TEMPLATE = """
+{% extends "simple.html" %}
+{% block extra_resources %}
+<meta name="color-scheme" content="light dark">
+<style>
+@media (max-width: 34rem) { body { padding-left: 4px; padding-right: 4px; } }
+@media (prefers-color-scheme: dark) {
+  html, body { background: #0e1013; }
+  .navbar ul, .dropdown-content { background-color: #1d2128; }
+  .navbar li a { color: #e8eaee; }
+  .navbar li:hover a, .navbar li.active a { color: #000; }
+}
+</style>
+{% endblock %}
+"""
+"""Page of Dask with a dark theme."""
 
 COLUMNS = {
-    "run": ("run", 110),
-    "operation": ("operation", 130),
-    "matrix": ("matrix", 200),
-    "workers": ("workers", 60),
-    "state": ("state", 90),
-    "iterations": ("iterations", 70),
-    "change": ("change", 80),
-    "iterations_per_s": ("iterations / s", 90),
-    "edges_per_s": ("edges / s", 90),
-    "began": ("began", 70),
-    "elapsed_s": ("seconds", 70),
-    "errors": ("errors", 250),
+    "run": "run",
+    "operation": "operation",
+    "matrix": "matrix",
+    "workers": "workers",
+    "state": "state",
+    "iterations": "iterations",
+    "change": "change",
+    "iterations_per_s": "iterations/s",
+    "edges_per_s": "edges/s",
+    "left": "time left",
+    "began": "began",
+    "elapsed": "elapsed",
+    "errors": "errors",
 }
-"""Headings and widths in pixels of the table's columns, by field."""
+"""Headings of the table's columns, by field."""
+TEXTS = ("run", "operation", "matrix", "state", "errors")
+"""Fields that are text, which is on the left."""
 
 
 def add_page(scheduler: Scheduler, runs: Runs) -> bool:
@@ -81,42 +161,46 @@ def make_page(runs: Runs, scheduler: Scheduler, extra: dict[str, Any], doc: Docu
     ----------
     extra : variables of Dask's templates
     """
-    page = Page(runs)
+    request = doc.session_context.request if doc.session_context is not None else None
+    chosen = [] if request is None else request.arguments.get("run", [])
+    page = Page(runs, chosen[0].decode(errors="replace") if chosen else None)
     page.update()
     doc.add_root(page.root)
-    doc.template = env.get_template("simple.html")
+    doc.template = env.from_string(TEMPLATE)
     doc.template_variables.update(extra)
     doc.template_variables["active_page"] = PAGE
-    doc.theme = BOKEH_THEME
+    doc.theme = THEME
     doc.add_periodic_callback(page.update, PERIOD_MS)
 
 
 class Page:
-    """Page in one browser session."""
+    """Page in one browser session.
 
-    def __init__(self, runs: Runs) -> None:
+    Parameters
+    ----------
+    chosen : id of the run that is shown; the last run if None or unknown
+    """
+
+    def __init__(self, runs: Runs, chosen: str | None = None) -> None:
         self._runs, self._version = runs, -1
-        self._chosen: str | None = None
-        self._is_updating = False
-        self._rows = _make_source("runs", *COLUMNS)
-        self._rows.selected.on_change("indices", self._choose)
-        headings = [TableColumn(field=name, title=title, width=width) for name, (title, width) in COLUMNS.items()]
-        shown: dict[str, Any] = {"index_position": None, "reorderable": False, "autosize_mode": "none", "height": 170}
-        table = DataTable(source=self._rows, columns=headings, sizing_mode="stretch_width", **shown)
-        self._said = Div(sizing_mode="stretch_width", name="said")
-        self._head = Div(sizing_mode="stretch_width", name="head")
+        self._chosen = chosen
+        text: dict[str, Any] = {"sizing_mode": "stretch_width", "stylesheets": [STYLE]}
+        # The element itself scrolls, so that new text does not move what is seen.
+        self._table = Div(name="runs", styles={"max-height": "190px", "overflow": "auto"}, **text)
+        self._head = Div(name="head", **text)
         self._change = _make_source("change", "iteration", "change")
         self._rate = _make_source("rate", "iteration", "million_edges_per_s")
         plans = [f"{where}_plan" for where in USED]
         self._workers = _make_source("workers", "rank", "name", *PHASES, *USED, *plans, "left", "right")
+        wrapping: dict[str, Any] = {"sizing_mode": "stretch_width", "styles": {"flex-wrap": "wrap"}}
         self._shown = column(
-            row(*self._draw_curves(), sizing_mode="stretch_width"),
-            row(self._draw_workers(), self._draw_memory(), sizing_mode="stretch_width"),
             self._head,
+            row(*self._draw_curves(), **wrapping),
+            row(*self._draw_workers(), **wrapping),
             sizing_mode="stretch_width",
             name="shown",
         )
-        self.root = column(self._said, table, self._shown, sizing_mode="stretch_width")
+        self.root = column(self._table, self._shown, sizing_mode="stretch_width")
 
     def update(self) -> None:
         """Update the page if runs have changed."""
@@ -124,33 +208,11 @@ class Page:
             return
         self._version = self._runs.version
         runs = list(reversed(self._runs.by_id.values()))
-        self._list(runs)
-        n_running = sum(run.is_running for run in runs)
-        self._said.text = (
-            f"The last {len(runs)} runs, {n_running} running now. Select one in the table; the default is the last run."
-            if runs
-            else "No runs yet. Runs of mgspmv on this cluster are shown here as soon as they begin."
-        )
         self._shown.visible = bool(runs)
-        if runs:
-            self._show(next((run for run in runs if run.run == self._chosen), runs[0]))
-
-    def _list(self, runs: list[RunState]) -> None:
-        rows = [_describe_row(run) for run in runs]
-        self._is_updating = True  # the assignments below call `_choose`
-        self._rows.data = {name: [each[name] for each in rows] for name in COLUMNS}
-        if self._chosen is not None:
-            self._rows.selected.indices = [k for k, run in enumerate(runs) if run.run == self._chosen]
-        self._is_updating = False
-
-    def _choose(self, name: str, old: list[int], new: list[int]) -> None:
-        """Show the run selected in the table; without a selection the last run."""
-        if self._is_updating:
-            return
-        ids = self._rows.data["run"]
-        self._chosen = ids[new[0]] if new and new[0] < len(ids) else None
-        self._version = -1
-        self.update()
+        shown = next((run for run in runs if run.run == self._chosen), runs[0] if runs else None)
+        self._table.text = describe_runs(runs, shown)
+        if shown is not None:
+            self._show(shown)
 
     def _show(self, run: RunState) -> None:
         self._head.text = describe_run(run)
@@ -162,56 +224,108 @@ class Page:
         columns = {"rank": ranks, "name": [worker["name"] for worker in run.workers]}
         columns |= {where: n_bytes / 1e9 for where, n_bytes in run.used_bytes.items()}
         columns |= {f"{where}_plan": run.planned_bytes(where) / 1e9 for where in USED}
-        columns |= dict(zip(PHASES, 1e3 * run.mean_seconds, strict=True)) | {"left": ranks - 0.2, "right": ranks + 0.2}
-        self._workers.data = columns
+        columns |= dict(zip(PHASES, 1e3 * run.mean_seconds, strict=True))
+        has_devices = bool(run.used_bytes["device"].any() or run.planned_bytes("device").any())
+        aside = 0.2 if has_devices else 0.0
+        self._workers.data = columns | {"left": ranks - aside, "right": ranks + aside}
+        for shown in (*self._on_device, self._device_key):
+            shown.visible = has_devices
 
     def _draw_curves(self) -> tuple[figure, figure]:
         tips = {"iteration": "@iteration", "change": "@change{0.000e}"}
-        change, rate = _make_figure("change", tips, y_axis_type="log"), _make_figure("million edges / s")
+        change = _make_figure("change per iteration", tips, y_axis_type="log")
+        rate = _make_figure("million edges/s", x_range=change.x_range)
         change.line("iteration", "change", source=self._change, color=LINE, line_width=2)
         rate.line("iteration", "million_edges_per_s", source=self._rate, color=LINE, line_width=2)
         rate.y_range.start = 0
         rate.yaxis.formatter = NumeralTickFormatter(format="0,0.[00]")
         return change, rate
 
-    def _draw_workers(self) -> figure:
+    def _draw_workers(self) -> tuple[figure, figure]:
         tips = {"worker": "@name", **{phase: f"@{phase}{{0.000}} ms" for phase in PHASES}}
-        drawn = _make_figure("milliseconds of an iteration, by worker", tips, x="worker")
-        drawn.vbar_stack(PHASES, x="rank", width=0.9, source=self._workers, color=PHASE_COLORS, legend_label=[*PHASES])
-        return _place_legend(drawn)
-
-    def _draw_memory(self) -> figure:
+        times = _make_figure("time per iteration in ms, mean", tips, x="worker")
+        times.vbar_stack(PHASES, x="rank", width=0.8, source=self._workers, color=PHASE_COLORS, legend_label=[*PHASES])
         planned = {where: f"@{where}{{0.000}} GB, planned @{where}_plan{{0.000}} GB" for where in USED}
-        drawn = _make_figure(
-            "GB: bars used, including Python; dashes planned", {"worker": "@name"} | planned, x="worker"
-        )
+        memory = _make_figure(
+            "memory in GB (bar: used, with Python; dash: planned)",
+            {"worker": "@name"} | planned, x="worker", x_range=times.x_range,
+        )  # fmt: skip
         for side, where, color in zip(("left", "right"), USED, MEMORY_COLORS, strict=True):
-            drawn.vbar(side, width=0.38, top=where, source=self._workers, color=color, legend_label=where)
-            drawn.scatter(side, f"{where}_plan", source=self._workers, marker="dash", size=14, color="#000000")
-        return _place_legend(drawn)
+            memory.vbar(side, width=0.38, top=where, source=self._workers, color=color, legend_label=where, name=where)
+            for outline, width in (("#000000", 5), ("#ffffff", 2)):  # visible on bars and on both backgrounds
+                dash: dict[str, Any] = {"marker": "dash", "size": 24, "color": outline, "line_width": width}
+                memory.scatter(side, f"{where}_plan", source=self._workers, name=where, **dash)
+        self._on_device = memory.select(name="device")
+        self._device_key = memory.legend[0].items[-1]
+        return _place_legend(times), _place_legend(memory)
+
+
+def describe_runs(runs: list[RunState], shown: RunState | None) -> str:
+    """Describe all runs as a table of HTML, in which the one that is shown is marked."""
+    if not runs:
+        return "<p>No runs yet. Runs of mgspmv on this cluster are shown here as soon as they begin.</p>"
+    has_errors = any(run.errors for run in runs)
+    columns = [name for name in COLUMNS if name != "errors" or has_errors]
+    head = "".join(f"<th{_place(name)}>{COLUMNS[name]}</th>" for name in columns)
+    rows = []
+    for run in runs:
+        cells = {name: escape(value) for name, value in _format_run(run).items()}
+        cells["run"] = f'<a href="{PAGE}?run={quote(run.run, safe="")}">{cells["run"]}</a>'
+        style = ' class="chosen"' if run is shown else ""
+        rows.append(f"<tr{style}>{''.join(f'<td{_place(name)}>{cells[name]}</td>' for name in columns)}</tr>")
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _place(name: str) -> str:
+    styles = [style for style, is_given in (("text", name in TEXTS), ("error", name == "errors")) if is_given]
+    return f' class="{" ".join(styles)}"' if styles else ""
 
 
 def describe_run(run: RunState) -> str:
     """Describe a run, apart from its curves, as HTML."""
-    n_rows, n_cols = run.matrix["shape"]
+    shown, (n_rows, n_cols) = _format_run(run), run.matrix["shape"]
     facts = {
-        "state": run.state,
-        "iterations": f"{run.iterations:,}",
-        "change": _format(run.change, "{:.3e}"),
-        "iterations / s": _format(run.iterations_per_s, "{:,.1f}"),
-        "edges / s": _format(run.edges_per_s, "{:.3g}"),
-        "restarts": str(run.restarts),
-        "checkpoints": _describe_checkpoints(run),
-        "on": f"{run.n_workers} workers, {run.backend}, {run.executor}, {run.transport}",
-        "held": f"{max(run.held_bytes) / 1e6:,.1f} MB at most per worker, for rows and vectors",
+        "state": shown["state"],
+        "iterations": shown["iterations"],
+        "change": shown["change"] + (f" (stops below {run.threshold:.3g})" if run.threshold else ""),
+        "rate": ", ".join(
+            f"{shown[name]} {COLUMNS[name]}" for name in ("iterations_per_s", "edges_per_s") if shown[name]
+        ),
+        "workers": f"{run.n_workers} ({run.backend})",
+        "executor": f"{run.executor}, transport {run.transport}",
+        "held": f"{max(run.held_bytes) / 1e6:,.1f} MB per worker at most",
         "received": f"{sum(run.exchanged_bytes) / 1e6:,.1f} MB",
+        "restarts": str(run.restarts) if run.restarts else "",
+        "checkpoints": _describe_checkpoints(run),
         "matrix": f"{run.matrix['url']}, {n_rows:,} x {n_cols:,}, {run.edges:,} entries",
         "options": ", ".join(f"{name}={value}" for name, value in run.options.items()),
         "seconds": ", ".join(f"{phase} {elapsed_s:.3g}" for phase, elapsed_s in run.seconds.items()),
     }
-    lines = [f"<b>{name}</b> {escape(value)}" for name, value in facts.items() if value]
-    errors = [f"<b>error</b> {escape(error)}" for error in run.errors]
-    return f"<b>{escape(run.operation)} {escape(run.run)}</b><br>" + "<br>".join([*errors, *lines])
+    long = ("matrix", "options", "seconds")
+    lines = [
+        f"<div{' class=long' if name in long else ''}><dt>{name}</dt><dd>{escape(value)}</dd></div>"
+        for name, value in facts.items()
+        if value
+    ]
+    errors = [f'<p class="error">{escape(error)}</p>' for error in run.errors]
+    title = f"<h2>{escape(run.operation)} {escape(run.run)}</h2>"
+    return f"{title}{_describe_progress(run)}{''.join(errors)}<dl>{''.join(lines)}</dl>"
+
+
+def _describe_progress(run: RunState) -> str:
+    """Describe the progress of a run as a bar and a line of text; empty if the run has ended."""
+    if not run.is_running:
+        return ""
+    left, seconds_left = run.iterations_left, run.seconds_left
+    if left is None or not run.iterations:
+        return f"<p>{escape(run.state)}</p>"
+    total = run.iterations + left
+    said = f"iteration {run.iterations:,} of about {total:,}"
+    if total == run.most_iterations:
+        said = f"iteration {run.iterations:,} of {'' if run.threshold is None else 'at most '}{total:,}"
+    if seconds_left is not None:
+        said += f", {_format_duration(seconds_left)} left"
+    return f'<progress max="{total}" value="{run.iterations}"></progress><p>{said}</p>'
 
 
 def _describe_checkpoints(run: RunState) -> str:
@@ -221,16 +335,29 @@ def _describe_checkpoints(run: RunState) -> str:
     return f"{run.checkpoints:,}, last after iteration {run.checkpoint_iteration:,}, {ago}"
 
 
-def _describe_row(run: RunState) -> dict[str, Any]:
-    return run.describe() | {
+def _format_run(run: RunState) -> dict[str, str]:
+    """Return the texts of a run that both the table and the description show."""
+    left = run.seconds_left if run.is_running else None
+    return {
+        "run": run.run,
+        "operation": run.operation,
         "matrix": run.matrix["url"].rstrip("/").rpartition("/")[2],
+        "workers": f"{run.n_workers:,}",
+        "state": run.state,
+        "iterations": f"{run.iterations:,}",
         "change": _format(run.change, "{:.3e}"),
         "iterations_per_s": _format(run.iterations_per_s, "{:,.1f}"),
-        "edges_per_s": _format(run.edges_per_s, "{:.3g}"),
+        "edges_per_s": format_scaled(run.edges_per_s) if math.isfinite(run.edges_per_s) else "",
+        "left": "" if left is None else _format_duration(left),
         "began": f"{datetime.fromtimestamp(run.began):%H:%M:%S}",
-        "elapsed_s": f"{run.elapsed_s:.1f}",
+        "elapsed": _format_duration(run.elapsed_s),
         "errors": "; ".join(run.errors),
     }
+
+
+def _format_duration(elapsed_s: float) -> str:
+    """Format as minutes and seconds, with hours and days if there are any."""
+    return str(timedelta(seconds=round(elapsed_s))).removeprefix("0:").removeprefix("0")
 
 
 def _make_source(name: str, *columns: str) -> ColumnDataSource:
@@ -240,7 +367,8 @@ def _make_source(name: str, *columns: str) -> ColumnDataSource:
 def _make_figure(title: str, tips: Mapping[str, str] | None = None, *, x: str = "iteration", **axes: Any) -> figure:
     tools: dict[str, Any] = {"tools": "pan,box_zoom,wheel_zoom,reset", "active_scroll": None}
     tools["tooltips"] = None if tips is None else [*tips.items()]
-    drawn = figure(title=title, height=260, x_axis_label=x, sizing_mode="stretch_width", **tools, **axes)
+    size: dict[str, Any] = {"height": 260, "min_width": LEAST_WIDTH, "sizing_mode": "stretch_width"}
+    drawn = figure(title=title, x_axis_label=x, styles={"flex": f"1 1 {WIDTH}px"}, **size, **tools, **axes)
     drawn.toolbar.autohide = True
     drawn.xaxis.ticker = BasicTicker(min_interval=1, mantissas=[1, 2, 5], num_minor_ticks=0)  # integers only
     return drawn
@@ -249,8 +377,8 @@ def _make_figure(title: str, tips: Mapping[str, str] | None = None, *, x: str = 
 def _place_legend(drawn: figure) -> figure:
     drawn.y_range.start = 0
     legend = drawn.legend[0]
-    legend.update(orientation="horizontal", padding=2, background_fill_alpha=0, border_line_color=None)
-    drawn.add_layout(legend, "below")
+    legend.orientation = "horizontal"
+    drawn.add_layout(legend, "above")
     return drawn
 
 

@@ -123,6 +123,8 @@ class RunsPlugin(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
     def __init__(self) -> None:
         self._is_started = False
         self._n_graphs = 0
+        self.has_page = False
+        """Whether the dashboard of the scheduler has the page on runs."""
 
     async def start(self, scheduler: Scheduler) -> None:
         """Read messages published before, register metrics on `/metrics`, and add the page if there is a dashboard."""
@@ -138,7 +140,7 @@ class RunsPlugin(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
         try:
             from mgspmv.monitor.page import add_page
 
-            add_page(scheduler, self.runs)
+            self.has_page = add_page(scheduler, self.runs)
         except Exception:  # dashboard of an unknown version; runs work without the page
             logger.warning("the dashboard has no page on runs", exc_info=True)
 

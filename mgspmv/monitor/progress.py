@@ -318,10 +318,14 @@ def _read_end(known: Mapping[str, Any]) -> dict[str, Any]:
     return {"tol": change, "max_iter": known.get("max_iter", 100)}
 
 
-def predict_iterations_left(changes: list[float], tol: float) -> int | None:
+def predict_iterations_left(changes: list[float], tol: float, n_steps: int | None = None) -> int | None:
     """Predict how many more iterations bring the change below `tol`, at the rate of `changes`.
 
-    With the rate r = (last / first)^(1 / steps) of `changes` it is the least k with last r^k < tol.
+    With the rate r = (last / first)^(1 / n_steps) of `changes` it is the least k with last r^k < tol.
+
+    Parameters
+    ----------
+    n_steps : iterations from the first change to the last; None if these are of consecutive iterations
 
     Returns
     -------
@@ -330,7 +334,7 @@ def predict_iterations_left(changes: list[float], tol: float) -> int | None:
     last = changes[-1]
     if last < tol:
         return 0
-    first, steps = changes[0], len(changes) - 1
+    first, steps = changes[0], len(changes) - 1 if n_steps is None else n_steps
     if steps == 0 or tol <= 0 or not (math.isfinite(first) and last < first):
         return None
     rate = math.log(last / first) / steps

@@ -17,7 +17,10 @@ from prometheus_client import CollectorRegistry
 
 from mgspmv.cluster.worker_metrics import PHASES
 from mgspmv.model import RECOVERIES, Status
+from mgspmv.monitor.progress import RATE_WINDOW, predict_iterations_left
 
+PAGE = "pagerank"
+"""Address of the page on the dashboard, and its name in the navigation bar."""
 RUNS_KEPT = 20
 """Number of runs kept: those in progress, and the most recent ones."""
 MOST_POINTS = 2000
@@ -149,6 +152,29 @@ class RunState:
     @property
     def edges_per_s(self) -> float:
         return self.edges * self.iterations_per_s
+
+    @property
+    def most_iterations(self) -> int | None:
+        """Number of iterations after which the run stops; None if it has no such option."""
+        most = self.options.get("max_iter")
+        return most if isinstance(most, int) else None
+
+    @property
+    def iterations_left(self) -> int | None:
+        """Iterations until the end, predicted from the last changes, at most to `max_iter`; None if unknown."""
+        last = list(self.changes.items())[-RATE_WINDOW:]
+        bounds = [] if self.most_iterations is None else [max(0, self.most_iterations - self.iterations)]
+        if self.threshold is not None and last:
+            n_steps = last[-1][0] - last[0][0]
+            predicted = predict_iterations_left([change for _, change in last], self.threshold, n_steps)
+            bounds += [] if predicted is None else [predicted]
+        return min(bounds, default=None)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds for these iterations at the rate of the last message; None if unknown."""
+        left, rate = self.iterations_left, self.iterations_per_s
+        return None if left is None or not rate > 0 else left / rate
 
     @property
     def mean_seconds(self) -> np.ndarray:

@@ -69,10 +69,14 @@ class RunContext(ExitStack):
         if self._given is not None:
             return self._given
         from mgspmv.cluster.managers import connect
+        from mgspmv.monitor.events import find_dashboard
 
         kind = self.cluster.kind if self.cluster.address is None else None
         given = self.cluster.given("timeout", "workers", "threads", "options", "tls")
-        return self.enter_context(connect(kind, self.cluster.address, **given, on_note=self._on_note))
+        client = self.enter_context(connect(kind, self.cluster.address, **given, on_note=self._on_note))
+        if (dashboard := find_dashboard(client)) is not None:
+            self._on_note(f"dashboard: {dashboard}")
+        return client
 
     def distribute(self, matrix: Matrix, *, build_layout: bool) -> Any:
         """Load a matrix on the workers, as the definition says."""

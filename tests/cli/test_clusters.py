@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -50,7 +51,7 @@ def test_from_start_to_stop():
     told = invoke_json("cluster", "start", "--workers", "2", "--threads", "1", "--backend", "cpu")
     assert (told["cluster"], told["state"], told["workers"], told["backend"]) == ("default", "running", 2, "cpu")
     assert told["scheduler"].startswith("tcp://127.0.0.1:")
-    assert told["dashboard"].startswith("http://127.0.0.1:")
+    assert re.fullmatch(r"http://127.0.0.1:\d+/pagerank", told["dashboard"])
     processes = list_processes(told["pid"])
     assert len(processes) > 2
     assert os.getsid(told["pid"]) == told["pid"] != os.getsid(0)

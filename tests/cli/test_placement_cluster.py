@@ -31,7 +31,7 @@ from tests.support.commands import ENVIRONMENT, invoke, invoke_json, start
 from tests.support.ports import find_free_port
 from tests.support.waiting import HANG_S, wait_for
 
-DASHBOARD = re.compile(r"dashboard: https?://\S+:\d+/status\n")
+DASHBOARD = re.compile(r"dashboard: https?://\S+:\d+/pagerank\n")
 ENDLESS = ("--norm", "fixed", "--max-iter", "100000000")
 PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import threading
 from pathlib import Path
+from urllib.parse import urljoin
 
 import matplotlib.image
 import numpy as np
@@ -24,6 +26,7 @@ pytestmark = needs_browser
 BUILD = Path(__file__).parents[2] / "build"
 """Where the picture is kept."""
 ITERATIONS = 1500
+TRANSPARENT = "rgba(0, 0, 0, 0)"
 
 
 class Reader:
@@ -32,12 +35,17 @@ class Reader:
     def __init__(self, browser, url):
         self.browser = browser
         browser.visit(url, 1400)
-        self.wait_for("window.Bokeh && Bokeh.documents.length && Bokeh.documents[0].get_model_by_name('said').text")
+        self.wait_for("window.Bokeh && Bokeh.documents.length && Bokeh.documents[0].get_model_by_name('runs').text")
 
     def wait_for(self, script):
         """The value of an expression, once it is not false."""
         assert wait_for(lambda: self.browser.evaluate(script)), f"never came: {script}"
         return self.browser.evaluate(script)
+
+    def list_links(self):
+        """Addresses of the runs in the table, the newest first."""
+        links = re.findall(r'href="([^"]+)"', self.get_text("runs"))
+        return [urljoin(self.browser.evaluate("location.href"), link) for link in links]
 
     def get_text(self, name):
         return self.browser.evaluate(f"Bokeh.documents[0].get_model_by_name('{name}').text")
@@ -113,12 +121,13 @@ def test_a_run_is_seen_while_it_runs_and_afterwards(cluster, store, tmp_path):
             check_numbers(reader, before, D)
             check_growth(reader, D)
             png = reader.photograph(lambda picture: find_share(picture, LINE) > 1e-4 and picture.mean() > 0.8)
-            browser.evaluate("Bokeh.documents[0].get_model_by_name('runs').selected.indices = [1]")
+            BUILD.mkdir(exist_ok=True)
+            (BUILD / "dashboard.png").write_bytes(png)
+            check_themes(reader, url)
+            reader = Reader(browser, reader.list_links()[1])
             count = "Bokeh.documents[0].get_model_by_name('change').data.change.length"
             reader.wait_for(f"{count} == {before.iterations}")
             assert reader.get_column("change", "change") == list(before.changes)
-            BUILD.mkdir(exist_ok=True)
-            (BUILD / "dashboard.png").write_bytes(png)
             check_navigation(reader, url)
             assert reader.list_errors() == []
 
@@ -128,15 +137,15 @@ def check_growth(reader, D):
     running = Running(D)
     running.start()
     try:
-        reader.wait_for("Bokeh.documents[0].get_model_by_name('runs').data.run.length == 2")
-        reader.wait_for("Bokeh.documents[0].get_model_by_name('head').text.includes('<b>state</b> iterate')")
+        assert wait_for(lambda: len(reader.list_links()) == 2)
+        reader.wait_for("Bokeh.documents[0].get_model_by_name('head').text.includes('<dd>iterate</dd>')")
         first = reader.wait_for("Bokeh.documents[0].get_model_by_name('change').data.change.length")
         assert running.solution is None
     finally:
         running.may_go_on.set()
     running.join(HANG_S)
     assert running.solution is not None
-    reader.wait_for("Bokeh.documents[0].get_model_by_name('head').text.includes('<b>state</b> completed')")
+    reader.wait_for("Bokeh.documents[0].get_model_by_name('head').text.includes('<dd>completed</dd>')")
     assert len(reader.get_column("change", "change")) > first
     check_numbers(reader, running.solution, D)
 
@@ -144,8 +153,10 @@ def check_growth(reader, D):
 def check_numbers(reader, solution, D):
     """What the browser shows is what the solution says."""
     head = reader.wait_for("Bokeh.documents[0].get_model_by_name('head').text")
-    assert f"<b>iterations</b> {solution.iterations:,}<br>" in head
-    assert f"<b>change</b> {solution.changes[-1]:.3e}<br>" in head
+    assert f"<dt>iterations</dt><dd>{solution.iterations:,}</dd>" in head
+    assert f"<dt>change</dt><dd>{solution.changes[-1]:.3e}" in head
+    row = reader.get_text("runs").split("<tr")[2]
+    assert f"<td>{solution.iterations:,}</td><td>{solution.changes[-1]:.3e}</td>" in row
     iterations = reader.get_column("change", "iteration")
     assert iterations[-1] == solution.iterations
     assert reader.get_column("change", "change") == [solution.changes[i - 1] for i in iterations]
@@ -155,6 +166,18 @@ def check_numbers(reader, solution, D):
         assert reader.get_column("workers", phase) == pytest.approx(wanted)
     used = reader.get_column("workers", "host")
     assert used == pytest.approx([n_bytes / 1e9 for n_bytes in solution.memory["host_peak_bytes"]])
+
+
+def check_themes(reader, url):
+    """In both themes and at both widths the page has the color of the system, and nothing is wider than the window."""
+    for scheme, ground in (("light", "rgb(250, 250, 250)"), ("dark", "rgb(14, 16, 19)")):
+        for width in (1400, 500):
+            reader.browser.visit(url, width, scheme=scheme)
+            reader.wait_for("window.Bokeh && Bokeh.documents.length && Bokeh.documents[0].is_idle")
+            assert reader.browser.evaluate("getComputedStyle(document.body).backgroundColor") in (ground, TRANSPARENT)
+            assert reader.browser.evaluate("getComputedStyle(document.documentElement).backgroundColor") == ground
+            assert reader.browser.evaluate("document.documentElement.scrollWidth") <= width
+            (BUILD / f"dashboard-{width}-{scheme}.png").write_bytes(reader.photograph(lambda _: True))
 
 
 def check_navigation(reader, url):
