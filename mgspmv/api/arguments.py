@@ -55,7 +55,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 MatrixLike: TypeAlias = "Matrix | DistributedMatrix | Any"
-"""What calls take as a matrix or graph: opened, distributed, or in another form that the page "Inputs" names; see
+"""What calls take as a matrix or graph: opened, distributed, or in another form of the page "Tables and arrays"; see
 `as_matrix`."""
 
 _ELSEWHERE = {

@@ -70,20 +70,21 @@ def pagerank_batch(
     A : matrix or graph
         As for `pagerank`.
     personalization : sequence, mapping, table or matrix, optional
-        p of each vector: a sequence, or a mapping of names (strings or integers), of mappings of ids to weights, of
-        sequences or sets of ids, of single ids, of other vectors that `pagerank` takes, or of None for a uniform one; a
-        table (pandas, polars, pyarrow) with the columns `vector`, `vertex` and, maybe, `weight`, in which weights of
-        repeated ids are added; a SciPy matrix or an array of shape (n_vectors, n), in the order of the store's
-        vertices. A mapping of ids to numbers, a pandas Series, or None, is one vector. Only the entries are kept.
+        Targets of random jumps of each vector: a sequence, or a mapping of names (strings or integers), with one
+        element per vector: a mapping of ids to weights, a sequence or set of ids, a single id, another vector that
+        `pagerank` takes, or None for uniform jumps. Also a table (pandas, polars, pyarrow) with columns `vector`,
+        `vertex` and optionally `weight`, in which weights of repeated ids are added; or a SciPy matrix or array of
+        shape (n_vectors, n), in the order of the vertices. A mapping of ids to numbers, a pandas Series, or None, is a
+        single vector.
     alpha : float or sequence of float, default 0.85
-        Damping, one number or one per vector; several with one personalization make one vector each.
+        Damping factor: one number, or one per vector; several with one personalization make one vector each.
     weight, out_weight, tol, norm, max_iter, precision
         As for `pagerank`, of each vector.
     dangling : {"uniform", "drop", "error"}, mapping, Series, sequence or array, optional
         As for `pagerank`; None for p of each vector, anything else applies to all vectors.
     width : int, optional
-        Most vectors in a pass: 2, 4, 8, 16, 32 or 64; default the fastest, or less where the vectors of a pass would
-        take more than half of the free memory, on any worker; see `options["width"]` of the result.
+        Maximum number of vectors per pass: 2, 4, 8, 16, 32 or 64; default the fastest, or less where the vectors of a
+        pass would take more than half of the free memory of a worker; see `options["width"]` of the result.
     keep_top : int, optional
         Number of highest ranks to keep of each vector, selected when it ends, where it was computed; default all ranks
         of all vectors.
@@ -92,7 +93,7 @@ def pagerank_batch(
         vectors, and with the phase `vectors`, the number of vectors that have ended; on a cluster also with the phases
         of `pagerank`.
     throw : bool, default True
-        Raise when a vector does not meet the tolerance; False returns all with their statuses.
+        Raise an error if a vector does not meet the tolerance; False returns all with their statuses.
 
     Returns
     -------

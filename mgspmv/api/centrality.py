@@ -88,9 +88,9 @@ def hits(
     Parameters
     ----------
     A : matrix or graph
-        Graph in any form, as for `pagerank`; opened or distributed with the stored transpose.
+        Graph as for `pagerank`; an opened or distributed one needs the stored transpose.
     nstart : mapping, Series, sequence or array, optional
-        The first authorities, a vector as in `pagerank`, others 0; default 1 everywhere.
+        Start vector of the authorities as in `pagerank`, 0 for vertices that are not named; default 1 everywhere.
     normalized : bool, default True
         Hubs and authorities sum to 1, with their signs where weights are negative, as in NetworkX; else authorities
         have Euclidean norm 1, and hubs are A^T a, whose norm is the largest singular value: the vectors of NetworkX's
@@ -98,7 +98,7 @@ def hits(
     transpose : DistributedMatrix, optional
         `A.T` distributed, where A is distributed.
     running : keyword arguments
-        Others as in `power_iteration`: weight, tol, norm, max_iter, precision, progress, throw.
+        Options of `power_iteration`: weight, tol, norm, max_iter, precision, progress, throw.
 
     Returns
     -------
@@ -172,18 +172,18 @@ def katz(
     Parameters
     ----------
     A : matrix or graph
-        Graph in any form, as for `pagerank`; of an opened one `A.T` for out-edges.
+        Graph as for `pagerank`; `A.T` of an opened one uses out-edges.
     alpha : float, default 0.1
-        Attenuation; it converges for |alpha| < 1 / (the largest absolute eigenvalue of A). None chooses 0.7 over a
-        bound on that eigenvalue, which takes 20 products; see `options["alpha"]` of the solution.
+        Attenuation factor; iterations converge for |alpha| < 1 / (the largest absolute eigenvalue of A). None chooses
+        0.7 over a bound on that eigenvalue, which takes 20 products; see `options["alpha"]` of the solution.
     beta : float, mapping, Series, sequence or array, default 1.0
-        a number for all vertices, or a vector as in `pagerank`, others 0.
+        Constant term: a number for all vertices, or a vector as in `pagerank`, 0 for vertices that are not named.
     nstart : mapping, Series, sequence or array, optional
-        The first x, likewise; default 0 everywhere.
+        Start vector, likewise; default 0 everywhere.
     normalized : bool, default True
         Divide the result by its Euclidean norm.
     running : keyword arguments
-        As for `hits`.
+        Options of `power_iteration`: weight, tol, norm, max_iter, precision, progress, throw.
 
     Returns
     -------
@@ -263,11 +263,12 @@ def eigenvector_centrality(A: MatrixLike, *, nstart: Weights | None = None, **ru
     Parameters
     ----------
     A : matrix or graph
-        Graph in any form, as for `pagerank`; of an opened one `A.T` for out-edges.
+        Graph as for `pagerank`; `A.T` of an opened one uses out-edges.
     nstart : mapping, Series, sequence or array, optional
-        The first x, a vector as in `pagerank`, others 0; divided by its sum, as in NetworkX; default uniform.
+        Start vector as in `pagerank`, 0 for vertices that are not named; divided by its sum, as in NetworkX; default
+        uniform.
     running : keyword arguments
-        As for `hits`.
+        Options of `power_iteration`: weight, tol, norm, max_iter, precision, progress, throw.
 
     Returns
     -------
@@ -314,15 +315,15 @@ def stationary(
     Parameters
     ----------
     A : matrix or graph
-        In any form, as for `pagerank`, of kind `stochastic` with no empty column: entry (i, j) is the probability of
-        going from j to i, of a sparse or dense matrix too.
+        Matrix of kind `stochastic` without an empty column, in any form as for `pagerank`: entry (i, j), also of a
+        sparse or dense matrix, is the probability of the transition from j to i.
     nstart : mapping, Series, sequence or array, optional
-        The first x, a vector as in `pagerank`, others 0; default uniform.
+        Start vector as in `pagerank`, 0 for vertices that are not named; default uniform.
     lazy : float, default 0.0
-        The probability of staying for a step, 0 <= lazy < 1. It does not change the stationary vector; without it a
-        periodic chain does not converge.
+        Probability of staying in a state, 0 <= lazy < 1. It does not change the stationary vector; periodic chains
+        converge only with one above 0.
     running : keyword arguments
-        As for `hits`, except `weight`.
+        Options of `power_iteration`: tol, norm, max_iter, precision, progress, throw.
 
     Returns
     -------

@@ -164,7 +164,8 @@ class Matrix(EmbeddedMatrix):
         if isinstance(where, str) and ":" not in where:
             check_choice("where", where, ("auto", "cpu", "cuda"))
             if backend != "auto":
-                raise OptionError(f"backend={backend!r} is of the workers of a cluster; pass only {where!r}")
+                only = backend if where == "auto" else where
+                raise OptionError(f"backend={backend!r} sets the device of a cluster's workers; pass only {only!r}")
             backend, client = where, None  # type: ignore[assignment]
         memory, waiting = (device_memory, host_memory), (timeout, recover)
         return self._place(Placement(client, False, backend, kernel, threads, executor, *memory, transport, *waiting))

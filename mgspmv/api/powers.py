@@ -52,9 +52,9 @@ def spmv(
     Parameters
     ----------
     A : matrix or graph
-        Matrix of shape (n_rows, n_cols), opened, distributed, or in another form of those on the page "Inputs": a
-        sparse or dense matrix as it is, others as graphs, for which this is the pull product. `A.on` says where it
-        computes, and with which kernel. Rows that do not fit in device memory are streamed in pieces, from the host or
+        Matrix of shape (n_rows, n_cols), opened, distributed, or in another form of the page "Tables and arrays": a
+        sparse or dense matrix as it is, others as graphs, for which this is the pull product. `A.on` sets where it is
+        computed, and with which kernel. Rows that do not fit in device memory are streamed in pieces, from the host or
         the store, and are multiplied by csr-split.
     x : array
         (n_cols,) or (n_cols, k), real.
@@ -214,15 +214,16 @@ def power_iteration(
     x : mapping, Series, sequence or array, optional
         The start, a vector as in `pagerank`, others 0; not normalized; default 1 / n everywhere.
     normalize : {"none", "l1", "l2", "max"}, default "none"
-        What each x' is divided by: `l1` the sum of its absolutes, `l2` the Euclidean norm, `max` the largest absolute,
+        Divisor of each x': `l1` the sum of absolute values, `l2` the Euclidean norm, `max` the largest absolute value,
         `none`. A zero vector is unchanged.
     tol : float, optional
-        Stop when the change is below; default 1e-6.
+        Tolerance: stop when the change is below it; default 1e-6.
     norm : {"l1", "l1_per_node", "linf", "relative", "fixed"}, default "l1"
-        `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol; `linf` largest |x' - x| < tol; `relative` largest |x' -
-        x| / |x'| < tol, 0 where x' is 0; `fixed` makes exactly max_iter iterations and takes no tol.
+        Norm of the change: `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol; `linf` largest |x' - x| < tol;
+        `relative` largest |x' - x| / |x'| < tol, 0 where x' is 0. `fixed` makes exactly max_iter iterations and takes
+        no tol.
     max_iter : int, default 100
-        Most iterations; a run that converges on the last one has converged.
+        Maximum number of iterations; a run that meets the tolerance in the last one has converged.
     weight : bool or str, default True
         None or False takes each stored entry as 1.
     precision : {"float64", "float32"}, default "float64"
@@ -230,7 +231,7 @@ def power_iteration(
     progress : callable or bool, optional
         Called with the `Event` of each iteration and with each `Phase`, as for `pagerank`.
     throw : bool, default True
-        Raise when the tolerance was not met; False returns the solution with its status.
+        Raise an error if the tolerance was not met; False returns the solution with its status.
 
     Returns
     -------

@@ -134,40 +134,42 @@ def pagerank(
     Parameters
     ----------
     A : matrix or graph
-        Graph in any form that is on the page "Inputs"; or of kind `graph` or `stochastic`, opened or distributed; for
-        the ranks of the reversed graph the transpose `A.T` of a graph. `A.on(...)` and `A.distribute(...)` say where
-        and how it computes.
+        A graph: an opened or distributed matrix of kind `graph` or `stochastic`, the path of a store or of a file of
+        edges, a NetworkX graph, a SciPy sparse matrix, a table, or arrays or pairs of edges; see the page "Tables and
+        arrays". `A.T` ranks the reversed graph. `A.on(...)` and `A.distribute(...)` set where and how it is computed.
     alpha : float, default 0.85
-        Damping, 0 <= alpha < 1.
+        Damping factor, 0 <= alpha < 1.
     personalization : mapping, Series, sequence or array, optional
-        p, by the source's ids: a mapping of ids to numbers, a pandas Series whose index has ids, a frame or Arrow table
-        of ids and numbers, or a list of ids; or by place: (n,) array in the order of the store's vertices. Normalized;
-        default uniform.
+        Targets of random jumps, p. By id: a mapping of ids to numbers, a pandas Series with ids as its index, a frame
+        or Arrow table of ids and numbers, or a list of ids. By position: an (n,) array in the order of the vertices. It
+        is normalized; default uniform.
     dangling : {"uniform", "drop", "error"}, mapping, Series, sequence or array, optional
-        d, the distribution of the rank of vertices without out-edges: a vector like p; None for p, as in NetworkX and
-        cuGraph; `uniform`; `drop` loses it, as in GAP and Neo4j (the start is then (1 - alpha) p); `error` raises
-        `DanglingError`.
+        Distribution of the rank of vertices without out-edges, d: a vector like p; default p, as in NetworkX and
+        cuGraph. `uniform` distributes it equally; `drop` loses it, as in GAP and Neo4j (the start is then (1 - alpha)
+        p); `error` raises `DanglingError`.
     nstart : mapping, Series, sequence, array or Solution, optional
-        The first x, like p; normalized; default p, so that vertices that no path reaches from there have rank 0 where
-        dangling mass goes to p or is dropped. Or a Solution of an earlier version of the graph: ranks of remaining
-        vertices, by id, and 1/n for new ones.
+        Start vector, like p, normalized. Default p: vertices that no path reaches from there have rank 0 where dangling
+        mass goes to p or is dropped. A Solution of an earlier version of the graph is aligned by id; new vertices start
+        with 1/n.
     weight : bool or str, default True
-        None or False counts every stored edge as 1.
+        True uses the stored weights; None or False counts each edge as 1. Of a graph, table or file that is read here,
+        also the name of the attribute or column with the weights.
     out_weight : mapping, Series, sequence or array, optional
-        w, a vector like p, not normalized; default the sum of the stored out-edges. Larger where edges leave the stored
-        part: their share of the rank is lost. Smaller is an error, with a tolerance of 1e-6.
+        Total weight of the out-edges of each vertex, w: a vector like p, not normalized; default the sum of the stored
+        edges. Larger where edges leave the stored part: their share of the rank is lost. Smaller is an error, with a
+        tolerance of 1e-6.
     tol : float, optional
-        Tolerance: stop when the change is below; default 1e-6, with `stop="topk:100"` 1e-10.
+        Tolerance: stop when the change is below it; default 1e-6, with `stop="topk:100"` 1e-10.
     norm : {"l1", "l1_per_node", "linf", "relative", "fixed"}, default "l1"
-        `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol, as in NetworkX; `linf` largest |x' - x| < tol;
-        `relative` largest |x' - x| / x' < tol, 0 where x' is 0; `fixed` makes exactly max_iter iterations and takes no
-        tol.
+        Norm of the change: `l1` sum of |x' - x| < tol; `l1_per_node` sum < n * tol, as in NetworkX; `linf` largest |x'
+        - x| < tol; `relative` largest |x' - x| / x' < tol, 0 where x' is 0. `fixed` makes exactly max_iter iterations
+        and takes no tol.
     max_iter : int, default 100
-        Most iterations; a run that converges on the last one has converged.
+        Maximum number of iterations; a run that meets the tolerance in the last one has converged.
     stop : str, default "change"
-        `change`; or `topk:k`, such as `topk:100`, which also stops as soon as error bounds prove which vertices are the
-        k highest. `Solution.stability` describes their order. Places k and k + 1 with equal ranks cannot be separated:
-        then the run continues to the tolerance, or to max_iter.
+        `change` stops at the tolerance. `topk:k`, such as `topk:100`, also stops as soon as error bounds prove which
+        vertices are the k highest; `Solution.stability` describes their order. Places k and k + 1 with equal ranks
+        cannot be separated: the run then continues to the tolerance, or to max_iter.
     precision : {"exact", "float64", "float32"}, default "exact"
         Arithmetic of sums: `exact` is fixed point, bit-identical everywhere.
     checkpoint : Checkpoint, path or Zarr store, optional
@@ -178,7 +180,7 @@ def pagerank(
         `checkpoint` has the iteration that was written, `resume` the iterations that were made before, `recover` says
         that the run resumes with other workers. True and False show and hide the progress, as does `show_progress`.
     throw : bool, default True
-        Raise when the tolerance was not met; False returns the solution with its status.
+        Raise an error if the tolerance was not met; False returns the solution with its status.
 
     Returns
     -------

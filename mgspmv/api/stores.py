@@ -88,8 +88,8 @@ def ingest(
     symmetrize : bool, default False
         Add (j, i) for each (i, j), before duplicates are treated.
     weights : bool or str, optional
-        False stores the pattern only; True requires weights in an edge list or table, and a name chooses their column,
-        or attribute in a graph; default: weights where the source has them.
+        False stores the pattern only; True requires weights in an edge list or table; a name chooses their column, or
+        attribute in a graph. Default: weights if the source has them.
     transpose : bool, default False
         Also store the transpose, which `A.T` needs.
     dtype : {"int64", "float32", "float64"}, optional
@@ -104,14 +104,14 @@ def ingest(
         Store as many rows and columns as a file or group states, also if they are more than 100 for each entry and more
         than 8,388,608.
     format : {"matrix-market", "edge-list", "parquet", "npz", "anndata", "binsparse", "csr"}, optional
-        Default: by the name and first bytes of a file, or by the attributes of a Zarr group.
+        Format of the source; default by name and first bytes of a file, or by the attributes of a Zarr group.
     memory : str or int, optional
-        Most that this process may take, as `4GiB` or bytes, at least 1 GiB; default half of the free memory, in
-        addition to its current use. Entries, and ids that occur in them, spill to files if they do not fit. The rest
-        must fit in memory: a list of `vertices`, in a quarter of it; with `order`, 32 bytes per row, and for `rcm`
-        about 20 more per entry, in half of it; and entries at one place.
+        Memory limit of this process, as `4GiB` or bytes, at least 1 GiB; default half of the free memory, in addition
+        to its current use. Entries, and ids that occur in them, spill to files if they do not fit. The rest must fit in
+        memory: a list of `vertices`, in a quarter of it; with `order`, 32 bytes per row, and for `rcm` about 20 more
+        per entry, in half of it; and entries at one place.
     threads : int, optional
-        To parse, sort and write; default one for each processor.
+        Number of threads that parse, sort and write; default one per processor.
     scratch : path, optional
         Folder for these files, which are unnamed and removed with the process; default the folder of the store, or the
         system's where the store is not local.
@@ -122,7 +122,7 @@ def ingest(
         it may still take, its threads, and Dask's own folder. The store is the same for any number of workers, and
         without.
     timeout : float, default 30.0
-        With `client`, as for `Matrix.distribute`.
+        Seconds without heartbeats after which a worker is considered lost, with `client`.
     progress : callable or bool, optional
         Called with each `Phase`; True and False show and hide the progress, as does `show_progress`.
     edge_list_options : keyword arguments

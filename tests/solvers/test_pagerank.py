@@ -535,7 +535,8 @@ def test_options_that_make_no_sense(options, message):
     ("where", "how", "message"),
     [
         ("gpu", {}, "where must be one of 'auto', 'cpu', 'cuda', not 'gpu'"),
-        ("cpu", {"backend": "cuda"}, "backend='cuda' is of the workers of a cluster; pass only 'cpu'"),
+        ("cpu", {"backend": "cuda"}, "backend='cuda' sets the device of a cluster's workers; pass only 'cpu'"),
+        ("auto", {"backend": "cuda"}, "backend='cuda' sets the device of a cluster's workers; pass only 'cuda'"),
         (
             "auto",
             {"executor": "lockstep"},
