@@ -61,7 +61,7 @@ package: $(VENV)/.ready-dev ## build sdist and wheel, and run the command from t
 check: lint types imports test docs package ## everything that a contribution must pass; CI runs this
 	@echo "All checks passed."
 
-format: $(VENV)/.ready-dev ## let ruff mend what it can
+format: $(VENV)/.ready-dev ## let ruff fix what it can
 	$(BIN)/ruff check --fix --exit-zero .
 	$(BIN)/ruff format .
 
