@@ -284,8 +284,19 @@ def _tabulate_info(info: MatrixInfo) -> Any:
         "version": f"{info.version}, format {info.format_version}",
         "digest": info.digest,
     }
-    made_from = {f"source {key}": value for key, value in info.provenance.get("source", {}).items()}
+    made_from = {f"source {key}": _format_fact(value) for key, value in info.provenance.get("source", {}).items()}
     return tabulate_fields(fields | made_from | {"ingest": "\n".join(list_report(info.ingest_report))})
+
+
+def _format_fact(value: Any) -> str | None:
+    """Format a fact about the source as text: nested ones in one line, or in one line per file."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {_format_fact(own)}" for key, own in value.items() if own is not None) or None
+    if isinstance(value, list):
+        return ("\n" if any(isinstance(own, dict) for own in value) else ", ").join(
+            f"{_format_fact(own)}" for own in value
+        )
+    return None if value is None else f"{value}"
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------

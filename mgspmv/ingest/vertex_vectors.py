@@ -69,7 +69,7 @@ def classify_vector(name: str, given: Any) -> ByPlace | ById:
     if isinstance(given, str | bytes):
         raise OptionError(
             f"{name} must be a vector over the vertices, not {given!r}; pass a mapping of ids to numbers, a Series or "
-            "frame with ids, a list of ids, or np.asarray(...) of a number per vertex"
+            f"frame with ids, a list of ids such as [{given!r}], or np.asarray(...) of a number per vertex"
         )
     if isinstance(given, np.ndarray):
         return ByPlace(given)

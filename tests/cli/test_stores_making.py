@@ -26,6 +26,18 @@ def test_ingest_and_info():
     assert stderr == ""
 
 
+def test_info_lists_facts_about_sources_as_text(folder):
+    (folder / "a.csv").write_text("source,target\n1,2\n")
+    (folder / "b.csv").write_text("source,target\n2,3\n")
+    invoke("ingest", "a.csv", "b.csv", "g.zarr")
+    stdout, _ = invoke("info", "g.zarr")
+    assert "source header   columns: source, target\n" in stdout
+    first, second = (line.strip() for line in stdout.splitlines() if ".csv, bytes: 18, sha256: " in line)
+    assert first.startswith("source files    name: a.csv")
+    assert second.startswith("name: b.csv")
+    assert not any(sign in stdout for sign in "{[")
+
+
 def test_update_and_versions(folder):
     invoke("ingest", "edges.txt", "g.zarr", "--transpose")
     (folder / "more.txt").write_text("5 1\n7 2\n")

@@ -184,7 +184,7 @@ OWN = np.array([0, 1, 2, 7])
         ([1, 2], NAMES, r"the id 1 but the ids of vertices are strings; .*pass np\.asarray"),
         (["a", "b", "a"], NAMES, "the id 'a' more than once; give each id one number"),
         (np.array(["a", "b"]), NAMES, r"an array of strings, .* pass its \.tolist\(\)"),
-        ("a", NAMES, "x must be a vector over the vertices, not 'a'; pass a mapping"),
+        ("a", NAMES, r"x must be a vector over the vertices, not 'a'; pass a mapping .* such as \['a'\]"),
         (iter(["a"]), NAMES, "can be read once only; pass a list"),
         ({True: 1.0}, None, "x has True in its keys, which is not an id"),
     ],
