@@ -25,6 +25,12 @@ LONGEST_ID = 40
 """Most characters of an id or a label."""
 MOST_ROWS = 20
 """Most rows of a table."""
+MOST_UNFOLDED = 5
+"""Rows of a table in a card above which it is folded."""
+_TABLE = "margin: 0 0 0.5em; border-collapse: collapse; table-layout: auto"
+_CAPTION = "caption-side: top; text-align: left; padding: 0 0 0.3em"
+_CELL = "text-align: left; vertical-align: top; padding: 0.15em 1.2em 0.15em 0"
+"""Styles of elements in notebooks."""
 SHOWN_ROWS = 60
 """Most rows in the text and the HTML of a table."""
 
@@ -231,13 +237,17 @@ def render_card(shown: Any, described: Any = None) -> str:
     """
     own = _list_fields(shown if described is None else described)
     facts = [(name, text) for name, value in own.items() if (text := _describe(value))]
-    tables = [make_table(repr(shown), facts)]
+    tables = [make_table(repr(shown), facts, has_head=False)]
     for name, value in own.items():
         if isinstance(value, Sequence) and value and is_dataclass(value[0]):
             rows = [_list_fields(each) for each in value[:MOST_ROWS]]
             titles = [title for title in rows[0] if any(_describe(row[title]) for row in rows)]
             caption = name if len(rows) == len(value) else f"{name}, the first {len(rows):,} of {len(value):,}"
-            tables.append(make_table(caption, [titles, *([_describe(row[t]) for t in titles] for row in rows)]))
+            lines = [titles, *([_describe(row[t]) for t in titles] for row in rows)]
+            if len(value) > MOST_UNFOLDED:
+                tables.append(f"<details><summary>{escape(caption)}</summary>{make_table('', lines)}</details>")
+            else:
+                tables.append(make_table(caption, lines))
     return f"<div>{''.join(tables)}</div>"
 
 
@@ -264,11 +274,28 @@ def _describe(value: Any) -> str:
     return str(value) if isinstance(value, bool | str) else ""
 
 
-def make_table(caption: str, rows: Sequence[Sequence[str]]) -> str:
-    """Return the HTML of a table of texts, which are escaped."""
-    lines = ["".join(f"<td>{_write(text)}</td>" for text in row) for row in rows]
+def make_table(caption: str, rows: Sequence[Sequence[str]], *, has_head: bool = True) -> str:
+    """Return the HTML of a table of texts, which are escaped.
+
+    Its look does not depend on the styles of notebooks, some of which center tables and align text to the right.
+
+    Parameters
+    ----------
+    has_head : the first row has the titles of columns; else the first column has the names of rows
+    """
+    lines = [
+        "".join(_make_cell(text, is_title=(y == 0) if has_head else (x == 0)) for x, text in enumerate(row))
+        for y, row in enumerate(rows)
+    ]
     body = "".join(f"<tr>{line}</tr>" for line in lines)
-    return f"<table><caption>{escape(hide_secrets(caption))}</caption>{body}</table>"
+    title = f'<caption style="{_CAPTION}">{escape(hide_secrets(caption))}</caption>' if caption else ""
+    width = "" if has_head else "; min-width: 26em"  # of the caption, which has several lines otherwise
+    return f'<table style="{_TABLE}{width}">{title}{body}</table>'
+
+
+def _make_cell(text: str, *, is_title: bool) -> str:
+    name, weight = ("th", 600) if is_title else ("td", 400)
+    return f'<{name} style="{_CELL}; font-weight: {weight}">{_write(text)}</{name}>'
 
 
 def _write(text: str) -> str:

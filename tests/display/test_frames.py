@@ -124,5 +124,5 @@ def test_rows_that_are_not_shown_are_counted():
 
 def test_the_html_is_escaped():
     rows = [["".join(cell.itertext()) for cell in row] for row in ET.fromstring(make_top(ODD, [0.5] * 7)._repr_html_())]
-    assert rows[1:3] == [["place", "id", "rank"], ["1", "a", "0.5"]]
+    assert rows[:2] == [["place", "id", "rank"], ["1", "a", "0.5"]]
     assert ["5", "<b>&", "0.5"] in rows

@@ -35,7 +35,8 @@ def read_card(shown: Any, described: Any = None) -> list[tuple[str, list[list[st
     """Caption and rows of each table."""
     tables = ET.fromstring(render_card(shown, described)).iter("table")
     read = [[["".join(cell.itertext()) for cell in row] for row in table.iter("tr")] for table in tables]
-    captions = [caption.text or "" for caption in ET.fromstring(render_card(shown, described)).iter("caption")]
+    card = ET.fromstring(render_card(shown, described))
+    captions = ["".join(each.itertext()) for each in card.iter() if each.tag in ("caption", "summary")]
     return list(zip(captions, read, strict=True))
 
 
@@ -63,5 +64,14 @@ def test_long_texts_are_cut_and_rows_that_are_not_shown_are_counted() -> None:
     (_, rows), (caption, steps) = read_card(Shown("x" * 200, steps=tuple(Step(str(k), k / 2) for k in range(5000))))
     assert len(rows[0][1]) == LONGEST
     assert caption == f"steps, the first {MOST_ROWS} of 5,000"
+    assert len(ET.fromstring(render_card(Shown("x", steps=(Step("a"),) * 5000))).findall("details/table")) == 1
     assert (steps[0], steps[-1], len(steps)) == (["name", "seconds"], ["19", "9.5"], MOST_ROWS + 1)
     assert (quote(17), quote("a\nb"), len(quote("x" * 99))) == ("17", r"'a\nb'", 40)
+
+
+def test_names_of_rows_and_of_columns_are_titles() -> None:
+    card = ET.fromstring(render_card(Shown("web.zarr", steps=(Step("a", 2.0), Step("b", 3.0)))))
+    facts, steps = card.findall("table")
+    assert [[cell.tag for cell in row] for row in facts.iter("tr")] == [["th", "td"]] * 4
+    assert [[cell.tag for cell in row] for row in steps.iter("tr")] == [["th", "th"], ["td", "td"], ["td", "td"]]
+    assert card.findall("details") == [], "it is short"
