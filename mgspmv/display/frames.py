@@ -25,8 +25,8 @@ LONGEST_ID = 40
 """Most characters of an id or a label."""
 MOST_ROWS = 20
 """Most rows of a table."""
-MOST_UNFOLDED = 5
-"""Rows of a table in a card above which it is folded."""
+FOLDED = ("events",)
+"""Fields whose tables are folded in a card."""
 _TABLE = "margin: 0 0 0.5em; border-collapse: collapse; table-layout: auto"
 _CAPTION = "caption-side: top; text-align: left; padding: 0 0 0.3em"
 _CELL = "text-align: left; vertical-align: top; padding: 0.15em 1.2em 0.15em 0"
@@ -244,7 +244,7 @@ def render_card(shown: Any, described: Any = None) -> str:
             titles = [title for title in rows[0] if any(_describe(row[title]) for row in rows)]
             caption = name if len(rows) == len(value) else f"{name}, the first {len(rows):,} of {len(value):,}"
             lines = [titles, *([_describe(row[t]) for t in titles] for row in rows)]
-            if len(value) > MOST_UNFOLDED:
+            if name in FOLDED:
                 tables.append(f"<details><summary>{escape(caption)}</summary>{make_table('', lines)}</details>")
             else:
                 tables.append(make_table(caption, lines))
