@@ -31,7 +31,7 @@ FOLDER = Path(__file__).parent
 WIDTH = 1200
 REPORT_HEIGHT = "document.querySelector('#convergence').getBoundingClientRect().bottom + 16"
 """Pixels of the report that are shown, to the end of its chart."""
-STOP_AT = 200
+STOP_AT = 400
 """Iteration at which the run is photographed."""
 START_S = 300.0
 """Seconds for the run to reach it on a busy machine."""
