@@ -180,16 +180,18 @@ def find_dashboard(client: Client) -> str | None:
     if not link or not install_monitor(client):
         return link or None
     try:
-        has_page = client.sync(client.run_on_scheduler, _has_page, callback_timeout=TELL_S)
+        has_page: bool | None = client.sync(client.run_on_scheduler, _has_page, callback_timeout=TELL_S)
     except Exception as error:  # the scheduler runs no functions of clients; the run works without the page
         logger.debug("it is unknown whether the dashboard has a page on runs: %r", error)
-        has_page = False
+        has_page = None
+    if has_page is False:  # Dask gives its address all the same
+        return None
     return f"{link.removesuffix('/status')}/{PAGE}" if has_page and link.endswith("/status") else link
 
 
-def _has_page(dask_scheduler: Any) -> bool:
+def _has_page(dask_scheduler: Any) -> bool | None:
     plugin = dask_scheduler.plugins.get(RunsPlugin.name)
-    return plugin is not None and plugin.has_page
+    return None if plugin is None else plugin.has_page
 
 
 def describe_workers(matrices: Sequence[DistributedMatrix]) -> list[dict[str, Any]]:

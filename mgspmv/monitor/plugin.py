@@ -123,8 +123,8 @@ class RunsPlugin(SchedulerPlugin):  # type: ignore[misc]  # Dask has no types
     def __init__(self) -> None:
         self._is_started = False
         self._n_graphs = 0
-        self.has_page = False
-        """Whether the dashboard of the scheduler has the page on runs."""
+        self.has_page: bool | None = None
+        """Whether the scheduler has a dashboard, with the page on runs; None if the page cannot be added to it."""
 
     async def start(self, scheduler: Scheduler) -> None:
         """Read messages published before, register metrics on `/metrics`, and add the page if there is a dashboard."""

@@ -109,7 +109,7 @@ def test_plan_for_a_running_cluster(cluster, client):
     assert answer["workers"][-1]["stop"] == 512
     stdout, stderr = invoke("plan", "g.zarr", *on_cluster)
     assert len(re.findall(r"^ *\d +[\d,]+ \.\. [\d,]+ ", stdout, re.MULTILINE)) == 4
-    assert DASHBOARD.fullmatch(stderr)
+    assert stderr == "", "the scheduler has no dashboard"
 
 
 def test_the_backend_cuda_needs_cupy(monkeypatch):
@@ -295,7 +295,7 @@ def test_interrupt_leaves_a_running_cluster_usable(number, cluster, client):
         stdout, stderr = process.communicate(timeout=HANG_S)
     assert process.returncode == 130, stderr
     assert stdout == ""
-    assert re.fullmatch(DASHBOARD.pattern + INTERRUPTED, stderr)
+    assert re.fullmatch(INTERRUPTED, stderr), "the scheduler has no dashboard"
     assert not [left for left in find_left(client) if left.startswith("lease")]
     assert invoke_json("pagerank", "g.zarr", *on_cluster)["status"] == "converged"
 

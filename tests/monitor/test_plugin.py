@@ -17,6 +17,7 @@ import mgspmv as mg
 from mgspmv.cluster.worker_metrics import TOPIC
 from mgspmv.errors import ClusterError
 from mgspmv.monitor import page as module
+from mgspmv.monitor.events import find_dashboard
 from mgspmv.monitor.page import add_page
 from mgspmv.monitor.plugin import COLLECTOR, RunsPlugin
 from mgspmv.monitor.runs import Runs
@@ -126,6 +127,15 @@ def test_without_a_dashboard_there_is_no_page(in_process):
     assert not add_page(scheduler, Runs())
     client.register_plugin(RunsPlugin())
     assert RunsPlugin.name in scheduler.plugins
+    assert client.dashboard_link.endswith("/status")
+    assert find_dashboard(client) is None
+
+
+def test_the_address_of_the_page(cluster, monkeypatch):
+    with Client(cluster, set_as_default=False) as client, monkeypatch.context() as patched:
+        assert find_dashboard(client) == client.dashboard_link.removesuffix("status") + "pagerank"
+        patched.setattr(cluster.scheduler.plugins[RunsPlugin.name], "has_page", None)
+        assert find_dashboard(client) == client.dashboard_link, "its version has no place for the page"
 
 
 def test_a_dashboard_that_is_unknown_is_left_alone(cluster, monkeypatch, caplog):
