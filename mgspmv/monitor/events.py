@@ -184,7 +184,7 @@ def find_dashboard(client: Client) -> str | None:
     except Exception as error:  # the scheduler runs no functions of clients; the run works without the page
         logger.debug("it is unknown whether the dashboard has a page on runs: %r", error)
         has_page = None
-    if has_page is False:  # Dask gives its address all the same
+    if has_page is False:  # no dashboard; Dask has an address anyway
         return None
     return f"{link.removesuffix('/status')}/{PAGE}" if has_page and link.endswith("/status") else link
 
