@@ -276,7 +276,8 @@ def _read(source: Any, kind: Kind, weight: bool | str | None, options: dict[str,
 
 
 def _name_weight(message: str) -> str:
-    """Return a message of `ingest` with the argument of calls in place of its `weights=`."""
+    """Return a message of `ingest` with the `weight=` of calls in place of `weights=` and the third of `columns=`."""
+    message = re.sub(r"name the weights as the third of columns=\(.*, (\".+\")\)", r"name it as weights=\1", message)
     return message.replace("weights=", "weight=")
 
 

@@ -168,8 +168,10 @@ def test_inputs_that_cannot_be_read(name):
 
 
 def test_errors_and_warnings_name_the_argument_of_the_call():
-    with pytest.raises(SourceError, match=r"cost may be weights or not; pass weight=False to leave it out"):
+    advice = r"cost may be weights or not; pass weight=False to leave it out, or name it as weight=\"cost\"$"
+    with pytest.raises(SourceError, match=advice):
         mg.pagerank(pd.DataFrame(COLUMNS))
+    assert mg.pagerank(pd.DataFrame(COLUMNS), weight="cost").iterations > 0
     clicks = pd.DataFrame({"source": [1, 2], "target": [2, 3], "weight": [1254192988, 1254193001]})
     with pytest.warns(UserWarning, match=r"pass weight=False if it is not a weight"):
         mg.pagerank(clicks)
