@@ -10,9 +10,11 @@ from dataclasses import replace
 import pytest
 
 from tests.support.chaos import runs
-from tests.support.chaos.faults import PHASES, Fault, Moment, Stop
+from tests.support.chaos.campaign import draw_plan
+from tests.support.chaos.faults import PHASES, Cut, Fault, Moment, Stop
 from tests.support.chaos.plans import PLANS, Plan
 from tests.support.chaos.runs import Undisturbed, run_plan
+from tests.support.hosts import why_not_split
 
 external = pytest.mark.external("ip")
 
@@ -59,3 +61,13 @@ def test_ranks_of_one_iteration_less_are_seen(undisturbed, tmp_path, monkeypatch
         other = Undisturbed.compute(tmp_path / "graph.zarr")
     record = run_plan(Plan(()), replace(undisturbed, wanted=other.wanted), tmp_path)
     assert (record.verdict, record.is_right) == ("WRONG RANKS", False)
+
+
+def test_seeds_draw_every_fault_and_phase():
+    plans = [draw_plan(seed) for seed in range(200)]
+    assert plans == [draw_plan(seed) for seed in range(200)]
+    faults = [fault for plan in plans for fault in plan.faults]
+    kinds = {*Fault.__subclasses__()} - (set() if not why_not_split() else {Cut})
+    assert {type(fault) for fault in faults} == kinds
+    assert {fault.moment.phase for fault in faults} == set(PHASES)
+    assert not [fault for fault in faults if isinstance(fault, Stop) and fault.target == "driver" and not fault.heal_s]
