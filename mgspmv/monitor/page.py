@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import partial
 from html import escape
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -69,36 +70,7 @@ THEME = Theme(
 """Style of the figures."""
 LEAST_WIDTH, WIDTH = 300, 420
 """Pixels: least width of a figure, and of one that shares a row; others are below each other."""
-STYLE = """
-:host { --text: #1a1d23; --muted: #585f6b; --rule: #dfe2e7; --page: #fafafa; --accent: #1f5fb8; --bad: #a8201a; }
-@media (prefers-color-scheme: dark) {
-  :host { --text: #e8eaee; --muted: #a3aab6; --rule: #2c323b; --page: #0e1013; --accent: #8fb1ff; --bad: #ff9a92; }
-}
-:host { display: block; color: var(--text); font-variant-numeric: tabular-nums;
-  font: 14px/1.45 system-ui, "Segoe UI", Roboto, "Liberation Sans", Arial, sans-serif; }
-.bk-clearfix { display: block !important; }
-a { color: var(--accent); }
-table { border-collapse: collapse; width: 100%; }
-th, td { text-align: right; padding: 3px 12px 3px 0; border-bottom: 1px solid var(--rule); white-space: nowrap; }
-th { color: var(--muted); font-weight: 600; position: sticky; top: 0; background: var(--page); }
-th.text, td.text { text-align: left; }
-tr.chosen td { font-weight: 600; }
-td.error, .error { color: var(--bad); }
-td.error { max-width: 24em; overflow: hidden; text-overflow: ellipsis; }
-h2 { font-size: 17px; margin: 8px 0 6px; overflow-wrap: anywhere; }
-progress { appearance: none; display: block; width: 100%; height: 10px; border: 0; border-radius: 5px; overflow: hidden;
-  background: var(--rule); }
-progress::-webkit-progress-bar { background: var(--rule); }
-progress::-webkit-progress-value { background: #2f7edf; }
-progress::-moz-progress-bar { background: #2f7edf; }
-p { margin: 4px 0 8px; }
-dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 360px), 1fr)); gap: 2px 24px;
-  margin: 0 0 8px; }
-dl div { display: grid; grid-template-columns: 96px 1fr; gap: 8px; }
-dl .long { grid-column: 1 / -1; }
-dt { color: var(--muted); }
-dd { margin: 0; overflow-wrap: anywhere; }
-"""
+STYLE = (files("mgspmv.monitor") / "page.css").read_text(encoding="utf-8")
 """Style of the text of the page."""
 TEMPLATE = """
 {% extends "simple.html" %}
