@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from mgspmv.api.matrix import Matrix, open, open_matrix
     from mgspmv.api.powers import gemv, power_iteration, spmv
     from mgspmv.api.ranking import Checkpoint, pagerank
-    from mgspmv.api.stores import generate, ingest, reorder, transpose, update, verify
+    from mgspmv.api.reordering import reorder, transpose
+    from mgspmv.api.stores import generate, ingest, update, verify
     from mgspmv.batch_results import BatchSolution, load_batch
     from mgspmv.cluster.matrix import DistributedMatrix
     from mgspmv.ingest_report import IngestReport
@@ -64,13 +65,13 @@ _HOMES = {
     "pagerank_batch": "mgspmv.api.batch_ranking",
     "plan_pipeline": "mgspmv.pipeline",
     "power_iteration": "mgspmv.api.powers",
-    "reorder": "mgspmv.api.stores",
+    "reorder": "mgspmv.api.reordering",
     "run_pipeline": "mgspmv.pipeline",
     "show_progress": "mgspmv.monitor.progress",
     "spmv": "mgspmv.api.powers",
     "stationary": "mgspmv.api.centrality",
     "subgraph": "mgspmv.api.extracts",
-    "transpose": "mgspmv.api.stores",
+    "transpose": "mgspmv.api.reordering",
     "update": "mgspmv.api.stores",
     "verify": "mgspmv.api.stores",
 }

@@ -1,4 +1,4 @@
-"""Memory and processors that Linux control groups, version 1 or 2, allow this process.
+"""Memory and processors that Linux control groups, version 1 or 2, allow this process, and memory that it took.
 
 A process is in a group, which is in another, and so on: the least limit of all of them applies, such as that of a
 container, the unit of a service, or the scheduler of a cluster's jobs.
@@ -6,6 +6,7 @@ container, the unit of a service, or the scheduler of a cluster's jobs.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,3 +68,17 @@ def _find_free(group: Path) -> int | None:
     # In version 1, only names with `total_` include nested groups, as the memory in use does; in version 2 all do.
     of_files = sum(int(told.get(f"total_{name}", told.get(name, 0))) for name in ("inactive_file", "active_file"))
     return max(0, limit - max(0, int(used) - of_files))
+
+
+def peak_memory() -> int:
+    """Return the peak resident memory of this process on the host, in bytes."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        lines = []
+    peaks = [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]
+    if peaks:
+        return peaks[0]
+    import resource  # its peak may include the program that the process ran before
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -5,10 +5,8 @@ from __future__ import annotations
 import enum
 import math
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -510,20 +508,6 @@ def free_memory() -> int:
 
     free, free_of_groups = int(psutil.virtual_memory().available), find_free_memory()
     return free if free_of_groups is None else min(free, free_of_groups)
-
-
-def peak_memory() -> int:
-    """Return the peak resident memory of this process on the host, in bytes."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        lines = []
-    peaks = [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]
-    if peaks:
-        return peaks[0]
-    import resource  # its peak may include the program that the process ran before
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def ignore(*told: Any) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
 import pytest
 
 from mgspmv import control_groups
-from mgspmv.control_groups import find_free_memory, find_memory_limit
+from mgspmv.control_groups import find_free_memory, find_memory_limit, peak_memory
 
 NONE = f"{2**63 - 4096}\n"
 
@@ -69,3 +70,14 @@ def test_the_least_of_all_groups_counts(
         path.write_text(text)
     assert find_memory_limit() == limit
     assert find_free_memory() == free
+
+
+def test_peak_memory_is_that_of_the_process_now(tmp_path, monkeypatch):
+    """By /proc, or else by what the system counts, which may go back to before the program began."""
+    now = psutil.Process().memory_info().rss
+    peak = peak_memory()
+    assert 0.9 * now <= peak
+    monkeypatch.setattr(control_groups, "Path", lambda path: tmp_path / "nothing")
+    assert 0.9 * peak <= peak_memory()
+    (tmp_path / "nothing").write_text("VmPeak:\t  99 kB\nVmHWM:\t  12 kB\n")
+    assert peak_memory() == 12 * 1024

@@ -352,7 +352,8 @@ def test_provenance_says_the_order_of_an_ingest(tmp_path):
 
 
 def little(monkeypatch, memory):
-    monkeypatch.setattr("mgspmv.api.stores.find_budget", lambda *_, **__: MemoryBudget(memory, 2, None))
+    for name in ("reordering", "stores"):
+        monkeypatch.setattr(f"mgspmv.api.{name}.find_budget", lambda *_, **__: MemoryBudget(memory, 2, None))
 
 
 @pytest.mark.parametrize(

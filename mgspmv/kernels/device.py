@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from mgspmv.control_groups import peak_memory
 from mgspmv.errors import BackendError, CapacityError, MissingDependencyError
 from mgspmv.kernels.modules import LEAST_ARCH, load_module, specialize
-from mgspmv.model import INT32_LIMIT, CsrBlock, default_threads, peak_memory
+from mgspmv.model import INT32_LIMIT, CsrBlock, default_threads
 from mgspmv.store.chunks import CHUNK_ELEMENTS
 from mgspmv.store.read import StoredMatrix
 

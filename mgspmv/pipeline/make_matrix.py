@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from mgspmv.api.matrix import Matrix, open_matrix
 from mgspmv.api.stores import generate, ingest, update
+from mgspmv.control_groups import peak_memory
 from mgspmv.errors import (
     SourceError,
     StoreDamagedError,
@@ -24,7 +25,7 @@ from mgspmv.errors import (
     StoreUnfinishedError,
 )
 from mgspmv.files import is_url
-from mgspmv.model import MatrixInfo, ignore, peak_memory
+from mgspmv.model import MatrixInfo, ignore
 from mgspmv.monitor.progress import watched
 from mgspmv.pipeline.definition import ClusterSection, MatrixSection
 from mgspmv.pipeline.outputs import make_record, measure_bytes

@@ -22,9 +22,9 @@ from mgspmv.api.batch_ranking import pagerank_batch
 from mgspmv.api.matrix import Matrix, open_matrix
 from mgspmv.api.powers import spmv
 from mgspmv.api.ranking import Checkpoint, pagerank
+from mgspmv.control_groups import peak_memory
 from mgspmv.errors import CheckpointError, ConvergenceError, OptionError, hide_secrets
 from mgspmv.ingest.vector_files import DANGLING_RULES, read_seeds, read_vector
-from mgspmv.model import peak_memory
 from mgspmv.os_errors import source_error
 from mgspmv.pipeline.definition import PREVIOUS, BatchSection
 from mgspmv.pipeline.make_matrix import RunContext

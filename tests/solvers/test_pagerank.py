@@ -14,10 +14,11 @@ import scipy.sparse as sp
 import zarr
 
 import mgspmv as mg
+from mgspmv.control_groups import peak_memory
 from mgspmv.errors import ConvergenceError, DanglingError, KindError, OptionError
 from mgspmv.kernels.host import SmallBlock
 from mgspmv.kernels.select import bind_kernel
-from mgspmv.model import Status, peak_memory
+from mgspmv.model import Status
 from tests.support.matrices import GRAPHS
 from tests.support.oracles import rank_by_solving, sum_arcs
 from tests.support.pairwise import cover_pairs

@@ -110,8 +110,15 @@ def test_a_file_name_is_in_at_most_two_folders():
     assert not {name: where for name, where in folders.items() if len(where) > 2 and name != "__init__.py"}
 
 
+def count_lines(source):
+    """Lines without the examples of docstrings, which are the last section."""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    texts = (ast.get_docstring(node) for node in ast.walk(ast.parse(source)) if isinstance(node, documented))
+    return source.count("\n") - sum(f"\n{text}".partition("\n\nExamples\n---")[2].count("\n") for text in texts if text)
+
+
 def test_files_are_short():
-    lines = {path: path.read_text(encoding="utf-8").count("\n") for path in PACKAGE.rglob("*.py")}
+    lines = {path: count_lines(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
     assert not {path: n for path, n in lines.items() if n > LONGEST}
 
 
