@@ -38,6 +38,8 @@ from mgspmv.solvers.run import Outcome
 
 TELL_S = 5.0
 """Seconds to wait for the scheduler to accept a message or the plugin."""
+DASHBOARD_S = 30.0
+"""Seconds to wait for the scheduler to answer a command that prints the address of the dashboard."""
 LOOK_S = 0.2
 """Seconds between two checks whether a cancelled run has ended."""
 
@@ -146,8 +148,12 @@ def publish_run(
         raise
 
 
-def install_monitor(client: Client) -> bool:
+def install_monitor(client: Client, timeout_s: float = TELL_S) -> bool:
     """Install the plugin that keeps and shows the state of runs on the scheduler, if it is missing; warn on failure.
+
+    Parameters
+    ----------
+    timeout_s : seconds for the scheduler to answer
 
     Returns
     -------
@@ -156,7 +162,7 @@ def install_monitor(client: Client) -> bool:
     if client.scheduler is None:  # the client is closed, and the run raises the error
         return False
     try:
-        client.sync(client.register_plugin, RunsPlugin(), callback_timeout=TELL_S)
+        client.sync(client.register_plugin, RunsPlugin(), callback_timeout=timeout_s)
     except (OSError, TimeoutError) as error:  # if the scheduler is unreachable, the run raises the error
         logger.debug("the scheduler does not answer: %r", error)
         return False
@@ -177,10 +183,10 @@ def find_dashboard(client: Client) -> str | None:
         link = client.dashboard_link
     except KeyError:  # raised by Dask for a scheduler that it did not start
         return None
-    if not link or not install_monitor(client):
+    if not link or not install_monitor(client, DASHBOARD_S):
         return link or None
     try:
-        has_page: bool | None = client.sync(client.run_on_scheduler, _has_page, callback_timeout=TELL_S)
+        has_page: bool | None = client.sync(client.run_on_scheduler, _has_page, callback_timeout=DASHBOARD_S)
     except Exception as error:  # the scheduler runs no functions of clients; the run works without the page
         logger.debug("it is unknown whether the dashboard has a page on runs: %r", error)
         has_page = None
