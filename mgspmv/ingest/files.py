@@ -14,6 +14,7 @@ import glob
 import io
 import os
 import re
+import select
 import stat
 import sys
 import time
@@ -39,6 +40,9 @@ Path = str | os.PathLike[str]
 
 HEAD_BYTES = 2**16
 """Bytes at the beginning of a file from which its format is detected."""
+
+PATIENCE_MS = 500
+"""Milliseconds within which a signal that came just before a read of a pipe is noticed."""
 
 _LEFT_OUT = "files that begin with '_' or '.' are ignored"
 _ZARR = {"zarr.json", ".zgroup", ".zattrs"}
@@ -194,7 +198,12 @@ class Pipe(str):
             raise SourceError("it is a pipe that was read already; save it as a file", source=self)
         if self._reader is None:
             # one read of a pipe returns only the bytes written so far; the inner reader fills the whole buffer
-            file = LentFile(sys.stdin.buffer) if self == "-" else io.BufferedReader(_open_local(self))
+            if self != "-":
+                file: Any = io.BufferedReader(_open_local(self, _PatientFile))
+            elif isinstance(getattr(sys.stdin.buffer, "raw", None), io.FileIO):
+                file = io.BufferedReader(_PatientFile(sys.stdin.fileno(), closefd=False))
+            else:
+                file = LentFile(sys.stdin.buffer)
             self._reader = io.BufferedReader(file, HEAD_BYTES)
         return self._reader
 
@@ -221,6 +230,17 @@ def open_anywhere(name: str, **options: Any) -> IO[bytes]:
     if isinstance(name, Pipe):
         return name.open()
     return open_url(name, **options) if "://" in name else cast(IO[bytes], _open_local(name))
+
+
+class _PatientFile(io.FileIO):
+    """File whose reads wait in Python: a signal that arrives just before a blocking read would go unnoticed."""
+
+    def readinto(self, buffer: Any) -> int | None:
+        waiting = select.poll()
+        waiting.register(self, select.POLLIN)
+        while not waiting.poll(PATIENCE_MS):
+            pass
+        return super().readinto(buffer)
 
 
 class LentFile(io.RawIOBase):
@@ -253,9 +273,9 @@ def check_state(name: str, before: tuple[int, int] | None, now: tuple[int, int] 
         )
 
 
-def _open_local(name: str) -> io.FileIO:
+def _open_local(name: str, kind: type[io.FileIO] = io.FileIO) -> io.FileIO:
     try:
-        return io.FileIO(name)
+        return kind(name)
     except FileNotFoundError as error:
         raise SourceNotFoundError("there is no such file; check the path", source=name) from error
     except IsADirectoryError as error:
