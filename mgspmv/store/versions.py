@@ -13,8 +13,10 @@ import contextlib
 import json
 import os
 import platform
+import random
 import re
 import secrets
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -60,6 +62,8 @@ BROKEN_OFF = "zarr.*.partial"
 """Leftovers of interrupted writes of metadata: Zarr writes a file of this name and then renames it."""
 MARK = ".naming-"
 """Prefix of the name of a writer's mark; random digits follow."""
+NAMING_TRIES, NAMING_S = 5, 0.2
+"""Tries to name a version while another writer does, and the mean of the seconds between them."""
 STALE_S = 600
 """Seconds after which the mark of a writer on another host is stale; assumes that the clocks of both agree."""
 ROOT = "zarr.json"
@@ -387,30 +391,39 @@ class Writer:
         own = f"{MARK}{secrets.token_hex(4)}"
         _marks.add(own)
         try:
-            self._put(own, _describe_holder())  # before the others are listed: of two writers, one sees the other
-            for name in list_dir(self.place, ""):
-                if name.startswith(MARK) and name != own and not name.endswith(".partial"):
-                    self._pass(name)
+            for tries_left in reversed(range(NAMING_TRIES)):
+                self._put(own, _describe_holder())  # before the others are listed: of two writers, one sees the other
+                if (error := self._find_other(own)) is None:
+                    break
+                if not tries_left:
+                    raise error
+                wait_for(self.place.delete(own))  # each may have seen the other; naming takes moments
+                time.sleep(NAMING_S * (0.5 + random.random()))
             yield
         finally:
             _marks.discard(own)
             with tidying(self.url):
                 wait_for(self.place.delete(own))
 
-    def _pass(self, mark: str) -> None:
-        """Remove the mark of a writer that has ended; raise StoreError if it may still be running."""
+    def _find_other(self, own: str) -> StoreError | None:
+        """Return an error about another writer that may be naming its version; remove the marks of those that ended."""
+        names = (name for name in list_dir(self.place, "") if name.startswith(MARK) and not name.endswith(".partial"))
+        return next(filter(None, (self._pass(name) for name in names if name != own)), None)
+
+    def _pass(self, mark: str) -> StoreError | None:
         if (text := self._get(mark)) is None:
-            return
+            return None
         holder = dict.fromkeys(("pid", "host", "began"), "?")
         with contextlib.suppress(ValueError, TypeError):
             holder |= json.loads(text)
         if _is_alive(mark, holder):
-            raise StoreError(
+            return StoreError(
                 f"{self.url} is being written by process {holder['pid']} on {holder['host']} since {holder['began']}; "
                 f"nothing was changed: run this again; if that process died, wait {STALE_S // 60} minutes or remove "
                 f"{self.url}/{mark}"
             )
         wait_for(self.place.delete(mark))
+        return None
 
 
 class UnknownOutcomeError(StoreError):
