@@ -49,14 +49,7 @@ def run_page(name: str, folder: Path, address: str, has: tuple[str, ...] = ()) -
         pytest.fail(wrong, pytrace=False)
 
 
-LONG = tuple(f"docs/{name}.md" for name in ("centrality", "cluster", "monitoring", "doctor", "nightly"))
-"""Pages of commands that take long, of which each has tests of its own."""
-
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=pytest.mark.weekly if name in LONG else ()) for name in PAGES if read_page(name).blocks],
-)
+@pytest.mark.parametrize("name", [name for name in PAGES if read_page(name).blocks])
 def test_blocks_of(name: str, tmp_path: Path, scheduler: str) -> None:
     run_page(name, tmp_path, scheduler)
 

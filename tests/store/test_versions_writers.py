@@ -155,12 +155,17 @@ PAIRS = [
     ("transpose", "update"),
     ("overwrite", "update"),
 ]
-QUICK = {
-    ("update", "update", "local"),
-    ("drop", "update", "local"),
-    ("ingest", "ingest", "memory"),
-    ("update", "update", "objects"),
-}
+QUICK = {("update", "update", "local")}
+WEEKLY = {(*pair, "objects") for pair in PAIRS if "ingest" in pair or pair[0] in ("overwrite", "reorder", "transpose")}
+
+
+@pytest.fixture(autouse=True)
+def small_waits(monkeypatch):
+    monkeypatch.setattr(versions, "NAMING_S", 1e-3)
+
+
+def choose_marks(*case):
+    return () if case in QUICK else pytest.mark.weekly if case in WEEKLY else pytest.mark.slow
 
 
 def make_objects():
@@ -170,10 +175,10 @@ def make_objects():
 @pytest.mark.parametrize(
     ("first", "second", "kind"),
     [
-        pytest.param(*pair, kind, marks=() if (*pair, kind) in QUICK else pytest.mark.slow)
+        pytest.param(*pair, kind, marks=choose_marks(*pair, kind))
         for pair in PAIRS
         for kind in KINDS
-        if kind != "memory" or (*pair, kind) in QUICK  # it is as a local one
+        if kind != "memory" or pair == ("ingest", "ingest")  # it is as a local one
     ],
 )
 def test_one_wins_wherever_the_other_is_stopped(first, second, kind, tmp_path):
