@@ -101,11 +101,7 @@ def test_a_list_of_many_chunks_is_read_by_several_threads(tmp_path, monkeypatch,
         read_vertices(path, column, StatedForm(), MemoryBudget(threads=3))
 
 
-N_LISTED = 20_000
-LISTS = {
-    "integers": (INT, [f"{7 * k}" for k in range(N_LISTED)]),
-    "names": (NAME, [f"v{k:039}" for k in range(N_LISTED)]),
-}
+LISTS = {"integers": (INT, [f"{7 * k}" for k in range(50_000)]), "names": (NAME, [f"v{k:039}" for k in range(50_000)])}
 
 
 @pytest.mark.parametrize("kind", LISTS)
@@ -114,7 +110,8 @@ def test_a_list_must_fit(tmp_path, monkeypatch, kind, source):
     """What it takes is told from how much of it was read."""
     monkeypatch.setattr(TextStream.__init__, "__defaults__", (10_000, 1))
     column, ids = LISTS[kind]
-    need = {"integers": 32 * N_LISTED, "names": (128 + 4 * 40) * N_LISTED}[kind]
+    ids = ids[: (n := 20_000)]
+    need = {"integers": 32 * n, "names": (128 + 4 * 40) * n}[kind]
     path, text = tmp_path / "a.v", "\n".join(ids) + "\n"
 
     def give():
@@ -126,7 +123,7 @@ def test_a_list_must_fit(tmp_path, monkeypatch, kind, source):
             threading.Thread(target=write_pipe, args=(path, text), daemon=True).start()
 
     give()
-    assert len(read_vertices(path, column, StatedForm(), MemoryBudget(need))[0].finish().vertex_ids) == N_LISTED
+    assert len(read_vertices(path, column, StatedForm(), MemoryBudget(need))[0].finish().vertex_ids) == n
     give()
     message = r"a\.v: the list of vertices takes (about|more than) (.*) GB of memory, but the limit is .* GB; allow"
     with pytest.raises(CapacityError, match=message) as caught:
