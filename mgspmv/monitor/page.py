@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 PERIOD_MS = 1000
 """Milliseconds between two updates."""
 LINE, MEMORY_COLORS = "#2f7edf", ("#2f7edf", "#d9670a")
-PHASE_COLORS = ("#2f7edf", "#d9670a", "#8c8f96")
-"""Colors of product, exchange and wait."""
+PHASE_COLORS = ("#2f7edf", "#f0a13c", "#5d6470")
+"""Colors of product, exchange and wait; distinct with color blindness and in grayscale."""
 TEXT, GRID = "#7a7f89", "#8c8f9640"
 """Colors of labels and of lines of grids; these and the others are legible on light and dark backgrounds."""
 THEME = Theme(
