@@ -55,7 +55,7 @@ class CugraphIterations:
         self.has_stopped = False
         self._graph: Any = None
         self._found: tuple[Any, Any] | None = None
-        self._memory = _Pool()
+        self._memory = MemoryPool()
         self._handle: Any = self._plc.ResourceHandle(*([handle] if self._are_several else []))
 
     def prepare(self) -> float:
@@ -69,14 +69,16 @@ class CugraphIterations:
         how = {"store_transposed": True, "do_expensive_check": False}
         if self._are_several:  # which takes lists, and always renumbers
             lists, more = [[one] for one in arcs], {name: [one] for name, one in more.items()}
-            self._graph = _call(self._plc.MGGraph, self._handle, properties, *lists, **how, **more)
+            self._graph = call_cugraph(self._plc.MGGraph, self._handle, properties, *lists, **how, **more)
         else:
-            self._graph = _call(self._plc.SGGraph, self._handle, properties, *arcs, None, renumber=True, **how, **more)
+            self._graph = call_cugraph(
+                self._plc.SGGraph, self._handle, properties, *arcs, None, renumber=True, **how, **more
+            )
 
     def advance(self, k: int) -> None:
         self._found = None
         arguments = (self._handle, self._graph, None, None, None, None, ALPHA, TOL, k, False)
-        vertices, values, *_, has_converged = _call(self._plc.pagerank, *arguments, fail_on_nonconvergence=False)
+        vertices, values, *_, has_converged = call_cugraph(self._plc.pagerank, *arguments, fail_on_nonconvergence=False)
         self._found, self.has_stopped = (vertices, values), bool(has_converged)
 
     def own_ranks(self) -> tuple[np.ndarray, np.ndarray]:
@@ -100,7 +102,7 @@ class CugraphIterations:
         self._machine.free()
 
 
-class _Pool:
+class MemoryPool:
     """RMM's asynchronous pool as the current memory resource, until it is closed."""
 
     def __init__(self) -> None:
@@ -127,7 +129,8 @@ def load_cugraph() -> Any:
         ) from error
 
 
-def _call(function: Any, *arguments: Any, **options: Any) -> Any:
+def call_cugraph(function: Any, *arguments: Any, **options: Any) -> Any:
+    """Call a function of pylibcugraph; its errors are a BackendError."""
     try:
         return function(*arguments, **options)
     except (RuntimeError, TypeError, ValueError) as error:
