@@ -11,7 +11,6 @@ from mgspmv.cluster.dask_cluster import Cluster, DeviceInfo, WorkerInfo
 from mgspmv.doctor import cluster as module
 from mgspmv.doctor.cluster import make_checks
 from mgspmv.doctor.machine import Finding, run_check
-from mgspmv.errors import WorkerLostError
 from mgspmv.exchange.peer_comm import Member
 from tests.support.waiting import HANG_S
 
@@ -50,8 +49,9 @@ def test_a_path_that_workers_do_not_have(find, tmp_path):
 def test_while_another_run_has_the_workers(find, in_process, tmp_path):
     with Cluster(in_process(2), HANG_S).lease(lambda: None):
         found = find(str(tmp_path))
-    for name in ("worker-links", "worker-stores"):
-        assert [f.found for f in found[name]] == ["another run is using the workers; check again when it has ended"]
+    assert [f.found for f in found["worker-stores"]] == [
+        "another run is using the workers; check again when it has ended"
+    ]
 
 
 def test_versions_that_differ(find, in_process, monkeypatch):
@@ -100,15 +100,18 @@ def test_gpus_of_workers(devices, problems, statuses, find, monkeypatch):
 
     monkeypatch.setattr(Cluster, "join", join_with_devices)
     monkeypatch.setattr(module, "_run", lambda reached, members, task: problems[: len(members)])
-    monkeypatch.setattr(module, "_try_links", lambda reached, transport: module.ok(transport))
     found = find()
     assert [finding.status for finding in found["worker-gpus"]] == statuses
 
 
-def test_links_that_fail(find, monkeypatch):
-    def exchange(reached, transport):
-        raise WorkerLostError("worker a is gone")
+def test_links_that_fail(find, in_process, monkeypatch):
+    check, gone = module.find_unreachable, "tcp://127.0.0.1:1"
 
-    monkeypatch.setattr(module, "_exchange", exchange)
-    found = find()["worker-links"][0]
-    assert (found.status, found.found) == ("wrong", "by peer: worker a is gone")
+    async def check_one_more(addresses, limit_s, dask_worker):
+        return [addresses[0]] if await check([*addresses, gone], limit_s, dask_worker) == [gone] else []
+
+    monkeypatch.setattr(module, "find_unreachable", check_one_more)
+    [found] = find()["worker-links"]
+    assert found.status == "wrong"
+    assert len(found.values["cut"]) == 2
+    assert found.found.startswith("no connection from ")
