@@ -82,13 +82,17 @@ def _check_name(name: str) -> str:
     return name
 
 
-def _check_kernel(kernel: str) -> str:
-    """Check that some backend has a kernel of that name; the step checks its own backend and matrix."""
-    known = ["auto", *dict.fromkeys(k for b in BACKENDS for k in list_kernels(b, for_steps=True))]
-    if kernel not in known:
-        there = suggest(kernel, known) or f"; known kernels: {', '.join(known)}"
-        raise ValueError(f"there is no kernel {kernel!r} for PageRank{there}")
-    return kernel
+def _check_kernel(what: str, *, for_steps: bool) -> Any:
+    """Return a validator that some backend has a kernel of that name; the step checks its own backend and matrix."""
+
+    def check(kernel: str) -> str:
+        known = ["auto", *dict.fromkeys(k for b in BACKENDS for k in list_kernels(b, for_steps=for_steps))]
+        if kernel not in known:
+            there = suggest(kernel, known) or f"; known kernels: {', '.join(known)}"
+            raise ValueError(f"there is no kernel {kernel!r} for {what}{there}")
+        return kernel
+
+    return AfterValidator(check)
 
 
 def _check_option(name: str) -> Any:
@@ -224,7 +228,7 @@ class MatrixSection(ReadingSection):
     symmetrize: bool = False
     """Also add (j, i) for each entry (i, j)."""
     transpose: bool = False
-    """Also store the transpose, which runs with `reverse` need."""
+    """Also store the transpose, which runs with `reverse` and products with `transpose` need."""
     dtype: Literal["int64", "float32", "float64"] | None = None
     """Data type of the stored values; default by the source."""
     order: OrderMethod = "none"
@@ -302,7 +306,7 @@ class RunSection(RanksSection):
     nstart: Grid[Location] | None = None
     """Initial ranks: `previous`, the ranks that the same run wrote before, or a file as for `personalization`; default
     the distribution of jumps."""
-    kernel: Grid[Annotated[str, AfterValidator(_check_kernel)]] = "auto"
+    kernel: Grid[Annotated[str, _check_kernel("PageRank", for_steps=True)]] = "auto"
     """Name of a kernel."""
     checkpoint: bool = False
     """Save the state every 30 s in the folder of the pipeline; an interrupted run resumes from it."""
@@ -334,6 +338,31 @@ class BatchSection(RanksSection):
     """Maximum number of vectors per pass; default by speed and available memory."""
     keep_top: Positive | None = None
     """Number of highest ranks to keep of each vector; default all ranks."""
+
+
+class ProductSection(Section):
+    """y = alpha A x + beta y; the keys are the arguments of `mgspmv.spmv`."""
+
+    x: Grid[Location]
+    """Path or URL of a .npy file or a Zarr array: (n_cols,) or (n_cols, k)."""
+    matrix: Grid[str] | None = None
+    """Names of the matrices to multiply; default all."""
+    alpha: Grid[float] = 1.0
+    """Factor of the product."""
+    beta: Grid[float] = 0.0
+    """Factor of y."""
+    y: Location | None = None
+    """Vector to add, a file as for x: (n_rows,) or (n_rows, k); required unless beta is 0."""
+    transpose: Grid[bool] = False
+    """Multiply by the transpose."""
+    precision: Grid[Literal["float32", "float64"]] | None = None
+    """Precision of the product; default float32 if values and x are float32, else float64."""
+    kernel: Grid[Annotated[str, _check_kernel("products", for_steps=False)]] = "auto"
+    """Name of a kernel."""
+    backend: Grid[Literal["auto", "cpu", "cuda"]] = "auto"
+    """As for runs."""
+    format: Literal["npy", "zarr"] = "npy"
+    """Format of the output file."""
 
 
 # --- where and how ---------------------------------------------------------------------------------------------------
@@ -423,6 +452,8 @@ class Pipeline(Section):
     """PageRank runs; default none."""
     batch: dict[Name, BatchSection] = {}
     """Batches of PageRank vectors by name; default none."""
+    product: dict[Name, ProductSection] = {}
+    """Products with vectors by name; default none."""
     output: OutputSection = OutputSection()
     """Files of ranks."""
 

@@ -1,4 +1,4 @@
-"""Steps that compute with a matrix: ranks, and batches of ranks."""
+"""Steps that compute with a matrix: ranks, batches of ranks, and products."""
 
 from __future__ import annotations
 
@@ -14,20 +14,25 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
+import zarr
 
 from mgspmv.api.arguments import align_ranks
 from mgspmv.api.arguments import read_vector as read_given
 from mgspmv.api.batch_ranking import pagerank_batch
 from mgspmv.api.matrix import Matrix, open_matrix
+from mgspmv.api.powers import spmv
 from mgspmv.api.ranking import Checkpoint, pagerank
+from mgspmv.control_groups import peak_memory
 from mgspmv.errors import CheckpointError, ConvergenceError, OptionError, hide_secrets
-from mgspmv.ingest.vector_files import DANGLING_RULES, read_seeds
+from mgspmv.ingest.vector_files import DANGLING_RULES, read_seeds, read_vector
+from mgspmv.os_errors import source_error
 from mgspmv.pipeline.definition import PREVIOUS, BatchSection
 from mgspmv.pipeline.make_matrix import RunContext
 from mgspmv.pipeline.outputs import (
     find_ranks,
     make_record,
     publish_record,
+    write_array,
     write_ranks,
     write_text,
     write_top,
@@ -35,7 +40,8 @@ from mgspmv.pipeline.outputs import (
 from mgspmv.pipeline.records import PRIVATE, fetch, now
 from mgspmv.pipeline.steps import PipelineStep, find_file, identify_result
 from mgspmv.report.record import StepRecord, describe_iterations, describe_solution
-from mgspmv.results import Solution, load_solution
+from mgspmv.results import Solution, describe_matrix, load_solution
+from mgspmv.store.locations import check_links, locate_store
 from mgspmv.validation import to_json
 
 MOVED = 20
@@ -100,7 +106,7 @@ def make_result(work: RunContext, step: PipelineStep, opened: OpenedMatrix) -> t
     identity = identify_result(step, work.pipeline, info, work.records.checksums)
     work.records.checksums.save()
     try:
-        fields = _rank(work, step, opened)
+        fields = (_multiply if step.kind == "product" else _rank)(work, step, opened)
     except ConvergenceError as error:
         fields = describe_iterations(error.solution)
         return make_record(step, identity, began, info.provenance, outputs=[], **fields), error
@@ -284,3 +290,45 @@ def _list_moved(ids: np.ndarray, before: Solution, now: Solution, old: np.ndarra
     order = order[place_now[order] != place_before[order]]
     columns = (ids[new], place_before, place_now, before.values[old], now.values[new])
     return [list(row) for row in zip(*(column[order].tolist() for column in columns), strict=True)]
+
+
+# --- products --------------------------------------------------------------------------------------------------------
+
+
+def _multiply(work: RunContext, step: PipelineStep, opened: OpenedMatrix) -> dict[str, Any]:
+    section = step.section
+    started = time.perf_counter()
+    matrix = opened.find(section.transpose)
+    x, y = read_array(section.x), None if section.y is None else read_array(section.y)
+    options: dict[str, Any] = section.given("alpha", "beta", "precision")
+    placed = _place(work, section, matrix, **section.given("kernel"))
+    prepared = time.perf_counter()
+    product = np.asarray(spmv(placed, x, y=y, **options))
+    multiplied = time.perf_counter()
+    output = write_array(product, f"{step.target}/y.{section.format}")
+    seconds = {"prepare": prepared - started, "product": multiplied - prepared}
+    return {
+        "matrix": to_json(describe_matrix(opened.matrix.info, "", is_reversed=section.transpose)),
+        "seconds": seconds | {"save": time.perf_counter() - multiplied},
+        "memory": {"host_peak_bytes": [peak_memory()]},
+        "result": {"shape": list(product.shape), "dtype": str(product.dtype)},
+        "outputs": [output],
+    }
+
+
+def read_array(path: str) -> np.ndarray:
+    """Read a vector, or several as columns, from the path or URL of a .npy file or a Zarr array.
+
+    Raises
+    ------
+    SourceError : it cannot be read
+    """
+    with fetch(path) as local:
+        if path.endswith(".npy"):
+            return read_vector(local, max_ndim=2)
+        check_links(locate_store(str(local)), "", below=True)
+        try:
+            return np.asarray(zarr.open_array(str(local), mode="r")[...])
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            said = f"not named .npy, and cannot be read as a Zarr array: {error}"
+            raise source_error(error, str(local), said) from error

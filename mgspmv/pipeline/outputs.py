@@ -18,13 +18,15 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
+import zarr
 
 from mgspmv.batch_results import BatchSolution
-from mgspmv.files import create_file, find_inside, find_system, is_url, translating_errors
+from mgspmv.files import create_file, find_inside, find_system, is_url, translating_errors, write_beside
 from mgspmv.ingest.files import MARKS
 from mgspmv.model import default_threads
 from mgspmv.pipeline.records import now, write_record
@@ -85,6 +87,44 @@ def write_text(text: str, place: str) -> Output:
     return _describe(place, hashlib.sha256(content).hexdigest())
 
 
+def write_array(array: np.ndarray, place: str) -> Output:
+    """Write an array as `.npy` file, or as a Zarr array.
+
+    Raises
+    ------
+    StoreError : it cannot be written
+    """
+    if place.endswith(".npy"):
+        with create_file(place) as file:
+            np.save(file, array)
+    elif is_url(place):
+        with tempfile.TemporaryDirectory() as folder, translating_errors("write to", place):
+            _write_zarr(Path(folder), array)
+            _upload(Path(folder), place)
+    else:
+        with write_beside(place) as part:
+            _write_zarr(part, array)
+    return _describe(place, digest_array(array))
+
+
+def _write_zarr(place: Path, array: np.ndarray) -> None:
+    options: dict[str, Any] = {"config": {"write_empty_chunks": True}, "overwrite": True}
+    zarr.create_array(place, shape=array.shape, dtype=array.dtype, **options)[...] = array
+
+
+def _upload(folder: Path, place: str) -> None:
+    """Upload a Zarr array; its metadata is removed first and written last, as absent chunks are read as zeros."""
+    system, target = find_system(place)
+    if system.exists(target):
+        with suppress(FileNotFoundError):
+            system.rm_file(f"{target}/zarr.json")
+        system.rm(target, recursive=True)
+    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    names.remove("zarr.json")
+    for each in (names, ["zarr.json"]):
+        system.put([f"{folder}/{name}" for name in each], [f"{target}/{name}" for name in each])
+
+
 def digest_ranks(solution: Solution | BatchSolution) -> str:
     """Return the SHA-256 of ranks and ids."""
     digest = hashlib.sha256(solution.digest().encode())
@@ -92,6 +132,12 @@ def digest_ranks(solution: Solution | BatchSolution) -> str:
     if ids is not None:
         digest.update(json.dumps(ids.tolist()).encode() if ids.dtype == object else np.ascontiguousarray(ids).data)
     return digest.hexdigest()
+
+
+def digest_array(array: np.ndarray) -> str:
+    """Return the SHA-256 of an array's type, shape and elements."""
+    array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    return hashlib.sha256(f"{array.dtype.str} {array.shape}".encode() + array.tobytes()).hexdigest()
 
 
 # --- records ---------------------------------------------------------------------------------------------------------

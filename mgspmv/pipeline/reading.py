@@ -251,7 +251,7 @@ def _find_model(annotation: Any) -> type[BaseModel] | None:
 def _find_problems(pipeline: Pipeline) -> Problems:
     """Yield the problems of a definition, each with its key."""
     is_unnamed = pipeline.run is not None and not pipeline.run.__pydantic_extra__
-    tables: dict[str, Any] = {"run": pipeline.runs, "batch": pipeline.batch}
+    tables: dict[str, Any] = {"run": pipeline.runs, "batch": pipeline.batch, "product": pipeline.product}
     taken: dict[str, str] = {}
     for table, sections in tables.items():
         for name, section in sections.items():
@@ -263,19 +263,22 @@ def _find_problems(pipeline: Pipeline) -> Problems:
             for label, count in Counter(label for label, _ in points).items():
                 if count > 1:
                     yield key, f"two combinations have the same label {label!r}; rename one of the files"
-            yield from dict.fromkeys(own for _, point in points for own in _check_ranks(pipeline, key, point))
+            if table != "product":
+                yield from dict.fromkeys(own for _, point in points for own in _check_ranks(pipeline, key, point))
 
 
 def _check_matrices(pipeline: Pipeline, key: Key, section: Any) -> Problems:
     """Check that the matrices of a section exist, store a transpose if it is needed, and can be ranked."""
     known = pipeline.matrix
+    turn = "transpose" if key[0] == "product" else "reverse"
+    turned = getattr(section, turn)
     for name in list_matrices(pipeline, section):
         if name not in known:
             there = suggest(name, [*known]) or f"; known matrices: {', '.join(known)}"
             yield (*key, "matrix"), f"there is no matrix {name!r}{there}"
-        elif section.reverse not in (False, [False]) and known[name].open is None and not known[name].transpose:
-            yield (*key, "reverse"), f"this needs the transpose; set transpose = true in [matrix.{name}]"
-        elif known[name].kind == "matrix":
+        elif turned not in (False, [False]) and known[name].open is None and not known[name].transpose:
+            yield (*key, turn), f"this needs the transpose; set transpose = true in [matrix.{name}]"
+        elif key[0] != "product" and known[name].kind == "matrix":
             said = f"{name!r} is of kind 'matrix' and cannot be ranked; set kind = \"graph\" in its section"
             yield (*key, "matrix"), said
 

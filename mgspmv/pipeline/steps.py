@@ -21,6 +21,7 @@ from mgspmv.pipeline.definition import (
     BatchSection,
     MatrixSection,
     Pipeline,
+    ProductSection,
     Section,
 )
 from mgspmv.pipeline.records import Checksums
@@ -31,7 +32,7 @@ from mgspmv.version import __version__
 
 S = TypeVar("S", bound=Section)
 
-_FILES = ("personalization", "dangling", "nstart", "out_weight")
+_FILES = ("personalization", "dangling", "nstart", "out_weight", "x", "y")
 _NOT_IN_KEY = {"matrix", "backend", "checkpoint", "recover"}
 """Keys of a section that do not affect the result: matrix (an input), backend and fault tolerance."""
 
@@ -96,13 +97,15 @@ def _list_matrix_steps(pipeline: Pipeline, written: Pipeline, folder: str, matri
 
 
 def _list_tables(pipeline: Pipeline) -> dict[StepKind, Any]:
-    return {"pagerank": pipeline.runs, "batch": pipeline.batch}
+    return {"pagerank": pipeline.runs, "batch": pipeline.batch, "product": pipeline.product}
 
 
 def list_matrices(pipeline: Pipeline, section: Any) -> list[str]:
     """Return the names of the matrices that a section refers to."""
     if section.matrix is not None:
         return list(dict.fromkeys([section.matrix] if isinstance(section.matrix, str) else section.matrix))
+    if isinstance(section, ProductSection):
+        return list(pipeline.matrix)
     return [name for name, matrix in pipeline.matrix.items() if matrix.kind != "matrix"]
 
 
@@ -110,8 +113,8 @@ def list_matrices(pipeline: Pipeline, section: Any) -> list[str]:
 
 
 GRID = (
-    *("alpha", "tol", "norm", "max_iter", "stop", "personalization", "dangling", "nstart"),
-    *("out_weight", "weight", "reverse", "precision", "kernel", "backend"),
+    *("x", "alpha", "beta", "tol", "norm", "max_iter", "stop", "personalization", "dangling", "nstart"),
+    *("out_weight", "weight", "reverse", "transpose", "precision", "kernel", "backend"),
 )
 """Keys whose lists are grids, in the order in which labels, and so names of folders, list them."""
 
@@ -200,7 +203,8 @@ def identify_result(step: PipelineStep, pipeline: Pipeline, info: MatrixInfo, ch
     files = list_files(step)
     inputs = {"matrix": info.digest} | {name: checksums.identify(path) for name, path in files.items()}
     options = step.written.model_dump(mode="json", exclude_none=True, exclude=_NOT_IN_KEY)
-    options |= {"formats": sorted(pipeline.output.formats), "scaler": pipeline.output.scaler}
+    if step.kind != "product":
+        options |= {"formats": sorted(pipeline.output.formats), "scaler": pipeline.output.scaler}
     named = {_IN_KEYS.get(name, name): value for name, value in _leave_out(options, *files).items()}
     return Identity(digest_json([__version__, step.kind, named, inputs]), options, inputs)
 

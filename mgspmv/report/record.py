@@ -24,7 +24,7 @@ RUNS = Path(".mgspmv", "runs")
 RANKS = (".zarr", ".parquet", ".csv")
 _FORMER = ("degrees", "distribution")
 """Fields of a step that earlier versions wrote."""
-StepKind = Literal["matrix", "pagerank", "batch"]
+StepKind = Literal["matrix", "pagerank", "batch", "product"]
 State = Literal["made", "kept", "failed", "skipped"]
 """State of a step in a run: made; kept unchanged from an earlier run; failed; or skipped, as a required step failed."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zarr
 from scipy.io import mmwrite
 from scipy.sparse import random_array
 
@@ -16,7 +17,7 @@ from mgspmv.pipeline import run_pipeline
 from tests.support.definitions import find_states
 
 PIPELINES = Path(__file__).parents[2] / "pipelines"
-TESTED = {"quickstart", "web-graph", "personalized-batch", "nightly-update", "nightly-gpus", "multi-gpu"}
+TESTED = {"quickstart", "web-graph", "personalized-batch", "nightly-update", "nightly-gpus", "spmv-batch", "multi-gpu"}
 
 
 @pytest.fixture(autouse=True)
@@ -116,6 +117,27 @@ def test_nightly_gpus(folder, monkeypatch):
         run("nightly-update")
     there, here = (mg.load_solution(f"{name}/web/ranks/ranks.parquet") for name in ("there", "nightly"))
     assert there.digest() == here.digest()
+
+
+def test_spmv_batch(folder, monkeypatch):
+    a = random_array((30, 30), density=0.1, rng=np.random.default_rng(2))
+    mmwrite(folder / "a.mtx", a)
+    rng = np.random.default_rng(3)
+    vectors = {"left": rng.random(30), "right": rng.random((30, 3)), "grid": rng.random(10000)}
+    (folder / "vectors").mkdir()
+    for name, values in vectors.items():
+        np.save(folder / "vectors" / f"{name}.npy", values)
+    monkeypatch.setenv("MATRIX", "a.mtx")
+    record = run("spmv-batch")
+    for side in ("left", "right"):
+        found = np.load(f"products/stiffness/forward/x={side}/y.npy")
+        np.testing.assert_allclose(found, a @ vectors[side], rtol=1e-13)
+    backward = zarr.open_array("products/stiffness/backward/y.zarr", mode="r")[...]
+    np.testing.assert_allclose(backward, 0.5 * (a.T @ vectors["left"]), rtol=1e-13)
+    with mg.open_matrix("products/laplacian.zarr") as laplacian:
+        expected = laplacian.to_scipy() @ vectors["grid"]
+    np.testing.assert_allclose(np.load("products/laplacian/smooth/y.npy"), expected, atol=1e-12)
+    assert len(record.steps) == 6
 
 
 @pytest.mark.slow

@@ -12,6 +12,8 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
+import zarr
+from scipy.io import mmread
 
 import mgspmv as mg
 from mgspmv.errors import PipelineBusyError, SourceError, SourceNotFoundError, StepsFailedError
@@ -115,6 +117,28 @@ class TestWhatIsMade:
         assert scaled.digest() == plain.scale("l2norm").digest()
         assert record.steps[1].record.comparison["l1"] is None
         assert record.steps[1].record.comparison["spearman"] == pytest.approx(1.0)
+
+    def test_products(self):
+        Path("a.mtx").write_text("%%MatrixMarket matrix coordinate real general\n2 3 3\n1 1 2\n1 3 -1\n2 2 4\n")
+        np.save("x.npy", [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+        zarr.create_array("in.zarr", data=np.array([1.0, -1.0]))
+        run(
+            'folder = "out"\n[matrix.a]\nsource = "a.mtx"\ntranspose = true\n'
+            '[product.y]\nx = "x.npy"\nalpha = [1.0, 2.0]\n'
+            '[product.z]\nx = "in.zarr"\ntranspose = true\nformat = "zarr"\nbeta = 0.5\ny = "y.npy"\n',
+            throw=False,
+        )
+        a = mmread("a.mtx").toarray()
+        x = np.load("x.npy")
+        assert np.load("out/a/y/alpha=1.0/y.npy").tolist() == (a @ x).tolist()
+        assert np.load("out/a/y/alpha=2.0/y.npy").tolist() == (2 * a @ x).tolist()
+        assert not Path("out/a/z").exists()
+        np.save("y.npy", [10.0, 20.0, 30.0])
+        record = run()
+        expected = a.T @ [1.0, -1.0] + 0.5 * np.load("y.npy")
+        assert zarr.open_array("out/a/z/y.zarr", mode="r")[...].tolist() == expected.tolist()
+        assert list(find_states(record).values()) == ["kept", "kept", "kept", "made"]
+        assert list(find_states(run()).values()) == ["kept"] * 4
 
     def test_batches(self):
         Path("seeds.csv").write_text("vector,vertex\na,1\nb,2\n")

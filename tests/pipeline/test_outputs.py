@@ -5,10 +5,13 @@ from __future__ import annotations
 import uuid
 
 import fsspec
+import numpy as np
 import pytest
+import zarr
 
-from mgspmv.errors import StepsFailedError
+from mgspmv.errors import StepsFailedError, StoreError
 from mgspmv.pipeline import run_pipeline
+from mgspmv.pipeline.outputs import write_array
 from mgspmv.results import load_solution
 from tests.support.definitions import WEB, find_states, write_definition
 
@@ -52,6 +55,25 @@ class TestObjectStores:
                 run_pipeline(write_definition(RUN), overrides={"output.folder": url})
         assert run_pipeline("p.toml", overrides={"output.folder": url}).is_success
         assert load_solution(f"{url}/web/pagerank/ranks.zarr").status == "converged"
+
+    def test_an_array_cannot_be_opened_before_all_of_it_is_there(self, url, monkeypatch):
+        place, array = f"{url}/y.zarr", np.arange(6.0)
+        write_array(array, place)
+        put_file = (memory := fsspec.get_filesystem_class("memory")).put_file
+
+        def break_off(system, local, *given, **options):
+            if local.endswith("zarr.json"):
+                raise OSError("connection lost")
+            put_file(system, local, *given, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(memory, "put_file", break_off)
+            with pytest.raises(StoreError, match="connection lost"):
+                write_array(array, place)
+        with pytest.raises(FileNotFoundError):
+            zarr.open_array(place, mode="r")
+        write_array(array, place)
+        assert zarr.open_array(place, mode="r")[:].tolist() == array.tolist()
 
     def test_a_protocol_that_is_none(self):
         with pytest.raises(StepsFailedError, match=r"nosuch://x.*Protocol not known"):

@@ -60,10 +60,15 @@ class TestSteps:
         runs = read_pipeline(write_definition(text)).pipeline.runs
         assert [(run.alpha, run.tol, run.max_iter) for run in runs.values()] == [(0.6, 1e-3, 100), (0.5, 1e-3, 100)]
 
-    def test_matrices_of_runs(self):
-        text = WEB + '[matrix.a]\nsource = "x"\nkind = "matrix"\n[run]\n'
-        assert list_names(text) == ["web", "web/pagerank", "a"]
-        assert list_names(text, {"run.matrix": ["web", "web"]}) == ["web", "web/pagerank", "a"]
+    def test_matrices_of_runs_and_products(self):
+        text = WEB + '[matrix.a]\nsource = "x"\nkind = "matrix"\n[run]\n[product.y]\nx = "x.npy"\n'
+        assert list_names(text) == ["web", "web/pagerank", "web/y", "a", "a/y"]
+        assert list_names(text, {"product.y.matrix": "a", "run.matrix": ["web", "web"]}) == [
+            "web",
+            "web/pagerank",
+            "a",
+            "a/y",
+        ]
 
     @pytest.mark.parametrize(
         ("store", "results", "targets"),
@@ -95,6 +100,7 @@ class TestPaths:
             "matrix.own.open": "own.zarr",
             "run.a": dict.fromkeys(("personalization", "nstart", "dangling", "out_weight"), "x.csv"),
             "batch.b": {"personalization": "seeds.csv", "dangling": "d.csv", "out_weight": "w.csv"},
+            "product.y": {"x": ["x.npy"], "y": "y.npy"},
         }
         (folder / "sub").mkdir()
         for name in ("x.csv", "d.csv"):
@@ -220,6 +226,7 @@ def test_what_is_no_variable(value):
             ("tol =", 'kernel = "ell"\ntol ='),
             "run.kernel: there is no kernel 'ell' for PageRank; known kernels: auto, csr",
         ),
+        (("[run]", '[product.y]\nx = "x"\nkernel = "elll"\n[run]'), "product.y.kernel: there is no kernel 'elll' for"),
         (("tol =", 'dangling = "dorp"\ntol ='), "run.dangling: dangling must be uniform, drop, error or a file"),
         (("tol =", 'matrix = "wbe"\ntol ='), "run.matrix: there is no matrix 'wbe'; did you mean 'web'?"),
         (("tol =", "reverse = true\ntol ="), "run.reverse: this needs the transpose; set transpose = true in [matr"),
@@ -253,7 +260,9 @@ def test_what_is_no_variable(value):
             ("[run]", "[batch.b]\n[run.b]"),
             "batch.b: a run has the same name, and both would write to the same folder; rename one",
         ),
-        (("[run]", "[batch]\ny = 3\n[run]"), "batch.y: expected a table, [batch.y], got 3"),
+        (("[run]", "[product.y]\n[run]"), "product.y.x: required key is missing"),
+        (("[run]", "[product]\ny = 3\n[run]"), "product.y: expected a table, [product.y], got 3"),
+        (("[run]", '[product.y]\nx = "x"\ntranspose = true\n[run]'), "product.y.transpose: this needs the transpose"),
         (
             ("[run]", '[limits]\nmemory = "3XB"\n[run]'),
             "limits.memory: the value must be a size such as 141GB, 16GiB or 500MB",
@@ -318,11 +327,12 @@ def test_all_problems_come_at_once():
         ("matrix.web.update.insret", "insert"),
         ("run.damping.max_itr", "max_iter"),
         ("batch.topics.widht", "width"),
+        ("product.y.tranpose", "transpose"),
         ("output.fromats", "formats"),
     ],
 )
 def test_near_misses_of_every_table(key, meant):
-    [said] = problems_of(RUN.replace("[run]", "[run.damping]"), {key: 3})
+    [said] = problems_of(RUN.replace("[run]", "[run.damping]"), {key: 3, "product.y.x": "x.npy"})
     assert said == f"{key}: unknown key; did you mean {meant!r}?"
 
 

@@ -8,6 +8,7 @@ import os
 import fsspec
 import numpy as np
 import pytest
+import zarr
 
 import mgspmv as mg
 from mgspmv.errors import SourceError, StepsFailedError
@@ -29,6 +30,9 @@ dangling = "${URL}/start.npy"
 nstart = "previous"
 [batch.topics]
 personalization = "${URL}/seeds.csv"
+[product.y]
+x = ["${URL}/start.npy", "${URL}/x.zarr"]
+format = "zarr"
 [output]
 folder = "${URL}/ranks"
 formats = ["zarr", "parquet", "csv"]
@@ -47,6 +51,7 @@ def url(tmp_path, monkeypatch):
     for name, text in files.items():
         system.pipe(f"{place}/{name}", text.encode())
     system.pipe(f"{place}/start.npy", start.getvalue())
+    zarr.create_array(f"{place}/x.zarr", data=np.array([4.0, 5.0, 6.0]))
     monkeypatch.setenv("URL", place)
     write_definition(WHOLE)
     return place
@@ -68,7 +73,7 @@ def test_all_of_it(url, tmp_path, monkeypatch):
     assert set(find_states(run_pipeline("p.toml")).values()) == {"kept"}
     assert plan_pipeline("p.toml").is_finished
     assert {path: info["created"] for path, info in system.find(url, detail=True).items()} == before
-    for name in ("edges.txt", "sports.csv", "start.npy", "seeds.csv"):
+    for name in ("edges.txt", "sports.csv", "start.npy", "seeds.csv", "x.zarr"):
         with fetch(f"{url}/{name}") as local:
             local.rename(tmp_path / name)
     monkeypatch.setenv("URL", str(tmp_path))
@@ -80,9 +85,10 @@ def test_all_of_it(url, tmp_path, monkeypatch):
 def test_an_input_that_changes(url):
     write_definition(WHOLE.partition("[output]")[0])
     run_pipeline("p.toml")
+    zarr.open_array(f"{url}/x.zarr", mode="r+")[0] = 7.0
     fsspec.filesystem("memory").pipe(f"{url}/seeds.csv", b"vector,vertex\na,3\n")
     states = find_states(run_pipeline("p.toml"))
-    assert [name for name, state in states.items() if state == "made"] == ["web/topics"]
+    assert [name for name, state in states.items() if state == "made"] == ["web/topics", "web/y/x=x"]
 
 
 class TestErrors:
@@ -90,11 +96,13 @@ class TestErrors:
 
     def test_inputs(self, url):
         write_definition(WHOLE.partition("[output]")[0])
-        missing = {"run__damping__personalization": f"{url}/no.csv"}
+        missing = {"product__y__x": f"{url}/no.zarr", "run__damping__personalization": f"{url}/no.csv"}
         faulty = {"run__warm__personalization": f"{url}/bad.csv", "batch__topics__personalization": f"{url}/none.csv"}
-        damping, warm, topics = fail(**missing, **faulty)
+        *damping, warm, topics, product = fail(**missing, **faulty)
         there = "${URL}"  # as the definition has it
-        assert damping == f"{there}/no.csv: there is no such file; check the path"
+        assert [*damping, product] == [
+            f"{there}/no.{suffix}: there is no such file; check the path" for suffix in ("csv", "zarr")
+        ]
         assert warm == f"{there}/bad.csv, line 2: '1,x': expected weight to be a finite number, found 'x'"
         assert "it needs vector and vertex" in topics
 

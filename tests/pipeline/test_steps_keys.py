@@ -31,6 +31,11 @@ kernel = "csr-rows"
 [batch.topics]
 personalization = "seeds.csv"
 alpha = [0.5, 0.6]
+[product.y]
+x = "p.txt"
+beta = 0.5
+y = "p.txt"
+format = "zarr"
 [output]
 formats = ["parquet", "csv"]
 """
@@ -49,6 +54,7 @@ RESULTS = {
     "web/damping/alpha=0.5": "7e595c9371200e375c89b6aeb0eb944281399b62f173f8a77127a5ac9cd9e1d0",
     "web/warm": "8aa4a5e539ea40470efe452bd17367d0c397fc440d19b4e149ac728bf44533a7",
     "web/topics": "8553aa8d10d5b29b4f021a19792a262ac9f9a99cee0d8476738ccf0ac5360e9e",
+    "web/y": "d1347bfd0092f8c20db2d63568eda789fac65e8c0c692a9608cc97cea1d7e4eb",
 }
 """Of a matrix of digest 00...0."""
 

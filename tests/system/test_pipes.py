@@ -91,9 +91,9 @@ def test_definitions_and_what_they_name():
     os.mkdir("x.zarr")
     os.mkfifo("x.zarr/zarr.json")
     os.unlink("p.toml")
-    runs = '[matrix.web]\nopen = "s.zarr"\n[run]\nnstart = "x.zarr"\n'
+    products = '[matrix.web]\nopen = "s.zarr"\n[product.y]\nx = "x.zarr"\n'
     with pytest.raises(MgspmvError, match=SAID):
-        run_pipeline(write_definition(runs))
+        run_pipeline(write_definition(products))
 
 
 def test_what_an_export_overwrites():
