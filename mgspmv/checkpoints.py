@@ -18,9 +18,11 @@ import re
 import secrets
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import asdict, dataclass, field
+from threading import Thread
 from typing import Any, TypeVar
 
 import numpy as np
@@ -29,7 +31,7 @@ from zarr.errors import ContainsGroupError
 
 from mgspmv.errors import CheckpointError, StoreExistsError, hide_secrets
 from mgspmv.files import describe_error
-from mgspmv.heartbeat import Heartbeat, beat, make_heartbeat
+from mgspmv.heartbeat import beat, make_heartbeat
 from mgspmv.model import find_version_number
 from mgspmv.os_errors import describe_os_error, is_operators, translating
 from mgspmv.store.chunks import digest_array, find_chunk_fault, find_chunks, run_pieces
@@ -128,104 +130,54 @@ class StateAddress:
             return zarr.open_group(store, mode="r+", path=path, use_consolidated=False)
 
 
-def write_slice(address: StateAddress, start: int, x: np.ndarray) -> WrittenSlice:
-    """Write a slice of the vector of a state, by one thread.
+def write_slice(address: StateAddress, start: int, x: np.ndarray) -> WrittenSlice | str:
+    """Write a slice of the vector of a state, by one thread; return it, or why it cannot be written.
 
     Parameters
     ----------
     start : number of its first row
     """
+    try:
+        return call_limited(_write_slice, address, start, x)
+    except Exception as error:  # libraries of object stores raise errors of other types
+        return describe_failure(error)
+
+
+def _write_slice(address: StateAddress, start: int, x: np.ndarray) -> WrittenSlice:
     name = _name_slice(start)
     with translating(describe_store(address.place), "write"):
         digest = write_array(address.open(), name, x, 1).digest if len(x) else digest_array(x, 1)
     return WrittenSlice(start, len(x), x.dtype.name, digest, int(x.nbytes))
 
 
-class BackgroundThread:
-    """Background thread that runs one call after the other, and is waited for as long as it makes progress.
+def call_limited(function: Callable[..., R], *args: Any) -> R:
+    """Call a function in another thread, and wait for it as long as it makes progress.
 
-    Parameters
-    ----------
-    name : name of the thread
+    Raises
+    ------
+    CheckpointError : it made no mark for `HANG_S` seconds, and is abandoned
     """
+    done = Future[R]()
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._pool, self._marks = ThreadPoolExecutor(1, name), Heartbeat()
-
-    def submit(self, function: Callable[..., R], *args: Any) -> Future[R]:
-        """Queue a call of a function."""
-        return self._pool.submit(self._call, function, *args)
-
-    def await_done(self, future: Future[Any], limit_s: float) -> bool:
-        """Wait until a future is done; return whether it is. Marks of the background thread also mark the waiting one.
-
-        After `limit_s` seconds without a mark the thread is taken to hang: it and the calls queued after this one are
-        abandoned, and a new thread runs later ones.
-        """
-        step_s, idle_s, seen = min(MARK_S, limit_s), 0.0, (self._marks, self._marks.n)
-        while wait([future], step_s).not_done:
-            idle_s += step_s
-            if (self._marks, self._marks.n) != seen:
-                idle_s, seen = 0.0, (self._marks, self._marks.n)
-                beat()
-            elif idle_s >= limit_s:
-                self.close()
-                self._pool = ThreadPoolExecutor(1, self._name)
-                return False
-        return True
-
-    def close(self) -> None:
-        """Accept no more calls; those queued still run, and nothing waits for them."""
-        self._pool.shutdown(wait=False)
-
-    def _call(self, function: Callable[..., R], *args: Any) -> R:
-        with make_heartbeat() as self._marks:
-            return function(*args)
-
-
-class SliceWriter:
-    """Writer of a worker's slices, in a background thread, one at a time.
-
-    Parameters
-    ----------
-    ranks : makes a copy of the slice, on the host
-    start : number of its first row
-    """
-
-    def __init__(self, ranks: Callable[[], np.ndarray], start: int = 0) -> None:
-        self._ranks, self._start, self._thread = ranks, start, BackgroundThread("mgspmv-checkpoint")
-        self._writing: Future[WrittenSlice] | None = None
-
-    def begin(self, address: StateAddress) -> None:
-        """Copy the current slice and start writing it; see `write_slice`."""
-        self._writing = self._thread.submit(write_slice, address, self._start, self._ranks())
-
-    def find_written(self, wait: bool) -> list[WrittenSlice | str] | None:
-        """Return the last slice begun once it is written, or the reason of a failure; None while it is being written.
-
-        Parameters
-        ----------
-        wait : whether to wait until it is written or hangs
-        """
-        assert self._writing is not None
-        if not wait and not self._writing.done():
-            return None
-        if not self._thread.await_done(self._writing, HANG_S):
-            return [describe_hang(HANG_S)]
+    def call() -> None:
         try:
-            return [self._writing.result()]
-        except Exception as error:  # libraries of object stores raise errors of other types
-            return [describe_failure(error)]
+            done.set_result(function(*args))
+        except BaseException as error:
+            done.set_exception(error)
 
-    def close(self) -> None:
-        """Close the thread; see `BackgroundThread.close`."""
-        self._thread.close()
-
-
-def describe_hang(limit_s: float) -> str:
-    """Describe the hang of an abandoned call."""
-    return f"no progress for {limit_s:g} s"
+    with make_heartbeat() as heartbeat:
+        context = copy_context()
+    # A daemon, as a thread that hangs would keep the program from ending.
+    Thread(target=context.run, args=(call,), name="mgspmv-checkpoint", daemon=True).start()
+    step_s, idle_s, n_seen = min(MARK_S, HANG_S), 0.0, 0
+    while wait([done], step_s).not_done:
+        idle_s += step_s
+        if heartbeat.n != n_seen:
+            idle_s, n_seen = 0.0, heartbeat.n
+            beat()
+        elif idle_s >= HANG_S:
+            raise CheckpointError(f"no progress for {HANG_S:g} s")
+    return done.result()
 
 
 def describe_failure(error: BaseException) -> str:

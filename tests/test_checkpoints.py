@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
@@ -14,11 +15,11 @@ import numpy as np
 import pytest
 import zarr
 
-from mgspmv.checkpoints import BackgroundThread, Checkpoints, RunProgress, write_slice
+from mgspmv.checkpoints import Checkpoints, RunProgress, call_limited, write_slice
 from mgspmv.errors import CheckpointError, StoreError, StoreExistsError
+from mgspmv.heartbeat import beat
 from mgspmv.validation import digest_json
 from tests.support.buckets import serve_s3
-from tests.support.waiting import HANG_S
 
 N = 1000
 IDENTITY = {"matrix": "abc", "alpha": 0.85, "out_weight": None}
@@ -279,14 +280,17 @@ def test_object_stores():
         keep(checkpoints, 4)
 
 
-def test_after_what_hangs_another_thread_goes_on():
-    thread, is_let = BackgroundThread("b"), threading.Event()
-    hung, behind = thread.submit(is_let.wait), thread.submit(int)
-    assert not thread.await_done(behind, 0.2)
-    assert thread.await_done(thread.submit(int), HANG_S)
-    is_let.set()
-    assert (hung.result(), behind.result()) == (True, 0)
-    thread.close()
+def test_a_call_that_makes_no_progress_is_abandoned(monkeypatch):
+    def work(n, seconds):
+        for _ in range(n):
+            time.sleep(seconds)
+            beat()
+        return n
+
+    monkeypatch.setattr("mgspmv.checkpoints.HANG_S", 0.4)
+    assert call_limited(work, 10, 0.08) == 10
+    with pytest.raises(CheckpointError, match=r"no progress for 0.4 s"):
+        call_limited(threading.Event().wait, 5.0)
 
 
 @pytest.mark.parametrize("name", ["zarr.json", "states", "S", "S/x000000000000/c", "S/x000000000000/c/0"])

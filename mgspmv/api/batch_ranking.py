@@ -36,7 +36,7 @@ from mgspmv.solvers.batch import (
 )
 from mgspmv.solvers.inputs import RunInputs, make_inputs
 from mgspmv.solvers.options import PageRankOptions, Reads
-from mgspmv.solvers.run import LocalExecution, Outcome, run, widen_bound
+from mgspmv.solvers.run import Outcome, run, widen_bound
 from mgspmv.solvers.vectors import Query, Weights, make_queries
 from mgspmv.store.metadata import MatrixProperties
 
@@ -189,8 +189,7 @@ def _rank_here(
     n_dangling = int(np.count_nonzero(weight == 0))
     loaded = time.perf_counter()
     batch = Batch(rows, queries, task, width, panels, n_dangling, A.order, lambda kept: keeper.keep([kept]))
-    execution = LocalExecution(kernel.describe(), batch, lambda: batch.endings)
-    outcome = run(execution, lambda event: _emit(call, event, batch.n_ended, len(queries)))
+    outcome = run(batch, lambda event: _emit(call, event, batch.n_ended, len(queries)))
     call.count_loading(outcome, loaded, held_bytes=batch.first_bytes)
     return outcome, width
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -285,8 +285,7 @@ def _rank_embedded(
         steps = DeviceSteps(device, start.on_device(weight), task, is_counted=start.is_counted)
     loaded = time.perf_counter()
     balance = start.find_balance(options.alpha, A.shape[0])
-    with nullcontext() if keeper is None else keeper:
-        outcome = run_here(steps, task, emit, growth=start.growth, keeper=keeper, balance=balance)
+    outcome = run_here(steps, task, emit, growth=start.growth, keeper=keeper, balance=balance)
     call.count_loading(outcome, loaded)
     return outcome
 
@@ -303,7 +302,7 @@ def _rank_distributed(
     # Recoveries while the matrix was loaded for this run.
     earlier = () if call.place.is_distributed else matrix.recoveries
     recover = call.place.recover - len(earlier)
-    with publish_run([matrix], task, "pagerank", executor) as news, nullcontext() if keeper is None else keeper:
+    with publish_run([matrix], task, "pagerank", executor) as news:
         if keeper is not None:
             keeper.notify = notify_all(keeper.notify, news.publish_checkpoint)
         notify = notify_all(log_recovery, news.publish_recovery)

@@ -160,11 +160,9 @@ class Recovering:
         spec = TaskSpec(*described, at_once, before, balance)
 
         def iterate(workers: AttemptWorkers) -> Outcome:
-            if self.executor == "tasks":
-                rounds: Execution = TaskRounds(workers, spec, start)
-            else:
-                rounds = Supersteps(workers, options.max_iter, before.iteration)
-            return run(rounds, self._hear, options.alpha, self.keeper, report, self._end_losses)
+            is_tasks, most = self.executor == "tasks", (options.max_iter, before.iteration)
+            made: Execution = TaskRounds(workers, spec, start) if is_tasks else Supersteps(workers, *most)
+            return run(made, self._hear, options.alpha, self.keeper, report, self._end_losses)
 
         pieces = [start.cut(a, b) for a, b in pairwise(matrix.bounds)]
         return run_attempt([matrix], spec, lambda: pieces, report, iterate)

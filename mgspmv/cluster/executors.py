@@ -25,16 +25,16 @@ from mgspmv.checkpoints import StateAddress, WrittenSlice
 from mgspmv.cluster.agent import begin_run, call_held
 from mgspmv.cluster.dask_cluster import Cluster
 from mgspmv.cluster.matrix import DistributedMatrix
-from mgspmv.cluster.messages import Collected, RankCheck, Report, RoundReport, TaskSpec, check_ranks, check_reports
+from mgspmv.cluster.messages import RankCheck, Report, RoundReport, TaskSpec, check_ranks, check_reports
 from mgspmv.errors import ClusterError, OptionError
 from mgspmv.exchange.peer_comm import Member
 from mgspmv.kernels.select import StepLayout, check_kernel, find_step_layout
-from mgspmv.model import Event, Status, StepSums, ignore
+from mgspmv.model import Event, RowCheck, StepSums, ignore
 from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.options import PageRankOptions, RankTask
-from mgspmv.solvers.pagerank import Loop
-from mgspmv.solvers.run import Execution
-from mgspmv.solvers.steps import Made, Times
+from mgspmv.solvers.pagerank import CheckedLoop
+from mgspmv.solvers.run import Collected, Execution
+from mgspmv.solvers.steps import Made, Steps, Times
 from mgspmv.solvers.topk_certificate import TopkCertificate
 
 Executor = Literal["tasks", "supersteps"]
@@ -45,8 +45,6 @@ GROWTH = 16
 """Maximum ratio of the lengths of a superstep and the previous one, as the first iterations are slow."""
 FIRST_S = 0.25
 """Seconds of the first superstep on slow workers."""
-ASK_S = 0.25
-"""Seconds between two queries whether a checkpoint is written."""
 SLOW_EDGES_PER_S = 1e8
 """Edges per second of a slow worker."""
 MOST_FIRST = 100
@@ -171,6 +169,18 @@ class AttemptWorkers(HeldObjects):
         """Call a method of the iteration on each worker, as `do` does one of its run."""
         return self.do_each(phase, "call", [(phase, method, *args)] * len(self.members), name=method)
 
+    def collect(self) -> Collected:
+        """Return the result of all workers."""
+        found: list[Collected] = self.do("collect", "collect")
+        seconds = {phase: max(own.seconds[phase] for own in found) for phase in found[0].seconds}
+        names = dict.fromkeys(name for own in found for name in own.memory)
+        memory = {name: [own.memory.get(name, [0])[0] for own in found] for name in names}  # 0 without a device
+        planned = zip(*map(list_planned, self.matrices), strict=True)
+        memory["planned_bytes"] = [sum(of_worker) for of_worker in planned]
+        values = [own.values for own in found]
+        joined = np.concatenate(values) if isinstance(values[0], np.ndarray) else values[0]
+        return Collected(joined, found[0].transport, seconds, memory, found[0].stability)
+
     def _abandon(self, error: BaseException) -> None:
         """Abort the run on all reachable workers, and wait for its tasks to end, so that the next attempt can begin."""
         self.release()
@@ -179,88 +189,34 @@ class AttemptWorkers(HeldObjects):
             self.cluster.abort(self._spec.run, self.members, reason)
 
 
-class _ClusterExecution(Execution):
-    """Execution on the workers of an attempt, each of which writes its slice of checkpoints; the base of both
-    executors."""
+class TaskSteps(Steps):
+    """Steps as rounds of tasks: the client holds z, and the workers hold the rows.
 
-    def __init__(self, workers: AttemptWorkers) -> None:
-        super().__init__(workers.hardware, self)
-        self._workers = workers
-        self._asked_s = 0.0
-
-    def begin(self, address: StateAddress) -> None:
-        self._workers.call("checkpoint", "keep_state", address)
-        self._asked_s = time.monotonic()
-
-    def find_written(self, wait: bool) -> Sequence[WrittenSlice | str] | None:
-        if not wait and time.monotonic() - self._asked_s < ASK_S:
-            return None
-        written = self._workers.call("checkpoint", "find_written", wait)
-        self._asked_s = time.monotonic()
-        return None if None in written else [each for own in written for each in own]
-
-    def collect(self) -> Any:
-        found: list[Collected] = self._workers.do("collect", "collect")
-        self.transport = found[0].transport
-        self.seconds = {phase: max(own.seconds[phase] for own in found) for phase in found[0].seconds}
-        names = dict.fromkeys(name for own in found for name in own.memory)
-        self.memory = {name: [own.memory.get(name, 0) for own in found] for name in names}  # 0 without a device
-        planned = zip(*map(list_planned, self._workers.matrices), strict=True)
-        self.memory["planned_bytes"] = [sum(of_worker) for of_worker in planned]
-        values = [own.values for own in found]
-        return np.concatenate(values) if isinstance(values[0], np.ndarray) else values[0]
-
-
-class TaskRounds(_ClusterExecution):
-    """Iterations as rounds of tasks: the client holds z, and the workers hold the rows.
-
-    Parameters
+    Attributes
     ----------
-    start : input vectors of all rows
+    phase : of the last round
+    found : check of the ranks of each worker after it
     """
 
-    def __init__(self, workers: AttemptWorkers, spec: TaskSpec[RankTask], start: RunInputs) -> None:
-        super().__init__(workers)
+    def __init__(self, workers: AttemptWorkers, n_before: int) -> None:
+        self._workers, self._iteration, self.phase = workers, n_before, "start"
         self._z = np.empty(0)
-        self._iteration, self._phase = spec.before.iteration, "start"
-        self._found: list[RankCheck] = []
-        task, watch = spec.task, self._watch(spec.task.options, start)
-        self._loop = Loop(self, task, watch, spec.before, spec.balance)
+        self.found: list[RankCheck] = []
 
-    def start(self) -> None:
-        self._loop.start()
-        self.status = self._loop.status
+    def describe(self) -> str:
+        return self._workers.hardware
 
-    def iterate(self) -> Iterator[tuple[Event, bool]]:
-        loop, members = self._loop, self._workers.matrix.members
-        for event in loop.advance():
-            if loop.status != Status.NON_FINITE:
-                check_ranks(self._found, loop.mass, loop.balance, members, self._iteration, self._phase)
-            self.status = loop.status
-            yield event, True
-        self.stability = loop.stability
-
-    def measure(self) -> float:
-        self._z = np.concatenate(self._workers.call("residual", "rescale"))
-        return float(sum(self._send_z("residual", "measure_given", self._loop.mass)))
-
-    def _send_z(self, phase: str, method: str, mass: float) -> list[Any]:
-        """Send z to all workers, call a method of each with it, and return the results by rank."""
-        workers = self._workers
-        with workers.cluster.scatter_each([self._z], workers.members, phase, name_task(method)) as [z]:
-            self._z = np.empty(0)  # frees the client's copy while the workers compute
-            return workers.call(phase, method, z, mass)
-
-    # --- the steps of the loop; see `mgspmv.solvers.steps.Steps`
+    def compile(self) -> None:
+        """Do nothing: workers compile when the run begins."""
 
     def scale(self) -> StepSums:
-        return self._join(self._workers.call(self._phase, "scale"))
+        return self._join(self._workers.call(self.phase, "scale"))
 
     def advance(self, mass: float, n: int) -> Sequence[Made]:
         self._iteration += 1
-        self._phase = phase = f"iteration {self._iteration}"
+        self.phase = f"iteration {self._iteration}"
         began = time.perf_counter()
-        reports: list[RoundReport] = self._send_z(phase, "step", mass)
+        reports: list[RoundReport] = self._send_z("step", mass)
         sums, n_workers = self._join(reports), len(reports)
         product_s, held = zip(*((report.product_s, report.held_bytes) for report in reports), strict=True)
         slowest_s = max(product_s)
@@ -269,14 +225,20 @@ class TaskRounds(_ClusterExecution):
         return [(sums, Times(product_s, (moved_s,) * n_workers, waited_s, (self._z.nbytes,) * n_workers, held))]
 
     def ranks(self) -> np.ndarray:
-        return np.concatenate(self._workers.call(f"iteration {self._iteration}", "copy_ranks"))
+        return np.concatenate(self._workers.call(self.phase, "copy_ranks"))
 
-    def _join(self, reports: list[RoundReport]) -> StepSums:
-        """Concatenate the slices of all workers, and return the total of their sums."""
-        self._z, self._found = np.concatenate([report.z for report in reports]), [report.ranks for report in reports]
-        return sum((report.sums for report in reports), StepSums())
+    def check_rows(self) -> tuple[RowCheck, float]:
+        return sum((own.rows for own in self.found), RowCheck()), sum(own.slack for own in self.found)
 
-    def _watch(self, options: PageRankOptions, start: RunInputs) -> TopkCertificate | None:
+    def measure(self, mass: float) -> float:
+        self.phase = "residual"
+        self._z = np.concatenate(self._workers.call(self.phase, "rescale"))
+        return float(sum(self._send_z("measure_given", mass)))
+
+    def collect(self) -> np.ndarray:
+        raise NotImplementedError("collected with the rest that workers report")
+
+    def watch(self, options: PageRankOptions, start: RunInputs) -> TopkCertificate | None:
         """Return the certificate of `stop="topk:..."` over the ranks of all workers; None for other criteria."""
         if options.top is None:
             return None
@@ -284,8 +246,47 @@ class TaskRounds(_ClusterExecution):
         vectors = (np.concatenate(is_dangling), start.dangling, start.personalization)
         return TopkCertificate(options, *vectors, sum(roundings[1:], roundings[0]), growth=start.growth)
 
+    def _send_z(self, method: str, mass: float) -> list[Any]:
+        """Send z to all workers, call a method of each with it, and return the results by rank."""
+        workers, phase = self._workers, self.phase
+        with workers.cluster.scatter_each([self._z], workers.members, phase, name_task(method)) as [z]:
+            self._z = np.empty(0)  # frees the client's copy while the workers compute
+            return workers.call(phase, method, z, mass)
 
-class Supersteps(_ClusterExecution):
+    def _join(self, reports: list[RoundReport]) -> StepSums:
+        """Concatenate the slices of all workers, and return the total of their sums."""
+        self._z, self.found = np.concatenate([report.z for report in reports]), [report.ranks for report in reports]
+        return sum((report.sums for report in reports), StepSums())
+
+
+class TaskRounds(CheckedLoop):
+    """Loop whose steps are rounds of tasks; workers write their slices of checkpoints.
+
+    Parameters
+    ----------
+    start : input vectors of all rows
+    """
+
+    def __init__(self, workers: AttemptWorkers, spec: TaskSpec[RankTask], start: RunInputs) -> None:
+        self._workers, self._rounds = workers, TaskSteps(workers, spec.before.iteration)
+        watch = self._rounds.watch(spec.task.options, start)
+        super().__init__(self._rounds, spec.task, watch, spec.before, spec.balance)
+
+    def write_state(self, address: StateAddress) -> Sequence[WrittenSlice | str]:
+        return self._workers.call("checkpoint", "write_state", address)
+
+    def collect(self) -> Collected:
+        return replace(self._workers.collect(), stability=self.stability)
+
+    def _is_due(self) -> bool:
+        return True  # workers check their rows in each round
+
+    def _check_ranks(self) -> None:
+        rounds, members = self._rounds, self._workers.members
+        check_ranks(rounds.found, self.mass, self.balance, members, self.iteration, rounds.phase)
+
+
+class Supersteps(Execution):
     """Iterations in supersteps: each task makes many, in lockstep with those of the other workers.
 
     Parameters
@@ -308,9 +309,11 @@ class Supersteps(_ClusterExecution):
         choose_width: Callable[[Sequence[Any]], int] | None = None,
         on_reports: Callable[[Sequence[Report]], None] = ignore,
     ) -> None:
-        super().__init__(workers)
-        self._max_iter, self._n_before = max_iter, n_before
+        self._workers, self._max_iter, self._n_before = workers, max_iter, n_before
         self._choose_width, self._on_reports, self.width = choose_width, on_reports, 1
+
+    def describe(self) -> str:
+        return self._workers.hardware
 
     def start(self) -> None:
         """Connect the workers to each other and make the first z."""
@@ -318,28 +321,32 @@ class Supersteps(_ClusterExecution):
             self.width = self._choose_width(self._workers.do("connect", "connect"))
         self.status = self._workers.do("connect", "start", self.width)[0]
 
-    def iterate(self) -> Iterator[tuple[Event, bool]]:
-        made = self._n_before
-        n = min(choose_first_length(self._workers.matrix, self.width), self._max_iter - made)
+    def advance(self, n: int | None = None) -> Iterator[Event]:
+        workers, made = self._workers, self._n_before
+        n = choose_first_length(workers.matrix, self.width)
         while self.status is None:
+            n = min(n, self._max_iter - made)
             phase = f"iterations {made + 1} to {made + n}"
-            reports = self._workers.do(phase, "superstep", n)
+            reports: list[Report] = workers.do(phase, "superstep", n)
             # Before the events are reported: a checkpoint or a result must not be made of corrupted ranks.
-            check_reports(reports, self._workers.matrix.members, phase)
+            check_reports(reports, workers.members, phase)
             self.status = reports[0].status
             self._on_reports(reports)
-            events = [
-                join_events(of_workers) for of_workers in zip(*(report.events for report in reports), strict=True)
-            ]
-            for event in events:
-                yield event, event is events[-1]
+            events = [join_events(own) for own in zip(*(report.events for report in reports), strict=True)]
+            for k, event in enumerate(events, 1):
+                self.is_ahead = k < len(events)
+                yield event
             made += len(events)
-            n = min(choose_length(events), self._max_iter - made)
-        if self.status == Status.STABLE:  # proved by all workers alike
-            self.stability = self._workers.call("collect", "find_stability")[0]
+            n = choose_length(events)
+
+    def write_state(self, address: StateAddress) -> Sequence[WrittenSlice | str]:
+        return self._workers.call("checkpoint", "write_state", address)
 
     def measure(self) -> float:
         return float(sum(self._workers.call("residual", "measure")))
+
+    def collect(self) -> Collected:
+        return self._workers.collect()
 
 
 def list_planned(matrix: DistributedMatrix) -> list[int]:

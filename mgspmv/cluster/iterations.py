@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.checkpoints import SliceWriter, StateAddress, WrittenSlice
+from mgspmv.checkpoints import StateAddress, WrittenSlice, write_slice
 from mgspmv.cluster.device_row_block import DeviceRowBlock
 from mgspmv.cluster.messages import BatchPiece, PowerPiece, RankCheck, RoundReport, TaskSpec
 from mgspmv.cluster.row_block import ProductOptions, RowBlock
@@ -31,19 +31,19 @@ from mgspmv.kernels.cpu_many import CpuMany
 from mgspmv.kernels.device import describe_device, device_id, free_device_memory
 from mgspmv.kernels.host import HostBlock
 from mgspmv.kernels.operands import WIDTHS
-from mgspmv.model import ChangeNorm, Normalization, Stability, StepSums, free_memory
+from mgspmv.model import ChangeNorm, Normalization, StepSums, free_memory
 from mgspmv.solvers.batch import Batch, BatchTask, FinishedVector, ManyRows, PassMemory, count_bytes
 from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.mass_check import Rounding
 from mgspmv.solvers.options import RankTask
 from mgspmv.solvers.pagerank import Loop
 from mgspmv.solvers.power import PowerLoop, PowerTask, Products, combine, compile_product
+from mgspmv.solvers.run import Collected
 from mgspmv.solvers.steps import DeviceSteps, LocalSteps, Times
+from mgspmv.solvers.topk_certificate import TopkCertificate
 
 KEPT_BYTES = 1 << 28
 """Bytes of kept vectors on all workers at which a superstep ends, so that they are sent to the client."""
-Result = tuple[Any, str, dict[str, float], dict[str, int]]
-"""Values, transport, seconds and bytes, as in `Collected`."""
 
 
 class BlockIteration(ABC):
@@ -62,7 +62,6 @@ class BlockIteration(ABC):
 
     loop: Loop | Batch | PowerLoop
     computes: int | str
-    _writer: SliceWriter | None = None
 
     def __init__(self, parts: Sequence[RowBlock], halos: Sequence[Halo]) -> None:
         self.parts, self._part, self._halos = parts, parts[0], halos
@@ -85,7 +84,7 @@ class BlockIteration(ABC):
         """Make the loop and begin it with `width` vectors."""
 
     @abstractmethod
-    def collect(self) -> Result:
+    def collect(self) -> Collected:
         """Return the result."""
 
     def check_ranks(self) -> RankCheck | None:
@@ -95,11 +94,6 @@ class BlockIteration(ABC):
     def take_kept(self) -> tuple[Sequence[FinishedVector], int]:
         """Return the results of vectors that have ended since the last call, and the number of all that have."""
         return (), 0
-
-    def close(self) -> None:
-        """Stop writing in the background."""
-        if self._writer is not None:
-            self._writer.close()
 
     def _open_peer(
         self, turns: AllToAll, hellos: Mapping[int, Message], k: int = 0, device: DeviceCopies | None = None
@@ -119,6 +113,7 @@ class RankIteration(BlockIteration):
     loop: Loop
     _steps: LocalSteps | DeviceSteps
     """Steps on the rows of this worker, which hold the ranks; made before the first z."""
+    _watch: TopkCertificate | None = None
     transport = "peer"
 
     def __init__(self, part: RowBlock, spec: TaskSpec[RankTask], start: RunInputs, halos: Sequence[Halo]) -> None:
@@ -135,26 +130,20 @@ class RankIteration(BlockIteration):
         self._turns, self._steps = turns, self._make_steps(turns, hellos)
 
     def start(self, width: int) -> None:
-        watch = self._steps.watch(self._task.options, self._turns.gather, self._growth)
-        self.loop = Loop(self._steps, self._task, watch, self._spec.before, self._spec.balance)
+        self._watch = self._steps.watch(self._task.options, self._turns.gather, self._growth)
+        self.loop = Loop(self._steps, self._task, self._watch, self._spec.before, self._spec.balance)
         self.loop.start()
 
     def check_ranks(self) -> RankCheck:
         return RankCheck(*self._steps.check_rows(), self.loop.mass, self.loop.balance)
 
-    def collect(self) -> Result:
-        return self._steps.collect(), self.transport, {}, {}
+    def collect(self) -> Collected:
+        found = None if self._watch is None else self._watch.found
+        return Collected(self._steps.collect(), self.transport, stability=found)
 
-    def keep_state(self, address: StateAddress) -> None:
-        """Copy the ranks, and begin to write them as this worker's slice of a checkpoint."""
-        if self._writer is None:  # it gets `_steps.ranks`, as a reference to this object would be a cycle
-            self._writer = SliceWriter(self._steps.ranks, self._part.start)
-        self._writer.begin(address)
-
-    def find_written(self, wait: bool) -> list[WrittenSlice | str] | None:
-        """Call `SliceWriter.find_written`."""
-        assert self._writer is not None
-        return self._writer.find_written(wait)
+    def write_state(self, address: StateAddress) -> WrittenSlice | str:
+        """Write the ranks as this worker's slice of a checkpoint."""
+        return write_slice(address, self._part.start, self.copy_ranks())
 
     def copy_ranks(self) -> np.ndarray:
         """Return the ranks after the last step, (n_rows,), on the host."""
@@ -163,10 +152,6 @@ class RankIteration(BlockIteration):
     def measure(self) -> float:
         """Compute this worker's part of the residual in lockstep with the other workers. No iteration can follow."""
         return self._steps.measure(self.loop.mass)
-
-    def find_stability(self) -> Stability | None:
-        """Return the stability of the highest vertices, proved by all workers together; None if not proved."""
-        return self.loop.stability
 
 
 class CsrRanking(RankIteration):
@@ -261,7 +246,7 @@ class LayoutRanking(RankIteration):
         steps.compile()
         return steps
 
-    def collect(self) -> Result:
+    def collect(self) -> Collected:
         """Collect as `RankIteration` does, with the transport on which the devices agreed at the start."""
         self.transport = "ipc" if self._device.writes_there else "nccl"
         return super().collect()
@@ -315,8 +300,9 @@ class BatchPasses(BlockIteration):
         self._kept.clear()
         return kept, self.loop.n_ended
 
-    def collect(self) -> Result:
-        return self.loop.endings, self._spec.transport, self.loop.seconds, {"held_bytes": self.loop.first_bytes}
+    def collect(self) -> Collected:
+        held = {"held_bytes": [self.loop.first_bytes]}
+        return replace(self.loop.collect(), transport=self._spec.transport, memory=held)
 
     def _make_exchange(self, turns: AllToAll, hellos: Mapping[int, Message]) -> Exchange:
         part, kernel = self._part, self._rows.kernel
@@ -385,8 +371,8 @@ class PowerProducts(BlockIteration):
         self.loop = PowerLoop(products, self._piece.step, self._piece.x, self._task)
         self._turns.begin()
 
-    def collect(self) -> Result:
-        return self.loop.x, "peer", {}, {}
+    def collect(self) -> Collected:
+        return replace(self.loop.collect(), transport="peer")
 
     def _multiply_all(self, x: np.ndarray) -> np.ndarray:
         """Return this worker's rows of the product, from its elements of x."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import numpy as np
 
@@ -109,20 +109,6 @@ class RoundReport:
     held_bytes: int
     """Bytes held for rows and vectors."""
     ranks: RankCheck
-
-
-@dataclass(frozen=True, eq=False)
-class Collected:
-    """Result of a run on one worker."""
-
-    values: Any
-    """Elements of the vector of its rows, on the host; of a batch the end of each vector."""
-    transport: str
-    """Transport of slices that was used."""
-    seconds: dict[str, float]
-    """Seconds by phase, other than products and exchanges."""
-    memory: dict[str, int]
-    """Bytes that it took, by name."""
 
 
 def check_reports(reports: Sequence[Report], members: Sequence[Member], phase: str) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mgspmv.cluster.messages import Collected, Report, TaskSpec
+from mgspmv.cluster.messages import Report, TaskSpec
 from mgspmv.cluster.worker_metrics import publish_iterations
 from mgspmv.errors import ClusterError, RunAbortedError
 from mgspmv.exchange.peer import AllToAll
@@ -20,6 +21,7 @@ from mgspmv.heartbeat import Heartbeat
 from mgspmv.kernels.device import measure_memory
 from mgspmv.logs import WORKERS
 from mgspmv.model import Event, Status
+from mgspmv.solvers.run import Collected
 
 if TYPE_CHECKING:
     from mgspmv.cluster.iterations import BlockIteration
@@ -127,12 +129,9 @@ class WorkerRun(ConnectedRun):
 
     def collect(self) -> Collected:
         """Return the result on this worker."""
-        values, transport, seconds, memory = self.iteration.collect()
-        return Collected(values, transport, seconds, self._measure_memory() | memory)
-
-    def close(self, reason: str) -> None:
-        super().close(reason)
-        self.iteration.close()
+        found = self.iteration.collect()
+        taken = {name: [n_bytes] for name, n_bytes in self._measure_memory().items()}
+        return replace(found, memory=taken | found.memory)
 
     def _measure_memory(self) -> dict[str, int]:
         return measure_memory(has_device=self.iteration.has_device)

@@ -26,7 +26,7 @@ from mgspmv.kernels.operands import WIDTHS, Terms, fit_width, narrow_widths
 from mgspmv.kernels.select import BoundMany
 from mgspmv.model import FIXED_POINT, Event, Status, StepSums
 from mgspmv.solvers.options import Task
-from mgspmv.solvers.run import bound_error
+from mgspmv.solvers.run import Collected, Execution, bound_error
 from mgspmv.solvers.steps import Times, bound_mass_rounding, time_step
 from mgspmv.solvers.vectors import Query
 
@@ -211,7 +211,7 @@ class _Seat:
     """Status at the end; None before that."""
 
 
-class Batch:
+class Batch(Execution):
     """Iteration of all vectors to their ends, pass by pass.
 
     Parameters
@@ -261,7 +261,6 @@ class Batch:
         self.first_bytes = 0
 
     def start(self) -> None:
-        """Compile the kernels and enter the first vectors."""
         with self._time("compile"):
             widths, is_relative = narrow_widths(self._width), self._options.is_relative
             self._rows.kernel.compile_many(widths, self._residual_width, is_relative=is_relative)
@@ -272,14 +271,15 @@ class Batch:
         self.first_bytes = self.held_bytes
 
     @property
-    def status(self) -> Status | None:
+    def status(self) -> Status | None:  # type: ignore[override]
         """Completed when all vectors have ended and their results were passed to `keep`; None before that."""
         return None if self._seats else Status.COMPLETED
 
-    @property
-    def endings(self) -> list[Ending]:
-        """End of each vector, in their order; available when all have ended."""
-        return [self._endings[k] for k in range(len(self._queries))]
+    def describe(self) -> str:
+        return self._rows.kernel.describe()
+
+    def collect(self) -> Collected:
+        return Collected([self._endings[k] for k in range(len(self._queries))], seconds=self.seconds)
 
     @property
     def held_bytes(self) -> int:

@@ -11,20 +11,20 @@ dangling vertices stay in the graph, as in NetworkX and cuGraph.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mgspmv.checkpoints import BEGINNING, RunProgress, SliceWriter
+from mgspmv.checkpoints import BEGINNING, RunProgress, StateAddress, WrittenSlice, write_slice
 from mgspmv.model import FIXED_POINT, Event, Precision, Stability, Status, StepSums, Underflow
 from mgspmv.solvers.checkpointing import Checkpointer
 from mgspmv.solvers.inputs import RunInputs, read_out_weight
 from mgspmv.solvers.mass_check import MassCheck, check_rows
 from mgspmv.solvers.options import PageRankOptions, RankTask
-from mgspmv.solvers.run import LocalExecution, Outcome, run
+from mgspmv.solvers.run import Collected, Execution, Outcome, run
 from mgspmv.solvers.steps import LocalSteps, Steps
 from mgspmv.store.metadata import MatrixProperties
 
@@ -37,7 +37,7 @@ CHECK_S = 5.0
 """Seconds between checks of the ranks for corruption, in runs of this process."""
 
 
-class Loop:
+class Loop(Execution):
     """Loop of iterations to the end. All processes that run it with the same sums make the same iterations.
 
     Parameters
@@ -52,8 +52,6 @@ class Loop:
     iteration : iterations made, including those before
     mass : sum of the ranks over dangling vertices
     seconds : of the phase `look`, where a watch examines the ranks
-    status : at the end; None before that
-    is_ahead : whether steps were made after the last reported iteration, so that the ranks are later ones
     """
 
     def __init__(
@@ -65,17 +63,18 @@ class Loop:
         balance: MassCheck | None = None,
     ) -> None:
         self._steps, self._task, self._options, self._watch = steps, task, task.options, watch
-        self._is_wrong = self.is_ahead = False
+        self._is_wrong = False
         self.balance = balance
         self.iteration, self._epoch = before.iteration, before.epoch + 1
         self.mass = 0.0
         self.seconds: dict[str, float] = {} if watch is None else {"look": 0.0}
-        self.status: Status | None = None
         if before.changes:
             self.status = task.options.check_status(task.threshold, before.iteration, before.changes[-1])
 
+    def describe(self) -> str:
+        return self._steps.describe()
+
     def start(self) -> None:
-        """Compute the first z."""
         first = self._steps.scale()
         if self._watch is not None:
             self._watch.start()
@@ -84,7 +83,6 @@ class Loop:
             self._watch.see(0, self._steps.ranks(), self.mass)
 
     def advance(self, n: int | None = None) -> Iterator[Event]:
-        """Iterate to the end, or n times if that is less; yield the event of each iteration."""
         last = self._options.max_iter if n is None else self.iteration + n
         while self.status is None and self.iteration < last:
             left, watch = last - self.iteration, self._watch
@@ -110,10 +108,54 @@ class Loop:
             self.status = Status.STABLE
         return change
 
+    def measure(self) -> float:
+        return self._steps.measure(self.mass)
+
+    def collect(self) -> Collected:
+        return Collected(self._steps.collect(), seconds=self.seconds, stability=self.stability)
+
     @property
     def stability(self) -> Stability | None:
         """Proven stability of the highest vertices; None before it is proven."""
         return None if self._watch is None else self._watch.found
+
+
+class CheckedLoop(Loop):
+    """Loop over all rows, driven by this process. The ranks are checked for corruption periodically, and before they
+    are written to a checkpoint or returned."""
+
+    def start(self) -> None:
+        began = time.perf_counter()
+        self._steps.compile()
+        self.seconds["compile"] = time.perf_counter() - began
+        super().start()
+        self._checked_s = time.monotonic()
+        if self.balance is not None:
+            total = self._steps.check_rows()[0].sum
+            self.balance = replace(self.balance, low=total, high=total)
+
+    def advance(self, n: int | None = None) -> Iterator[Event]:
+        for event in super().advance(n):
+            # The ranks of a later step do not match the mass and the sum of this iteration.
+            if not self.is_ahead and (self.status is not None or self._is_due()):
+                self._check()
+            yield event
+
+    def write_state(self, address: StateAddress) -> Sequence[WrittenSlice | str]:
+        self._check()
+        return [write_slice(address, 0, self._steps.ranks())]
+
+    def _check(self) -> None:
+        if self.status != Status.NON_FINITE:
+            self._check_ranks()
+        self._checked_s = time.monotonic()
+
+    def _is_due(self) -> bool:
+        return time.monotonic() >= self._checked_s + CHECK_S
+
+    def _check_ranks(self) -> None:
+        found, slack = self._steps.check_rows()
+        check_rows(found, self.mass, self.balance, slack, self.iteration)
 
 
 def run_here(
@@ -135,70 +177,8 @@ def run_here(
     keeper : of the run's checkpoints, with the last of which the rows start; None for none
     balance : of `RunInputs`; None where the sum of the ranks is unknown
     """
-    loop = Loop(steps, task, steps.watch(task.options, growth=growth), find_before(keeper), balance)
-    here = _Here(steps, loop)
-    try:
-        return run(here, emit, task.options.alpha, keeper)
-    finally:
-        here.close()
-
-
-class _Here(LocalExecution):
-    """Iterations of this process. The ranks are checked for corruption periodically, and before they are written to a
-    checkpoint or returned.
-
-    Parameters
-    ----------
-    steps : of all rows
-    loop : of these
-    """
-
-    _loop: Loop
-
-    def __init__(self, steps: LocalSteps | DeviceSteps, loop: Loop) -> None:
-        super().__init__(steps.describe(), loop, steps.collect)
-        self.writers = self._writer = SliceWriter(self._copy_ranks)
-        self._steps, self.status = steps, loop.status
-
-    def close(self) -> None:
-        """Stop writing checkpoints."""
-        self._writer.close()
-
-    def start(self) -> None:
-        loop, steps = self._loop, self._steps
-        began = time.perf_counter()
-        steps.compile()
-        loop.seconds["compile"] = time.perf_counter() - began
-        loop.start()
-        self._due_s = time.monotonic() + CHECK_S
-        if loop.balance is not None:
-            total = steps.check_rows()[0].sum
-            loop.balance = replace(loop.balance, low=total, high=total)
-
-    def iterate(self) -> Iterator[tuple[Event, bool]]:
-        loop = self._loop
-        for event in loop.advance():
-            self.status = loop.status
-            is_due = loop.status is not None or time.monotonic() >= self._due_s
-            # The ranks of a later step do not match the mass and the sum of this iteration.
-            if is_due and not loop.is_ahead:
-                self._check()
-            yield event, not loop.is_ahead
-        self.stability = loop.stability
-
-    def measure(self) -> float:
-        return self._steps.measure(self._loop.mass)
-
-    def _check(self) -> None:
-        loop = self._loop
-        if loop.status != Status.NON_FINITE:
-            found, slack = self._steps.check_rows()
-            check_rows(found, loop.mass, loop.balance, slack, loop.iteration)
-        self._due_s = time.monotonic() + CHECK_S
-
-    def _copy_ranks(self) -> np.ndarray:
-        self._check()
-        return self._steps.ranks()
+    watch = steps.watch(task.options, growth=growth)
+    return run(CheckedLoop(steps, task, watch, find_before(keeper), balance), emit, task.options.alpha, keeper)
 
 
 def find_before(keeper: Checkpointer | None) -> RunProgress:

@@ -22,9 +22,9 @@ import numpy as np
 
 from mgspmv.errors import OptionError, ShapeError
 from mgspmv.kernels.select import BoundKernel, bind_kernel
-from mgspmv.model import RELATIVE_LIMIT, ChangeNorm, CsrBlock, Event, Normalization, Status
+from mgspmv.model import RELATIVE_LIMIT, ChangeNorm, CsrBlock, Event, Normalization
 from mgspmv.solvers.options import PowerOptions
-from mgspmv.solvers.run import LocalExecution, Outcome, run
+from mgspmv.solvers.run import Collected, Execution, Outcome, run
 from mgspmv.solvers.steps import Times
 
 CHUNK = 1 << 16
@@ -106,7 +106,7 @@ class Products:
         return replace(self, multiply=lambda x: self.multiply(others.multiply(x)), nbytes=self.nbytes + others.nbytes)
 
 
-class PowerLoop:
+class PowerLoop(Execution):
     """Loop of iterations to the end. All processes with the same norms and changes make the same iterations.
 
     Parameters
@@ -124,14 +124,18 @@ class PowerLoop:
         self._products, self._update, self._task, self._options = products, update, task, task.options
         self.x = products.put(x)
         self.iteration = 0
-        self.status: Status | None = None
-        self.seconds: dict[str, float] = {}
+
+    def describe(self) -> str:
+        return self._products.hardware
 
     def start(self) -> None:
         """Do nothing: the first iteration needs no preparation."""
 
+    def collect(self) -> Collected:
+        return Collected(self._products.get(self.x))
+
     def advance(self, n: int | None = None) -> Iterator[Event]:
-        """Iterate to the end, or n times if that is less; yield the event of each iteration.
+        """Iterate as `Execution.advance` does.
 
         Raises
         ------
@@ -177,8 +181,7 @@ def iterate_power(
     x : (n,) the start, which is not normalized
     emit : called with the event of each iteration
     """
-    loop = PowerLoop(products, update, x, task)
-    return run(LocalExecution(products.hardware, loop, lambda: products.get(loop.x)), emit)
+    return run(PowerLoop(products, update, x, task), emit)
 
 
 def compile_product(kernel: BoundKernel, dtype: str) -> None:

@@ -1,8 +1,8 @@
 """The run of an iteration, from its first step to its result: on the host, on a device, or on the workers of a cluster.
 
-run                 start, iterate, bound the error, collect; checkpoints and times between
-  Execution         where the iterations are made: `LocalExecution` in this process, others in `mgspmv.cluster`
-    a loop          which iterations are made: `Loop` (PageRank), `Batch`, `PowerLoop`
+run             start, iterate, bound the error, collect; checkpoints and times between
+  Execution     which iterations are made: `Loop` (PageRank), `Batch` and `PowerLoop` in one process, and others in
+                `mgspmv.cluster`, whose workers have such a loop each
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from mgspmv.checkpoints import StateAddress, WrittenSlice
 from mgspmv.model import Event, Progress, Recovery, Stability, Status, Underflow, ignore
-from mgspmv.solvers.checkpointing import Checkpointer, Writers
+from mgspmv.solvers.checkpointing import Checkpointer
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,71 +46,54 @@ class Outcome:
     """Vertices whose rank is 0 by underflow, see `mgspmv.solvers.pagerank`; None where none was found."""
 
 
+@dataclass(frozen=True, eq=False)
+class Collected:
+    """Result of the iterations of a process, or of one worker; fields as in `Outcome`."""
+
+    values: Any
+    """The vector; of a worker the elements of its rows, on the host; of a batch the list of its endings."""
+    transport: str | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Seconds of phases other than products and exchanges; those of `compile` are within `start`."""
+    memory: dict[str, list[int]] = field(default_factory=dict)
+    stability: Stability | None = None
+
+
 class Execution(ABC):
     """Iterations of a run, in this process or on workers.
-
-    Parameters
-    ----------
-    hardware : description of the hardware
 
     Attributes
     ----------
     status : at the end; None before that
-    seconds : of phases other than products and exchanges, after `collect`; those of `compile` are within `start`
-    memory, transport : as in `Outcome`, after `collect`
-    stability : proven stability of the highest vertices, at the end; None where none was proven
-    writers : processes that hold the ranks, and write them to checkpoints; None where there are no checkpoints
+    is_ahead : whether steps were made after the last reported iteration, so that the ranks are later ones
     """
 
-    def __init__(self, hardware: str, writers: Writers | None = None) -> None:
-        self.hardware, self.writers = hardware, writers
-        self.status: Status | None = None
-        self.stability: Stability | None = None
-        self.transport: str | None = None
-        self.seconds: dict[str, float] = {}
-        self.memory: dict[str, list[int]] = {}
+    status: Status | None = None
+    is_ahead = False
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Describe the hardware."""
 
     @abstractmethod
     def start(self) -> None:
         """Prepare the first iteration."""
 
     @abstractmethod
-    def iterate(self) -> Iterator[tuple[Event, bool]]:
-        """Iterate to the end; yield the event of each iteration, and whether the ranks are those of that iteration."""
+    def advance(self, n: int | None = None) -> Iterator[Event]:
+        """Iterate to the end, or n times if that is less; yield the event of each iteration."""
+
+    def write_state(self, address: StateAddress) -> Sequence[WrittenSlice | str]:
+        """Write the ranks of the last iteration to a checkpoint; return the slices, or why they cannot be written."""
+        raise NotImplementedError
 
     def measure(self) -> float:
         """Bound |G(x) - x| in L1 of the ranks x, where G is a step. No more iterations can be made after it."""
         raise NotImplementedError
 
     @abstractmethod
-    def collect(self) -> Any:
-        """Return the values of the outcome."""
-
-
-class LocalExecution(Execution):
-    """Iterations of a loop in this process.
-
-    Parameters
-    ----------
-    loop : `Loop`, `Batch` or `PowerLoop`, with `start`, `advance`, `status` and `seconds`
-    collect : returns the values of the outcome
-    """
-
-    def __init__(self, hardware: str, loop: Any, collect: Callable[[], Any]) -> None:
-        super().__init__(hardware)
-        self._loop, self._collect = loop, collect
-
-    def start(self) -> None:
-        self._loop.start()
-
-    def iterate(self) -> Iterator[tuple[Event, bool]]:
-        for event in self._loop.advance():
-            self.status = self._loop.status
-            yield event, True
-
-    def collect(self) -> Any:
-        self.seconds = self._loop.seconds
-        return self._collect()
+    def collect(self) -> Collected:
+        """Return the result."""
 
 
 def run(
@@ -134,7 +118,7 @@ def run(
     ------
     CorruptionError : the ranks are corrupted
     """
-    events, changes, writers = list[Event](), list[float](), execution.writers
+    events, changes = list[Event](), list[float]()
     before_s = 0.0 if keeper is None else keeper.blocked_s
     began = time.perf_counter()
     execution.start()
@@ -142,36 +126,34 @@ def run(
     on_start()
     if keeper is not None:
         keeper.begin()
-    for event, is_reached in execution.iterate():
+    for event in execution.advance():
         events.append(event)
         changes.append(event.change)
         emit(event)
-        if keeper is not None and writers is not None and is_reached and execution.status is None:
-            keeper.look(writers, changes)
+        if keeper is not None and not execution.is_ahead and execution.status is None:
+            keeper.look(execution.write_state, changes)
     status = execution.status
     assert status is not None
-    if keeper is not None and writers is not None:
-        keeper.end(writers, changes, status)
-    iterated = time.perf_counter()
+    if keeper is not None:
+        keeper.end(execution.write_state, changes, status)
     kept_s = 0.0 if keeper is None else keeper.blocked_s - before_s
+    iterated = time.perf_counter()
     bound = math.inf
     # Before `collect`, which releases the memory of a device.
     if alpha is not None:
         report("residual", 0, None)
         bound = bound if status == Status.NON_FINITE else bound_error(execution.measure(), alpha)
     measured = time.perf_counter()
-    values = execution.collect()
+    found = execution.collect()
     collected = time.perf_counter()
-    if keeper is not None and writers is not None:
-        keeper.finish(writers)
-    seconds = sum_seconds(events) | execution.seconds
+    seconds = sum_seconds(events) | found.seconds
     compile_s = seconds.get("compile", 0.0)
     seconds["schedule"] = max(0.0, iterated - started - kept_s - (sum(seconds.values()) - compile_s))
     seconds |= {"start": max(0.0, started - began - compile_s), "collect": collected - measured}
     seconds |= {} if alpha is None else {"residual": measured - iterated}
-    seconds |= {} if keeper is None else {"checkpoint": keeper.blocked_s - before_s}
-    told = (execution.hardware, seconds, execution.memory, execution.transport, execution.stability)
-    return Outcome(values, status, bound, *told)
+    seconds |= {} if keeper is None else {"checkpoint": kept_s}
+    hardware = execution.describe()
+    return Outcome(found.values, status, bound, hardware, seconds, found.memory, found.transport, found.stability)
 
 
 def bound_error(residual: float, alpha: float) -> float:

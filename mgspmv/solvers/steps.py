@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -70,24 +70,45 @@ Made = tuple[StepSums, Times]
 """Sums of a step over all processes, and its times."""
 
 
-class Steps(Protocol):
+class Steps(ABC):
     """Steps of a run: made in this process, with peers, or on workers driven by this process."""
 
+    @abstractmethod
+    def describe(self) -> str:
+        """Describe the hardware."""
+
+    @abstractmethod
+    def compile(self) -> None:
+        """Compile the kernels, so that no step is timed with it."""
+
+    @abstractmethod
     def scale(self) -> StepSums:
         """Compute z from the first x; return the sums of x."""
-        ...
 
+    @abstractmethod
     def advance(self, mass: float, n: int) -> Sequence[Made]:
         """Make n steps on all rows, or fewer; `mass` is the sum over dangling vertices of the x before them."""
-        ...
 
+    @abstractmethod
     def ranks(self) -> np.ndarray:
         """Copy the ranks of the rows in this process to the host, (n,)."""
-        ...
+
+    @abstractmethod
+    def check_rows(self) -> tuple[RowCheck, float]:
+        """Sum the ranks of these rows, and count rows whose z does not match the ranks; also return a bound on the
+        rounding error of the sum in a step."""
+
+    @abstractmethod
+    def measure(self, mass: float) -> float:
+        """Bound |G(x) - x| in L1, where G is a step, together with all owners of rows. No step can follow."""
+
+    @abstractmethod
+    def collect(self) -> np.ndarray:
+        """Return the ranks on the host, without a copy where they are there. No step can follow."""
 
 
-class WatchedSteps(ABC):
-    """Steps whose ranks are watched for `stop="topk:..."`, and checked for corruption."""
+class RowSteps(Steps):
+    """Steps on rows that this process has."""
 
     @abstractmethod
     def _get_vectors(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -121,8 +142,6 @@ class WatchedSteps(ABC):
         return self._watch
 
     def check_rows(self) -> tuple[RowCheck, float]:
-        """Sum the ranks of these rows, and count rows whose z does not match the ranks; also return a bound on the
-        rounding error of the sum in a step."""
         found, precision, has_values = self._check()
         if self._tolerance is None:
             self._tolerance = find_tolerance(self.rounding, self._get_vectors()[0], precision, has_values=has_values)
@@ -132,7 +151,7 @@ class WatchedSteps(ABC):
     _tolerance: Tolerance | None = None
 
 
-class LocalSteps(WatchedSteps):
+class LocalSteps(RowSteps):
     """Steps of this process by kernels over CSR; an exchange brings the slices of the other processes.
 
     Parameters
@@ -151,7 +170,6 @@ class LocalSteps(WatchedSteps):
         self.exchange = self._open_vectors()
 
     def compile(self) -> None:
-        """Compile the kernels, so that no step is timed with it."""
         self.rows.kernel.compile(is_relative=self._is_relative)
 
     def scale(self) -> StepSums:
@@ -178,11 +196,9 @@ class LocalSteps(WatchedSteps):
         return ranks.copy() if ranks is self.rows.x else ranks
 
     def collect(self) -> np.ndarray:
-        """Return the ranks, without a copy where they are on the host. No more steps can be made after it."""
         return self.rows.kernel.get(self.rows.x)
 
     def describe(self) -> str:
-        """Describe the hardware."""
         return self.rows.kernel.describe()
 
     @property
@@ -199,7 +215,6 @@ class LocalSteps(WatchedSteps):
         return found, kernel.precision, kernel.block.data is not None
 
     def measure(self, mass: float) -> float:
-        """Compute `residual`, together with all owners of rows. No more steps can be made after it."""
         self.begin_residual()
         return self.residual(mass)
 
@@ -225,7 +240,7 @@ class LocalSteps(WatchedSteps):
         return self._open(lambda n: kernel.zeros(n, kernel.z_dtype))
 
 
-class DeviceSteps(WatchedSteps):
+class DeviceSteps(RowSteps):
     """Steps that a device makes in batches; the host reads their results afterwards.
 
     Parameters
@@ -253,7 +268,6 @@ class DeviceSteps(WatchedSteps):
         self._rules = RankRules(options.alpha, task.threshold, options.by_largest, options.is_relative, is_counted)
 
     def compile(self) -> None:
-        """Compile the kernels; see `LocalSteps.compile`."""
         self._device.compile(self._rules)
 
     def scale(self) -> StepSums:
@@ -271,17 +285,14 @@ class DeviceSteps(WatchedSteps):
         return self._device.ranks()
 
     def collect(self) -> np.ndarray:
-        """Return the ranks; see `LocalSteps.collect`."""
         ranks = self._device.ranks()
         self._device.release()
         return ranks
 
     def describe(self) -> str:
-        """Describe the device."""
         return self._device.describe()
 
     def measure(self, mass: float) -> float:
-        """Bound |G(x) - x| in L1; see `LocalSteps.measure`."""
         return self._device.residual(mass) + self._alpha * bound_mass_rounding(self.rounding.n_dangling)
 
     def _get_vectors(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

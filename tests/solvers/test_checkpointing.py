@@ -1,4 +1,4 @@
-"""When states of a run are kept, and that nobody waits for them."""
+"""When states of a run are kept, and what happens where that fails."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import errno
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from functools import partialmethod
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -16,7 +15,7 @@ import pytest
 import zarr
 
 import mgspmv as mg
-from mgspmv.checkpoints import BEGINNING, BackgroundThread, Checkpoints, write_slice
+from mgspmv.checkpoints import BEGINNING, Checkpoints, write_slice
 from mgspmv.errors import CheckpointError
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import Status
@@ -27,7 +26,6 @@ from mgspmv.solvers.pagerank import run_here
 from mgspmv.solvers.steps import STEPS_AT_ONCE, LocalSteps
 from tests.support.hearing import on_phases
 from tests.support.played import PlayedDevice, run_played
-from tests.support.waiting import HANG_S
 
 X = np.arange(5.0)
 
@@ -89,19 +87,14 @@ class FailingStore(zarr.storage.MemoryStore):
 
 
 class Writers:
-    """Two who write when they are let."""
+    """Two who write, and count how often."""
 
     def __init__(self) -> None:
-        self.address, self.is_let, self.answers = None, True, None
         self.n_begun = 0
 
-    def begin(self, address) -> None:
-        self.address, self.n_begun = address, self.n_begun + 1
-
-    def find_written(self, wait):
-        if not (self.is_let or wait):
-            return None
-        return self.answers or [write_slice(self.address, a, X[a:b]) for a, b in ((0, 2), (2, 5))]
+    def __call__(self, address):
+        self.n_begun += 1
+        return [write_slice(address, a, X[a:b]) for a, b in ((0, 2), (2, 5))]
 
 
 @pytest.fixture
@@ -113,72 +106,49 @@ def clock(monkeypatch):
     return now
 
 
-@pytest.fixture
-def keeper(tmp_path):
-    checkpoints = Checkpoints(tmp_path / "c")
+def make_keeper(place):
+    checkpoints, told = Checkpoints(place), []
     checkpoints.prepare(is_shared=False)
-    told = []
-    with Checkpointer(checkpoints, {"matrix": "m"}, "r", 30.0, notify=told.append) as own:
-        own.told = told
-        own.begin()
-        yield own
-
-
-def settle(keeper) -> None:
-    """Wait for what the keeper's thread does."""
-    keeper._thread.submit(int).result()
+    own = Checkpointer(checkpoints, {"matrix": "m"}, "r", 30.0, notify=told.append)
+    own.told = told
+    own.begin()
+    return own
 
 
 def restore(keeper):
     return Checkpoints(keeper.checkpoints.place).restore()
 
 
-def test_it_begins_when_it_is_time(clock, keeper):
-    keeper._began_s = clock[0]
-    writers = Writers()
+def test_it_begins_when_it_is_time(clock, tmp_path):
+    keeper, write = make_keeper(tmp_path / "c"), Writers()
     for at, changes, n_begun in [(129.0, [0.5], 0), (130.0, [0.5, 0.2], 1), (159.0, [0.5, 0.2, 0.1], 1)]:
         clock[0] = at
-        keeper.look(writers, changes)
-        settle(keeper)
-        assert writers.n_begun == n_begun
-    keeper.look(writers, [0.5, 0.2, 0.1])
+        keeper.look(write, changes)
+        assert write.n_begun == n_begun
     assert [(kept.iteration, kept.n_bytes, kept.error) for kept in keeper.told] == [(2, 40, None)]
     restored = restore(keeper)
     assert restored.reached.changes == (0.5, 0.2)
     assert restored.x.tobytes() == X.tobytes()
     clock[0] = 160.0
-    keeper.look(writers, [0.5, 0.2, 0.1, 0.05])
-    assert writers.n_begun == 2
+    keeper.look(write, [0.5, 0.2, 0.1, 0.05])
+    assert write.n_begun == 2
 
 
-def test_what_takes_longer_is_not_queued(clock, keeper):
-    keeper._began_s, writers = clock[0], Writers()
-    writers.is_let = False
-    for k in range(1, 10):
-        clock[0] += 30.0
-        keeper.look(writers, [0.5] * k)
-    assert (writers.n_begun, keeper.told) == (1, [])
-    writers.is_let = True
-    keeper.look(writers, [0.5] * 10)
-    assert writers.n_begun == 1  # it is being made current
-    settle(keeper)
-    keeper.look(writers, [0.5] * 11)
-    assert [kept.iteration for kept in keeper.told] == [1]
-    assert writers.n_begun == 2
+def test_time_for_writing_is_not_part_of_the_interval(clock, tmp_path):
+    def write_slowly(address):
+        clock[0] += 40.0
+        return write(address)
 
-
-def begin_commit(keeper, writers, iteration):
-    """Have slices of a state written, and begin to make it current."""
-    keeper.every_s = 0.0
-    keeper.look(writers, [0.5] * iteration)
-    keeper.every_s = 1e9
-    keeper._settle(writers, wait=False)
+    keeper, write = make_keeper(tmp_path / "c"), Writers()
+    for k in range(1, 5):
+        clock[0] += 15.0
+        keeper.look(write_slowly, [0.5] * k)
+    assert [kept.iteration for kept in keeper.told] == [2, 4]
 
 
 def keep(keeper, iteration):
-    """Keep a state after so many iterations, and wait for it."""
-    begin_commit(keeper, Writers(), iteration)
-    keeper.finish(Writers())
+    """Keep a state after so many iterations."""
+    keeper.end(Writers(), [0.5] * iteration, Status.CONVERGED)
 
 
 @pytest.fixture
@@ -187,24 +157,10 @@ def place():
         yield store
 
 
-class PatientReader(Checkpointer):
-    """Gives what it reads as long as that takes, unless the place hangs then, however short the limit of a write is."""
-
-    def _restore(self):
-        if not FailingStore.hangs("get "):
-            self.limit_s = HANG_S
-        return super()._restore()
-
-
 @pytest.fixture
 def failing(place):
     """A keeper of a place that fails when it is told to."""
-    checkpoints, told = Checkpoints(place), []
-    checkpoints.prepare(is_shared=False)
-    with PatientReader(checkpoints, {"matrix": "m"}, "r", 30.0, notify=told.append, limit_s=HANG_S) as own:
-        own.told = told
-        own.begin()
-        yield own
+    return make_keeper(place)
 
 
 def list_states(place):
@@ -231,37 +187,30 @@ def test_a_state_counts_where_older_ones_cannot_be_removed(failing, place):
 HANGS = "cannot be written to .*: no progress for 0.3 s; the run continues, and the previous checkpoint is kept"
 
 
-def test_a_lost_worker_where_nothing_can_be_read(failing, place):
+def test_a_lost_worker_where_nothing_can_be_read(failing, place, monkeypatch):
     keep(failing, 1)
     place.hang("get ")
-    failing.limit_s = 0.3
-    said = r"cannot be read: no progress for 0.3 s; check that the place can be reached"
-    with pytest.raises(CheckpointError, match=said):
+    monkeypatch.setattr("mgspmv.checkpoints.HANG_S", 0.3)
+    with pytest.raises(CheckpointError, match=r"no progress for 0.3 s"):
         failing.go_back()
 
 
 @pytest.mark.parametrize("word", ["set states/s", "c/0"])
 def test_a_run_ends_where_its_place_hangs(graph, place, monkeypatch, word):
-    whole = mg.pagerank(graph, throw=False, max_iter=20)
-    monkeypatch.setattr(
-        "mgspmv.checkpoints.BackgroundThread.await_done", partialmethod(await_shortly, BackgroundThread.await_done)
-    )
+    whole = mg.pagerank(graph, throw=False, max_iter=6)
 
     def hang(phase, done, total):
         if phase == "checkpoint":
             place.hang(word)
+            monkeypatch.setattr("mgspmv.checkpoints.HANG_S", 0.3)
 
     options = {"checkpoint": mg.Checkpoint(place, every_s=0), "progress": on_phases(hang)}
-    with pytest.warns(UserWarning, match=HANGS.replace("0.3", "60")) as warned:
-        solution = mg.pagerank(graph, throw=False, max_iter=20, **options)
+    with pytest.warns(UserWarning, match=HANGS) as warned:
+        solution = mg.pagerank(graph, throw=False, max_iter=6, **options)
     assert len(warned) == 1
     assert solution.digest() == whole.digest()
     place.hang(None)
     assert Checkpoints(place).restore() is not None
-
-
-def await_shortly(self, await_done, future, limit_s):
-    return await_done(self, future, HANG_S if FailingStore.hanging is None else 0.3)
 
 
 @pytest.fixture(scope="module")
@@ -281,14 +230,14 @@ def run(A, place, kind, max_iter, *, resume=False, notify=lambda kept: None):
     if restored is not None:
         start = RunInputs(restored.x, start.dangling, start.personalization)
     before, events = BEGINNING if restored is None else restored.reached, []
-    with Checkpointer(checkpoints, {}, "r", 0.0, before, notify=notify) as keeper:
-        if kind == "device":
-            device = PlayedDevice(block, "exact")
-            steps = (options, threshold, events.append)
-            outcome = run_played(device, start.on_device(weight), *steps, keeper=keeper)
-        else:
-            rows, task = start.bind(bind_kernel(block, "exact"), weight), RankTask("r", options, threshold)
-            outcome = run_here(LocalSteps(rows, options), task, events.append, keeper=keeper)
+    keeper = Checkpointer(checkpoints, {}, "r", 0.0, before, notify=notify)
+    if kind == "device":
+        device = PlayedDevice(block, "exact")
+        steps = (options, threshold, events.append)
+        outcome = run_played(device, start.on_device(weight), *steps, keeper=keeper)
+    else:
+        rows, task = start.bind(bind_kernel(block, "exact"), weight), RankTask("r", options, threshold)
+        outcome = run_here(LocalSteps(rows, options), task, events.append, keeper=keeper)
     return outcome, [event.change for event in events]
 
 
