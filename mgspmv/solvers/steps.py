@@ -104,7 +104,7 @@ class Steps(ABC):
 
     @abstractmethod
     def collect(self) -> np.ndarray:
-        """Return the ranks on the host, without a copy where they are there. No step can follow."""
+        """Return the ranks on the host, without a copy if they are on it. No step can follow."""
 
 
 class RowSteps(Steps):
