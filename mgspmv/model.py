@@ -172,7 +172,7 @@ class MatrixInfo:
     format_version: int
     """Version of the storage format."""
     digest: str
-    """SHA-256 over the arrays' digests: same matrix, same digest."""
+    """SHA-256 over the arrays' digests: same matrix, same digest; empty for a matrix that is not in a store."""
     nbytes: int
     """Bytes of the arrays, uncompressed."""
     order: OrderMethod | None = None

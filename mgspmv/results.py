@@ -506,7 +506,7 @@ def describe_matrix(
     """
     return {
         "url": hide_secrets(str(info.url)),
-        "digest": info.digest,
+        **({"digest": info.digest} if info.digest else {}),
         "shape": list(info.shape),
         "nnz": info.nnz,
         "kind": info.kind,

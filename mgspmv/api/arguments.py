@@ -44,8 +44,9 @@ from mgspmv.solvers.options import PageRankOptions, Placement, Reads, describe_e
 from mgspmv.solvers.run import Outcome, add_event
 from mgspmv.solvers.vectors import Weights
 from mgspmv.store.locations import StoreLike
+from mgspmv.store.matrix import StoredMatrix
 from mgspmv.store.metadata import MatrixProperties
-from mgspmv.store.read import StoredMatrix, open_store
+from mgspmv.store.read import open_store
 
 if TYPE_CHECKING:
     from mgspmv.cluster.matrix import DistributedMatrix
@@ -167,16 +168,16 @@ class Call:
 
 
 def as_matrix(A: Any, kind: Kind = "graph", *, weight: bool | str | None = True, **options: Any) -> Any:
-    """Return an object as a `Matrix`: opened, or read into the memory of this process by `ingest`.
+    """Return an object as a `Matrix`: opened, or read into the memory of this process by `load`.
 
     Parameters
     ----------
     A : `Matrix` or `DistributedMatrix`, returned unchanged; path, URL or Zarr store of a matrix, which is opened; or
-        another source that `ingest` reads. In a sparse matrix or a dense one, entry (i, j) is the arc i -> j
+        another source that `load` reads. In a sparse matrix or a dense one, entry (i, j) is the arc i -> j
     kind : kind of matrix that is made from a source. `matrix` applies only to sparse and dense matrices; other sources
         are graphs then
     weight : name of the column or attribute with the weights; True for the usual names; None or False for none
-    options : others of `ingest`
+    options : others of `load`
 
     Raises
     ------
@@ -254,11 +255,14 @@ def is_distributed(A: Any) -> bool:
 
 
 def _read(source: Any, kind: Kind, weight: bool | str | None, options: dict[str, Any]) -> Matrix:
-    from mgspmv.api.stores import ingest
+    from mgspmv.api.stores import load
+    from mgspmv.ingest.device_arrays import open_device_arrays
     from mgspmv.ingest.objects import is_sparse, to_host
 
     began = time.perf_counter()
-    source = to_host(source)
+    stays = kind == "graph" and not isinstance(weight, str) and options.get("backend") != "cpu"
+    opened = open_device_arrays(source) if stays else None
+    source = to_host(source) if opened is None else opened
     is_matrix = is_sparse(source) or isinstance(source, np.ndarray)
     if isinstance(weight, str):
         options = {"weights": weight, **options}
@@ -266,7 +270,7 @@ def _read(source: Any, kind: Kind, weight: bool | str | None, options: dict[str,
         options = {"weights": False, **options}
     if is_matrix and kind != "matrix":
         _check_square(source)
-    matrix = ingest(source, kind=None if kind == "matrix" and not is_matrix else kind, **options)
+    matrix: Matrix = load(source, kind=None if kind == "matrix" and not is_matrix else kind, **options)
     report = matrix.ingest_report
     if report is not None:
         for warning in report.warnings:

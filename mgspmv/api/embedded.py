@@ -17,8 +17,8 @@ from mgspmv.partition import choose_piece, limit, plan_rows, warn_of_streaming
 from mgspmv.plan import Plan
 from mgspmv.solvers.inputs import OutWeights
 from mgspmv.solvers.options import MemoryLimits, Placement
+from mgspmv.store.matrix import StoredMatrix
 from mgspmv.store.metadata import MatrixProperties
-from mgspmv.store.read import StoredMatrix
 
 if TYPE_CHECKING:
     from mgspmv.kernels.cuda import StreamedCsr

@@ -32,7 +32,8 @@ from mgspmv.solvers.options import (
     parse_size,
 )
 from mgspmv.store.locations import StoreLike, is_in_memory
-from mgspmv.store.read import StoredMatrix, open_store
+from mgspmv.store.matrix import StoredMatrix
+from mgspmv.store.read import open_store
 
 if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator

@@ -12,10 +12,14 @@ from zarr.storage import MemoryStore
 
 from mgspmv.api.matrix import Matrix
 from mgspmv.errors import OptionError
+from mgspmv.ingest.device_sorting import DeviceSorter
+from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.open import open_source, open_update
 from mgspmv.ingest.store_writing import find_budget, store_source
 from mgspmv.ingest.update import Changes, update_store
 from mgspmv.ingest.verify import verify_store
+from mgspmv.kernels.device import Staging, free_device_memory
+from mgspmv.kernels.select import choose_backend
 from mgspmv.lookup import VertexLookup
 from mgspmv.model import (
     Duplicates,
@@ -26,9 +30,11 @@ from mgspmv.model import (
     SelfLoops,
 )
 from mgspmv.monitor.progress import ProgressOption, make_report, watched
-from mgspmv.solvers.options import check_threads, parse_size
+from mgspmv.solvers.options import BackendChoice, check_threads, parse_size
+from mgspmv.store.held import PLACE
 from mgspmv.store.locations import StoreLike
-from mgspmv.store.read import StoredMatrix, open_store
+from mgspmv.store.matrix import StoredMatrix
+from mgspmv.store.read import open_store
 from mgspmv.store.versions import check_keep, check_target
 from mgspmv.version import __version__
 
@@ -183,6 +189,39 @@ def ingest(
             opened, target, options, describe, report, room, base=base, allow_hypersparse=allow_hypersparse
         )
     return open_written(target, info)
+
+
+@watched
+def load(
+    source: Any,
+    *,
+    kind: Kind | None = None,
+    weights: bool | str | None = None,
+    transpose: bool = False,
+    threads: int | None = None,
+    backend: BackendChoice = "auto",
+    progress: ProgressOption = None,
+) -> Matrix:
+    """Read a matrix or graph into memory, without a store; parameters and errors as for `ingest`.
+
+    Parameters
+    ----------
+    backend : `cuda` sorts a graph on the current device, where it stays if it fits; `auto` does if there is a device
+    """
+    from mgspmv.ingest.in_memory import load_source
+
+    options, report = IngestOptions(kind, weights=weights, transpose=transpose), make_report(progress)
+    check_threads(threads)
+    room = find_budget(PLACE, None, threads)
+    make_device_sorter = sort_on_device if choose_backend(backend) == "cuda" else None
+    reading = _name_reading(None, weights, {})
+    opened = open_source(source, kind=kind, threads=room.threads, id_room=room.for_ids, **reading)
+    return Matrix(load_source(opened, options, report, room, make_device_sorter))
+
+
+def sort_on_device(host: EntrySorter) -> DeviceSorter:
+    """Make a sorter on the current device, which hands what does not fit over to one on the host."""
+    return DeviceSorter(host, Staging(host.threads), free_device_memory())
 
 
 def _name_reading(format: str | None, weights: bool | str | None, options: dict[str, Any]) -> dict[str, Any]:

@@ -161,7 +161,8 @@ def _open_graph(graph: str, place: PlacementOptions, *, kind: Kind = "graph", tr
     from mgspmv.api.arguments import as_matrix
 
     try:
-        reading: dict[str, Any] = {"transpose": transpose, "threads": place.threads}
+        backend = getattr(place, "backend", "auto")
+        reading: dict[str, Any] = {"transpose": transpose, "threads": place.threads, "backend": backend}
         matrix = as_matrix(graph, kind, **reading) if place.is_embedded else mg.open(graph)
     except SourceError as error:
         if _has_ranks(graph):

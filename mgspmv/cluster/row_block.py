@@ -17,7 +17,8 @@ from mgspmv.kernels.select import BoundKernel, BoundMany, bind_kernel, bind_many
 from mgspmv.model import CsrBlock, Precision, default_threads
 from mgspmv.plan import Streaming
 from mgspmv.solvers.inputs import OutWeights
-from mgspmv.store.read import StoreAddress, StoredMatrix
+from mgspmv.store.matrix import StoredMatrix
+from mgspmv.store.read import StoreAddress
 
 
 @dataclass(frozen=True)

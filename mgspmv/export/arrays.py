@@ -25,7 +25,7 @@ from mgspmv.errors import CapacityError
 from mgspmv.ingest.radix_sort import sort_parts
 from mgspmv.model import MatrixInfo, Progress, free_memory, index_dtype
 from mgspmv.store.chunks import CHUNK_ELEMENTS, AppendArray
-from mgspmv.store.read import StoredMatrix
+from mgspmv.store.matrix import StoredMatrix
 
 BINSPARSE_VERSION = "0.1.0"
 """Version with three numbers, as the draft specification and its reference implementation require; older had two."""

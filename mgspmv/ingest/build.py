@@ -22,10 +22,11 @@ from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.radix_sort import SMALL
 from mgspmv.ingest.stored import cut_entries
+from mgspmv.ingest.values import infinite_error
 from mgspmv.kernels.later import compile_later
 from mgspmv.model import STOCHASTIC_TOLERANCE, CooBatch, CsrBlock, Kind, Progress, default_threads, index_dtype
 from mgspmv.order import list_rows
-from mgspmv.store.read import StoredMatrix
+from mgspmv.store.matrix import StoredMatrix
 from mgspmv.store.write import find_least
 
 _FILLED = 1 << 20
@@ -259,11 +260,7 @@ class ColumnSums:
     def finish(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Return degrees, and weights if there are values; raises SourceError for sums that do not suit the kind."""
         if self._n_infinite:
-            raise SourceError(
-                f"a {self._kind} needs finite weights, {self._n_infinite} are NaN or infinite; clean the source, or "
-                "pass weights=False",
-                source=self._name,
-            )
+            raise infinite_error(self._kind, self._n_infinite, self._name)
         weight = None if self._sums is None else self._sums[0] + self._sums[1]
         if self._kind == "stochastic":
             total = self._degree if weight is None else weight

@@ -9,6 +9,8 @@ from mgspmv.ingest.radix_sort import SMALL
 from mgspmv.kernels.later import compile_later
 from mgspmv.model import CsrBlock, Duplicates
 
+SUM_TOO_LARGE = "the sum of duplicate entries does not fit into int64; ingest with dtype='float64'"
+
 
 def merge_duplicates(name: str, block: CsrBlock, rule: Duplicates) -> CsrBlock:
     """Merge duplicate entries of a block by a rule other than `error`, overwriting the block.
@@ -34,9 +36,7 @@ def merge_duplicates(name: str, block: CsrBlock, rule: Duplicates) -> CsrBlock:
     is_integer = data is not None and data.dtype.kind == "i"
     nnz = _compact(indptr, indices, data, rule == "sum", np.iinfo(np.int64).max if is_integer else np.inf)
     if nnz < 0:
-        raise SourceError(
-            "the sum of duplicate entries does not fit into int64; ingest with dtype='float64'", source=name
-        )
+        raise SourceError(SUM_TOO_LARGE, source=name)
     if nnz == len(indices):
         return block
     merged = indices[:nnz].copy(), None if data is None else data[:nnz].copy()

@@ -176,7 +176,8 @@ class EdgeListSource(EdgeSource):
             assert facts.form is not None
             form = self._form or self._find_form(facts.form)
             self.is_undirected = form.preamble.is_undirected
-            self._made, facts.listed = choose_vertices(form.id_column, self._reading, self._id_room, self.name)
+            own = (form.id_column, self._reading, self._id_room, self.name)
+            self._made, facts.listed = choose_vertices(*own, leaves_ids=self.leaves_ids)
             threads = self._threads or default_threads()
             yield from _read_batches(chain([first], chunks), form, self._made, facts, threads)
         facts.ids = self._made.extent if isinstance(self._made, OccurringIntegers) else None
@@ -238,7 +239,7 @@ class EdgeListSource(EdgeSource):
     def _read(self, facts: _EdgeListFacts) -> Generator[Chunk, None, None]:
         """Yield the lines below the headers of all files, in at least one chunk, once `facts.form` is known."""
         for k, segment in enumerate(self._segments):
-            with TextStream(segment, self._batch_bytes) as text:
+            with TextStream(segment, self._batch_bytes, hashes=self.hashes_files) as text:
                 if not segment.begin:
                     facts.begin(text.name, read_head(text, self._reading, self._is_vertex))
                 if facts.form is not None and facts.form.first is not None:

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest.device_sorting import DeviceSorter
 from mgspmv.ingest.duplicates import find_duplicate, merge_duplicates
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.numbering import OccurringIds, are_numbers, look_up
@@ -116,6 +117,8 @@ class SortedSource:
     """Whether self loops are left out of the rows, though their vertices are kept."""
     counts: EntryCounts = NO_ENTRIES
     """Counts of the entries that were read."""
+    device: DeviceSorter | None = None
+    """Sorter on a device that has the entries in place of `sorter`; None if they are on the host."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -130,7 +133,7 @@ class SortedSource:
     @property
     def most_entries(self) -> int:
         """Number of entries before duplicates are merged."""
-        return self.sorter.n_entries
+        return (self.device or self.sorter).n_entries
 
     def blocks(self) -> Iterator[CsrBlock]:
         """Yield all entries, merged, row after row, as `EntrySorter.blocks` does.
@@ -149,10 +152,11 @@ class SortedSource:
         if self.drops_loops:
             block = _drop_loops(block)
         if self.rule == "error" and (entry := find_duplicate(block)):
-            self._raise_duplicate(*entry)
+            self.raise_duplicate(*entry)
         return merge_duplicates(self.name, block, self.rule)
 
-    def _raise_duplicate(self, row: int, col: int) -> None:
+    def raise_duplicate(self, row: int, col: int) -> None:
+        """Raise SourceError for an entry that occurs more than once."""
         raise SourceError(
             f"the entry {self._name_entry(row, col)} occurs more than once and duplicates='error'; pass "
             "duplicates='sum', 'first' or 'keep', or clean the source",
@@ -179,6 +183,7 @@ def sort_source(
     options: IngestOptions,
     report: Progress,
     room: MemoryBudget = ANY_ROOM,
+    make_device_sorter: Callable[[EntrySorter], DeviceSorter] | None = None,
 ) -> Iterator[SortedSource]:
     """Read a source to its end, and sort its entries by row.
 
@@ -186,6 +191,8 @@ def sort_source(
     ----------
     report : called with (phase, entries done, entries in all or None)
     room : memory for the entries
+    make_device_sorter : makes a sorter on a device, which hands the entries over to the given one if they do not fit;
+        None to sort on the host
 
     Raises
     ------
@@ -196,11 +203,16 @@ def sort_source(
     kind = options.kind or source.default_kind
     with contextlib.ExitStack() as stack:
         sorter = stack.enter_context(EntrySorter(room.memory, room.threads, room.folder))
-        feed = feed_entries(source, options, sorter, report)
+        device = None if make_device_sorter is None else stack.enter_context(make_device_sorter(sorter))
+        source.leaves_ids = device is not None
+        feed = feed_entries(source, options, device or sorter, report)
         layout = source.layout()
         feed.check(layout)
+        if device is not None:
+            report("number", 0, None)
+            layout = device.number(layout, feed.extents)
         sorter.reserve(layout.nbytes)
-        if not layout.is_numbered:
+        if not layout.is_numbered and (device is None or device.is_moved):
             report("number", 0, None)
             sorter.reserve(room.memory // 2)  # for the sorter that receives the numbered entries
             make_sorter = partial(EntrySorter, room.memory // 2, room.threads, room.folder)
@@ -208,14 +220,22 @@ def sort_source(
             sorter.reserve(-(room.memory // 2))
         rule = choose_rule(options, is_pattern=feed.dtype is None)
         own = kind, feed.dtype, rule, layout, source.name, sorter
-        yield SortedSource(*own, drops_loops=options.self_loops == "drop", counts=feed.counts)
+        there = None if device is None or device.is_moved else device
+        yield SortedSource(*own, drops_loops=options.self_loops == "drop", counts=feed.counts, device=there)
 
 
-def feed_entries(source: Source, options: IngestOptions, sorter: EntrySorter, report: Progress) -> EntryFeed:
+def feed_entries(
+    source: Source, options: IngestOptions, sorter: EntrySorter | DeviceSorter, report: Progress
+) -> EntryFeed:
     """Add all entries of a source to a sorter; the caller checks them afterwards. Errors as for `sort_source`."""
     feed = EntryFeed(source, options)
+
+    def prepare(read: tuple[CooBatch, float | None]) -> _Prepared:
+        batch = feed.prepare(read)
+        return replace(batch, entries=sorter.upload(batch.entries)) if isinstance(sorter, DeviceSorter) else batch
+
     with ThreadPoolExecutor(sorter.threads, "mgspmv-prepare") as pool:
-        for batch in prefetch_map(pool, feed.prepare, _follow(source), sorter.threads):
+        for batch in prefetch_map(pool, prepare, _follow(source), sorter.threads):
             feed.put(batch, sorter)
             expected = int(sorter.n_entries / batch.fraction) if batch.fraction else None
             CompiledLater.pays = CompiledLater.pays or max(sorter.n_entries, expected or 0) > LARGE
@@ -327,7 +347,12 @@ class EntryFeed:
         extents = [(int(ends.min()), int(ends.max())) for ends in (batch.rows, batch.cols) if len(ends)]
         return _Prepared(batch, extents, loop, read[1], counts)
 
-    def put(self, batch: _Prepared, sorter: EntrySorter) -> None:
+    @property
+    def extents(self) -> tuple[int, int]:
+        """Least and greatest row or column."""
+        return min(self._lowest), max(self._highest)
+
+    def put(self, batch: _Prepared, sorter: EntrySorter | DeviceSorter) -> None:
         """Add the entries of a batch to a sorter, in the order of the source."""
         if not self._n_batches and batch.entries.values is not None:
             self.dtype = batch.entries.values.dtype

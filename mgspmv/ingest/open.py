@@ -26,7 +26,8 @@ from mgspmv.ingest.stored import StoreSource
 from mgspmv.ingest.tables import ParquetSource
 from mgspmv.ingest.zarr_groups import GROUP_FORMATS, GroupSource, find_matrix_store, is_group_path
 from mgspmv.model import IngestOptions, Kind, check_choice
-from mgspmv.store.read import StoredMatrix, open_store
+from mgspmv.store.matrix import StoredMatrix
+from mgspmv.store.read import open_store
 
 FORMATS = ("matrix-market", "edge-list", "parquet", "npz", *GROUP_FORMATS)
 INGESTIBLE = (

@@ -67,6 +67,10 @@ class Source(ABC):
     """Whether entries without a value count 1, so that those at one place are summed."""
     as_float64 = False
     """Whether values are stored as float64 or not at all, so that integers beyond int64 are allowed."""
+    leaves_ids = False
+    """Whether ids that are integers are left to the sorter, which numbers them."""
+    hashes_files = True
+    """Whether the provenance has the SHA-256 of each file."""
     may_be_empty = False
     """Whether it may have no edges, even if nothing else states the vertices or the type of their ids."""
 

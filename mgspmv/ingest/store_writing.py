@@ -39,7 +39,7 @@ from mgspmv.order import METHODS, WITH_PATTERN, estimate_bytes, invert, renumber
 from mgspmv.os_errors import describe_os_error, is_operators
 from mgspmv.store.chunks import AppendArray
 from mgspmv.store.locations import StoreLike, find_folder
-from mgspmv.store.read import StoredMatrix
+from mgspmv.store.matrix import StoredMatrix
 from mgspmv.store.write import StoreSize, begin_version, check_space
 from mgspmv.validation import to_json
 

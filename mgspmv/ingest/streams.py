@@ -120,6 +120,7 @@ class TextStream:
     ----------
     path : local path, or URL of any protocol that fsspec supports; or whole lines of such a file, uncompressed
     chunk_bytes : size of the chunks, rounded to whole lines
+    hashes : whether `provenance` has the SHA-256 of the file
 
     Raises
     ------
@@ -128,7 +129,9 @@ class TextStream:
     MissingDependencyError : fsspec lacks the library of the URL's protocol
     """
 
-    def __init__(self, path: str | os.PathLike[str] | Segment, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str] | Segment, chunk_bytes: int = CHUNK_BYTES, *, hashes: bool = True
+    ) -> None:
         segment = path if isinstance(path, Segment) else Segment(os.fspath(path))
         self.segment, self.name = segment, segment.name
         file = open_anywhere(self.name, is_streamed=segment.is_whole)
@@ -137,7 +140,8 @@ class TextStream:
         self._size = None if end is None else end - segment.begin
         if segment.begin:
             file.seek(segment.begin)
-        self._raw = _CountedFile(file, self.name, None if segment.is_whole else self._size, segment.state)
+        most = None if segment.is_whole else self._size
+        self._raw = _CountedFile(file, self.name, most, segment.state, hashes=hashes)
         self._buffered = io.BufferedReader(self._raw, 2**18)
         self.compression = find_compression(self._buffered.peek(MAGIC_BYTES)) if segment.is_whole else None
         pieces = decompress(self._buffered, self.compression, chunk_bytes)
@@ -221,7 +225,7 @@ class TextStream:
         return {
             "name": self.name,
             "bytes": self._raw.n_bytes,
-            "sha256": self._raw.sha256.hexdigest(),
+            **({} if self._raw.sha256 is None else {"sha256": self._raw.sha256.hexdigest()}),
             "compression": self.compression,
         }
 
@@ -240,11 +244,17 @@ class _CountedFile(io.RawIOBase):
     """
 
     def __init__(
-        self, file: IO[bytes], name: str, most: int | None = None, state: tuple[int, int] | None = None
+        self,
+        file: IO[bytes],
+        name: str,
+        most: int | None = None,
+        state: tuple[int, int] | None = None,
+        *,
+        hashes: bool = False,
     ) -> None:
         self._file, self._name, self._most = file, name, most
         self._state = find_state(file) if state is None else state
-        self.n_bytes, self.sha256 = 0, hashlib.sha256()
+        self.n_bytes, self.sha256 = 0, hashlib.sha256() if hashes else None
         check_state(name, self._state, find_state(file))
 
     def readable(self) -> bool:
@@ -257,7 +267,8 @@ class _CountedFile(io.RawIOBase):
         if not n:
             check_state(self._name, self._state, find_state(self._file))
         self.n_bytes += n
-        self.sha256.update(memoryview(buffer)[:n])
+        if self.sha256 is not None:
+            self.sha256.update(memoryview(buffer)[:n])
         return int(n)
 
     def close(self) -> None:

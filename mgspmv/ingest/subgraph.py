@@ -39,7 +39,7 @@ from mgspmv.lookup import VertexLookup, check_integers, open_ids
 from mgspmv.model import MatrixInfo, Progress, index_dtype
 from mgspmv.order import invert
 from mgspmv.store.locations import StoreLike
-from mgspmv.store.read import StoredMatrix
+from mgspmv.store.matrix import StoredMatrix
 
 ORDER_BYTES = 32
 """Bytes per vertex while the order of the kept vertices is computed."""

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -34,7 +35,7 @@ from mgspmv.ingest.streams import MANY_FILES, cut_evenly, make_absolute
 from mgspmv.ingest.tokens import Undecided
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN, decode, find_kind, to_integers, to_strings
 from mgspmv.ingest.vector_files import reading_table
-from mgspmv.ingest.vertices import choose_vertices, find_unknown
+from mgspmv.ingest.vertices import OccurringIntegers, choose_vertices, find_unknown
 from mgspmv.model import CooBatch, default_threads, index_dtype
 from mgspmv.validation import parse_json
 
@@ -42,6 +43,8 @@ BATCH_ROWS = 1 << 20
 """Rows per batch."""
 PART_ROWS = 1 << 17
 """Rows per part of a batch, which one thread encodes."""
+GROUP_BYTES = 1 << 25
+"""Most bytes of the columns of a row group that a thread reads at once; larger groups are read one after the other."""
 BUFFER_BYTES = 1 << 20
 """Bytes of a column of Parquet per read; without a limit, Arrow reads whole row groups."""
 
@@ -213,8 +216,9 @@ class TableSource(EdgeSource):
         for k, table in enumerate(tables):
             n_rows, self._all_columns = 0, self._all_columns or table.columns
             for batch in table.read(self._choose_columns(table)):
-                for start in range(0, max(1, batch.num_rows), PART_ROWS):
-                    rows = batch.slice(start, PART_ROWS)
+                step = BATCH_ROWS if self.leaves_ids else PART_ROWS
+                for start in range(0, max(1, batch.num_rows), step):
+                    rows = batch.slice(start, step)
                     n_rows += rows.num_rows
                     fraction = (k + n_rows / table.n_rows) / self._n_tables if table.n_rows else None
                     yield table, table.first_row + n_rows - rows.num_rows, rows, fraction
@@ -289,11 +293,13 @@ class TableSource(EdgeSource):
         if self._form is None:
             self._form = replace(rows, ids=[], weights=None)
             column = TextColumn("vertex", "string" if rows.are_names else "int64")
-            self._made, self._listed = choose_vertices(column, self._reading, self._id_room, self.name)
+            own = (column, self._reading, self._id_room, self.name)
+            self._made, self._listed = choose_vertices(*own, leaves_ids=self.leaves_ids)
         self._form.check(rows)
         self.fraction = rows.fraction
         self._counts["rows"] += len(rows.ids[0])
-        codes = self._made.encode(*rows.ids)
+        is_left = self.leaves_ids and isinstance(self._made, OccurringIntegers)
+        codes = rows.ids if is_left else self._made.encode(*rows.ids)
         for name, column, own in zip(rows.names, rows.ids, codes, strict=False):
             if (k := find_unknown(self._made, own)) is not None:
                 raise rows.make_error(
@@ -304,6 +310,8 @@ class TableSource(EdgeSource):
 
     def _to_integers(self, form: _EdgeRows, name: str, column: Any) -> np.ndarray:
         n = self._reading.n_vertices
+        if self.leaves_ids and n is None and pa.types.is_int32(column.type):
+            return to_integers(column)
         low, high = (INT64_MIN, INT64_MAX) if n is None else (0, n - 1)
         if len(column) and not low <= (found := pa.compute.min_max(column).as_py())["min"] <= found["max"] <= high:
             k, wrong = next((k, id) for k, id in enumerate(column.to_pylist()) if not low <= id <= high)
@@ -397,16 +405,40 @@ class ParquetSource(TableSource):
                 yield Table(name, file.schema_arrow, self._make_reader(name, file, read), first_row, n_rows)
             self._counts["row_groups"] += len(read)
             if not read.start:
-                self._files_read.append(_describe_file(name, is_whole=len(read) == len(lengths)))
+                is_hashed = self.hashes_files and "://" not in name and len(read) == len(lengths)
+                self._files_read.append(_describe_file(name) if is_hashed else {"name": name})
 
     def _make_reader(self, name: str, file: Any, groups: range) -> Callable[[list[str]], Iterator[Any]]:
+        threads = self._threads or default_threads()
+
+        def read_group(names: list[str], k: int) -> list[Any]:
+            with pa.parquet.ParquetFile(name, metadata=file.metadata, pre_buffer=False) as own:
+                batches: list[Any] = own.read_row_group(k, names, use_threads=False).to_batches(BATCH_ROWS)
+                return batches
+
         def read(names: list[str]) -> Iterator[Any]:
             yield make_empty(file.schema_arrow).select(names)
             with reading_table(name, "the Parquet file is damaged or cut short ({}); fetch it again"):
-                for rows in file.iter_batches(BATCH_ROWS, groups, names, use_threads=self._threads != 1):
-                    yield rows.select(names)
+                if threads == 1 or "://" in name or _measure_columns(file, groups, names) > GROUP_BYTES:
+                    batches = file.iter_batches(BATCH_ROWS, groups, names, use_threads=threads != 1)
+                    yield from (rows.select(names) for rows in batches)
+                    return
+                with ThreadPoolExecutor(threads, "mgspmv-read") as pool:
+                    for own in prefetch_map(pool, partial(read_group, names), groups, threads):
+                        yield from (rows.select(names) for rows in own)
 
         return read
+
+
+def _measure_columns(file: Any, groups: range, names: Sequence[str]) -> int:
+    """Return the most bytes, uncompressed, that the columns of these names take in a row group."""
+    most = 0
+    for k in groups:
+        group = file.metadata.row_group(k)
+        columns = map(group.column, range(group.num_columns))
+        own = [column for column in columns if column.path_in_schema.partition(".")[0] in names]
+        most = max(most, sum(column.total_uncompressed_size for column in own))
+    return most
 
 
 @contextlib.contextmanager
@@ -435,10 +467,8 @@ def _measure_groups(file: Any) -> list[int]:
     return [file.metadata.row_group(k).num_rows for k in range(file.metadata.num_row_groups)]
 
 
-def _describe_file(name: str, *, is_whole: bool) -> dict[str, Any]:
-    """Return the provenance of a file: only the name of a part, or of a remote file, which would be fetched twice."""
-    if "://" in name or not is_whole:
-        return {"name": name}
+def _describe_file(name: str) -> dict[str, Any]:
+    """Return the provenance of a local file; a remote one would be fetched twice."""
     with open(name, "rb") as file:
         return {"name": name, "bytes": os.path.getsize(name), "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 

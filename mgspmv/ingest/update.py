@@ -31,7 +31,7 @@ from mgspmv.ingest.subgraph import find_table_bytes
 from mgspmv.lookup import UNKNOWN, VertexLookup, open_ids
 from mgspmv.model import CooBatch, CsrBlock, Duplicates, IngestOptions, MatrixInfo, Progress, index_dtype
 from mgspmv.order import check_square, invert, list_rows
-from mgspmv.store.read import StoredMatrix
+from mgspmv.store.matrix import StoredMatrix
 from mgspmv.store.write import StoreSize, drop_versions
 from mgspmv.validation import to_json
 
@@ -400,7 +400,7 @@ def _read_deletions(removed: SortedSource, stored: StoredMatrix, memory: int) ->
 class _UpdatedRows(SortedSource):
     """Matrix of the new version."""
 
-    def _raise_duplicate(self, row: int, col: int) -> None:
+    def raise_duplicate(self, row: int, col: int) -> None:
         raise SourceError(
             f"the entry {self._name_entry(row, col)} to insert exists already, and the store was made with "
             "duplicates='error'; delete it in the same update to replace it",

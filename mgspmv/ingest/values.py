@@ -89,6 +89,14 @@ def fit_int64(values: np.ndarray, source: str) -> np.ndarray:
     return values.astype(np.int64, copy=False)
 
 
+def infinite_error(kind: str, n_infinite: int, source: str) -> SourceError:
+    """Return the error of values that are NaN or infinite where they are weights."""
+    return SourceError(
+        f"a {kind} needs finite weights, {n_infinite} are NaN or infinite; clean the source, or pass weights=False",
+        source=source,
+    )
+
+
 # --- ids in Arrow arrays ----------------------------------------------------------------------------------------------
 
 

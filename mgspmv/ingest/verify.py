@@ -10,7 +10,8 @@ from mgspmv.errors import StoreDamagedError, StoreError
 from mgspmv.model import STOCHASTIC_TOLERANCE, MatrixInfo, Progress, index_dtype
 from mgspmv.store.chunks import digest_array
 from mgspmv.store.locations import StoreLike
-from mgspmv.store.read import StoredMatrix, open_store, read_recorded
+from mgspmv.store.matrix import StoredMatrix
+from mgspmv.store.read import ZarrMatrix, open_store, read_recorded
 from mgspmv.store.write import find_least
 
 
@@ -85,7 +86,7 @@ def _check_csr(info: MatrixInfo, arrays: dict[str, np.ndarray]) -> Iterator[str]
     yield from _find_wrong("entry", falls, "indices: must ascend in each row")
 
 
-def _check_attributes(stored: StoredMatrix, arrays: dict[str, np.ndarray]) -> Iterator[str]:
+def _check_attributes(stored: ZarrMatrix, arrays: dict[str, np.ndarray]) -> Iterator[str]:
     info = stored.info
     nbytes = sum(array.nbytes for array in arrays.values())
     if nbytes != info.nbytes:
@@ -122,7 +123,7 @@ def _check_columns(info: MatrixInfo, arrays: dict[str, np.ndarray]) -> Iterator[
 
 
 def _check_transpose(
-    stored: StoredMatrix, digests: dict[str, str], arrays: dict[str, np.ndarray], report: Progress
+    stored: ZarrMatrix, digests: dict[str, str], arrays: dict[str, np.ndarray], report: Progress
 ) -> list[str]:
     info = stored.info
     found, problems = _read_arrays(stored.transpose(), digests, "transpose/", report)

@@ -22,7 +22,7 @@ from mgspmv.errors import BackendError, CapacityError, MissingDependencyError
 from mgspmv.kernels.modules import LEAST_ARCH, load_module, specialize
 from mgspmv.model import INT32_LIMIT, CsrBlock, default_threads
 from mgspmv.store.chunks import CHUNK_ELEMENTS
-from mgspmv.store.read import StoredMatrix
+from mgspmv.store.matrix import StoredMatrix
 
 STAGING_BYTES = 8 * CHUNK_ELEMENTS
 """Bytes of a pinned buffer, which holds the largest chunk of a store."""
@@ -327,13 +327,11 @@ class Staging:
 
     def __init__(self, threads: int | None) -> None:
         import cupy
-        import cupyx
 
         self._device, self._stream = cupy.cuda.Device(), cupy.cuda.Stream(non_blocking=True)
-        self._free: queue.SimpleQueue[tuple[np.ndarray, Any]] = queue.SimpleQueue()
+        self._free: queue.SimpleQueue[tuple[np.ndarray, Any] | None] = queue.SimpleQueue()
         for _ in range(2 * (threads or default_threads())):
-            memory: np.ndarray = cupyx.empty_pinned(STAGING_BYTES, np.uint8)
-            self._free.put((memory, cupy.cuda.Event(disable_timing=True)))
+            self._free.put(None)  # made when it is first needed
 
     def allocate(self, n: int, dtype: Any) -> DeviceArray:
         """Allocate an array that is filled through these buffers."""
@@ -342,8 +340,9 @@ class Staging:
     @contextmanager
     def fill(self, target: Any) -> Iterator[np.ndarray]:
         """Yield pinned memory for a device array; its content is sent there at the end of the `with`."""
-        memory, copied = self._free.get()
+        buffer = self._free.get()
         try:
+            memory, copied = buffer = buffer or self._make_buffer()
             copied.synchronize()  # the previous copy from this buffer
             source = memory[: target.nbytes].view(target.dtype)
             yield source
@@ -351,7 +350,29 @@ class Staging:
                 target.set(source, self._stream)
                 copied.record(self._stream)
         finally:
-            self._free.put((memory, copied))
+            self._free.put(buffer)
+
+    def _make_buffer(self) -> tuple[np.ndarray, Any]:
+        import cupy
+        import cupyx
+
+        with self._device:
+            memory: np.ndarray = cupyx.empty_pinned(STAGING_BYTES, np.uint8)
+            return memory, cupy.cuda.Event(disable_timing=True)
+
+    def put(self, array: Any) -> Any:
+        """Return a copy of an array on the device, complete after `finish`, or the array itself if it is there."""
+        if not isinstance(array, np.ndarray):
+            return array
+        import cupy
+
+        with self._device:
+            there = cupy.empty(len(array), array.dtype)
+        step = STAGING_BYTES // array.itemsize
+        for first in range(0, len(array), step):
+            with self.fill(there[first : first + step]) as memory:
+                memory[:] = array[first : first + step]
+        return there
 
     def finish(self) -> None:
         """Wait until all copies have completed."""

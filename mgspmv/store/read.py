@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import zarr
@@ -18,10 +17,11 @@ from mgspmv.errors import (
     StoreDamagedError,
     StoreError,
 )
-from mgspmv.model import CsrBlock, MatrixInfo
+from mgspmv.model import MatrixInfo
 from mgspmv.store import chunks
 from mgspmv.store.chunks import decode_checksums
 from mgspmv.store.locations import StoreLike, find_address
+from mgspmv.store.matrix import TRANSPOSE, Allocate, HostArray, StoredMatrix
 from mgspmv.store.versions import (
     KEY,
     MEND,
@@ -34,63 +34,23 @@ from mgspmv.store.versions import (
     translating_metadata_errors,
 )
 
-_TRANSPOSE = "transpose/"
 _MEND_OPENED = f"open it again if it was replaced since it was opened, else {MEND}"
 
 
-class Fillable(Protocol):
-    """Array that is filled piece by piece, by several threads at once."""
-
-    def piece(self, start: int, stop: int) -> contextlib.AbstractContextManager[np.ndarray]:
-        """Return host memory for elements start .. stop, to be filled within the `with` block."""
-        ...
-
-    def finish(self) -> Any:
-        """Return the (n,) filled elements, an array of NumPy or CuPy."""
-        ...
-
-
-class HostArray:
-    """Array on the host, filled in place."""
-
-    def __init__(self, n: int, dtype: Any) -> None:
-        self._array: np.ndarray = np.empty(n, dtype)
-
-    @contextlib.contextmanager
-    def piece(self, start: int, stop: int) -> Iterator[np.ndarray]:
-        yield self._array[start:stop]
-
-    def finish(self) -> np.ndarray:
-        return self._array
-
-
-Allocate = Callable[[int, Any], Fillable]
-"""Function called with (elements, dtype) to allocate an array."""
-
-
-@dataclass(frozen=True)
-class StoredMatrix:
-    """Version of a store, opened for reading; its arrays are read on request.
+@dataclass(frozen=True, kw_only=True)
+class ZarrMatrix(StoredMatrix):
+    """Version of a store, opened for reading.
 
     `open_store` has checked that all of its chunks exist, so reading fails only for flipped bits, or if the version was
     dropped since: an overwrite drops the versions before it, `drop_versions` and an update do on request.
     """
 
-    info: MatrixInfo
-    """Metadata of the matrix."""
     group: zarr.Group
     """Group of the version."""
-    place: StoreLike
-    """Path, URL or Zarr store that it was opened from."""
-    arrays: dict[str, zarr.Array[Any]] = field(repr=False)
-    """Arrays of the matrix by name; those of the stored transpose as `transpose/NAME`."""
     checksums: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
-    """CRC-32C of each chunk, by array; empty for versions written without checksums."""
-    original: StoredMatrix | None = None
-    """Matrix that this one is the transpose of; None for a matrix that is not a transpose."""
+    """CRC-32C of each chunk, by name of the array in the version; empty for versions written without checksums."""
 
-    def __repr__(self) -> str:
-        return f"<StoredMatrix: {'' if self.original is None else 'transpose of '}{self.info!r}>"
+    __repr__ = StoredMatrix.__repr__
 
     def read_array(
         self,
@@ -120,7 +80,8 @@ class StoredMatrix:
         array = self.arrays[name]
         stop = array.shape[0] if stop is None else stop
         out = allocate(stop - start, dtype or (object if chunks.is_string(array) else array.dtype))
-        stored, is_on_host = chunks.find_chunks(array, self.checksums.get(name)), allocate is HostArray
+        checksums = self.checksums.get(name if self.original is None else f"{TRANSPOSE}{name}")
+        stored, is_on_host = chunks.find_chunks(array, checksums), allocate is HostArray
         limit = {"indices": self.info.shape[1], "out_degree": self.info.nnz + 1}.get(name) if checks else None
 
         def read(piece: slice) -> None:
@@ -171,41 +132,6 @@ class StoredMatrix:
             raise StoreDamagedError(f"{self.info.url}: order is not a permutation of the {len(order)} rows; {MEND}")
         return order
 
-    def read_block(
-        self,
-        start: int,
-        stop: int,
-        dtype: Any,
-        threads: int | None = None,
-        allocate: Allocate = HostArray,
-    ) -> CsrBlock:
-        """Read rows `start` .. `stop` as they are stored, and no other rows.
-
-        Parameters
-        ----------
-        dtype : of the block's values, float32 or float64; None leaves them out
-        threads : number of chunks in flight; memory peaks at the block plus one chunk, raw and compressed, for each
-
-        Raises
-        ------
-        ChecksumError : a chunk does not match its checksum
-        MissingChunkError, StoreDamagedError : a part of the store was removed since it was opened
-        StoreDamagedError : row pointers that do not ascend; columns that are outside the matrix
-        """
-        indptr = self.read_pointers(start, stop, threads, allocate)
-        first, last = int(indptr[0]), int(indptr[-1])
-        indptr -= first
-        indices = self.read_array("indices", first, last, threads, allocate)
-        data = self._read_values(first, last, dtype, threads, allocate)
-        return CsrBlock(start, self.info.shape[1], indptr, indices, data)
-
-    def read_pointers(self, start: int, stop: int, threads: int | None = None, allocate: Allocate = HostArray) -> Any:
-        """Read the row pointers of rows `start` .. `stop`, including the end of the last row.
-
-        (stop + 1 - start,) int64; parameters and errors as for `read_block`.
-        """
-        return self.read_array("indptr", start, stop + 1, threads, allocate)
-
     def _check_pointers(self, start: int, pointers: Any) -> None:
         stop = start + len(pointers)
         if start == stop:
@@ -221,48 +147,12 @@ class StoredMatrix:
             f"{MEND}"
         )
 
-    def read_out_degree(self, start: int = 0, stop: int | None = None, threads: int | None = None) -> np.ndarray:
-        """Read the number of entries of each of the columns `start` .. `stop` of a graph: (stop - start,) int64.
-
-        Columns of a reversed graph are rows of the original one.
-
-        Raises
-        ------
-        StoreError : as for `read_array` and `read_pointers`
-        """
-        stop = self.info.shape[1] if stop is None else stop
-        if self.original is None:
-            return self.read_array("out_degree", start, stop, threads)
-        degree: np.ndarray = np.diff(self.original.read_pointers(start, stop, threads))
-        return degree
-
-    def transpose(self) -> StoredMatrix:
-        """Return the stored transpose, for a graph the reversed one; `info.has_transpose` is True if it exists."""
-        if self.original is not None:
-            return self.original
-        n_rows, n_cols = self.info.shape
-        names = {name: name.removeprefix(_TRANSPOSE) for name in self.arrays if name.startswith(_TRANSPOSE)}
-        arrays = {own: self.arrays[name] for name, own in names.items()}
-        checksums = {own: self.checksums[name] for name, own in names.items() if name in self.checksums}
-        index: Any = arrays["indices"].dtype.name
-        info = replace(self.info, shape=(n_cols, n_rows), index_dtype=index)
-        if info.kind != "graph":
-            info = replace(info, kind="matrix", vertex_ids=None)
-        return StoredMatrix(info, self.group, self.place, arrays, checksums, original=self)
-
-    def name_entries(self, *, weights: bool = True) -> str:
-        """Return an identifier of the entries: the digest, and whether they are transposed or taken as 1."""
-        said = [self.info.digest]
-        said += ["transposed"] if self.original is not None else []
-        said += [] if weights or self.info.is_pattern else ["pattern"]
-        return ", ".join(said)
-
     def address(self) -> StoreAddress:
         """Return the address of this version for other processes.
 
         Raises
         ------
-        OptionError : the store is in the memory of this process
+        OptionError : the matrix is in the memory of this process
         """
         place = find_address(self.place, self.info.url)
         return StoreAddress(place, self.info.version, self.info.digest, self.original is not None)
@@ -273,10 +163,6 @@ class StoredMatrix:
         if first > last:
             raise self._pointers_error(start, stop + 1)
         return self._read_values(first, last, dtype, threads, HostArray)
-
-    def _read_values(self, start: int, stop: int, dtype: Any, threads: int | None, allocate: Allocate) -> Any:
-        is_wanted = dtype is not None and not self.info.is_pattern
-        return self.read_array("data", start, stop, threads, allocate, dtype=dtype) if is_wanted else None
 
     def _name_elements(self, name: str, start: int, stop: int) -> str:
         return f"{self.info.url}: {self.arrays[name].path}, elements {start} to {stop}"
@@ -326,7 +212,7 @@ class StoreAddress:
         return stored.transpose() if self.is_transpose else stored
 
 
-def open_store(store: StoreLike, version: str | int | None = None) -> StoredMatrix:
+def open_store(store: StoreLike, version: str | int | None = None) -> ZarrMatrix:
     """Open a version of a matrix store and check that it is complete.
 
     Parameters
@@ -343,23 +229,23 @@ def open_store(store: StoreLike, version: str | int | None = None) -> StoredMatr
     MissingChunkError, StoreDamagedError : an array is not as it was written
     """
 
-    def read(root: zarr.Group, names: list[str], url: str) -> StoredMatrix:
+    def read(root: zarr.Group, names: list[str], url: str) -> ZarrMatrix:
         return _open_named(root, names[-1] if version is None else find_version(names, version, url), store, url)
 
     return read_named(store, read)
 
 
-def read_recorded(stored: StoredMatrix) -> dict[str, Any]:
+def read_recorded(stored: ZarrMatrix) -> dict[str, Any]:
     """Return the attributes that were recorded when the version was written."""
     attributes: Any = stored.group.attrs[KEY]
     return dict(attributes)
 
 
-def _open_named(root: zarr.Group, name: str, store: StoreLike, url: str) -> StoredMatrix:
+def _open_named(root: zarr.Group, name: str, store: StoreLike, url: str) -> ZarrMatrix:
     return check_version(get_version(root, name, url), store, url)
 
 
-def check_version(group: zarr.Group, place: StoreLike, url: str) -> StoredMatrix:
+def check_version(group: zarr.Group, place: StoreLike, url: str) -> ZarrMatrix:
     """Check that a version is complete, and return it opened."""
     info = read_info(group, url)
     expected = _expected_arrays(info)
@@ -373,7 +259,7 @@ def check_version(group: zarr.Group, place: StoreLike, url: str) -> StoredMatrix
     with translating_metadata_errors(url, group.path):
         recorded = attributes.get("chunk_checksums")  # missing in versions of older programs
         checksums = {} if recorded is None else {n: decode_checksums(recorded[n], arrays[n].nchunks) for n in arrays}
-    return StoredMatrix(info, group, place, arrays, checksums)
+    return ZarrMatrix(info=info, place=place, arrays=arrays, group=group, checksums=checksums)
 
 
 def _find_array(group: zarr.Group, name: str, length: int, dtype: str, url: str) -> zarr.Array[Any]:
@@ -411,11 +297,11 @@ def _expected_arrays(info: MatrixInfo) -> dict[str, tuple[int, str]]:
         arrays["order"] = (info.shape[0], info.index_dtype)
     if info.has_transpose:
         arrays |= {
-            f"{_TRANSPOSE}indptr": (info.shape[1] + 1, "int64"),
-            f"{_TRANSPOSE}indices": (info.nnz, "int32 or int64"),
+            f"{TRANSPOSE}indptr": (info.shape[1] + 1, "int64"),
+            f"{TRANSPOSE}indices": (info.nnz, "int32 or int64"),
         }
         if info.dtype is not None:
-            arrays[f"{_TRANSPOSE}data"] = (info.nnz, info.dtype)
+            arrays[f"{TRANSPOSE}data"] = (info.nnz, info.dtype)
     return arrays
 
 

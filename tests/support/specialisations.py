@@ -58,6 +58,7 @@ def _generate_specialisations() -> Iterator[Specialization]:
         yield specialize("dense.cu", VALUE=value, PATTERN=0)
         yield specialize("gather.cu", VALUE=value, PATTERN=0, INDEX=int32)
     yield specialize("spin.cu")
+    yield specialize("entries.cu", ID=int32, VALUE=int64)
     for precision, value, (index, offset) in product(PRECISIONS, (None, *values), csr):
         for looks_back in (0, 1):
             types = {"INDEX": index, "OFFSET": offset, "LOOK_BACK": looks_back}
@@ -74,6 +75,8 @@ def _generate_specialisations() -> Iterator[Specialization]:
     for value in (None, *values):
         for per_thread in (7, 15):
             yield specialize("column_sorted_blocks.cu", ENTRIES_PER_THREAD=per_thread, **value_types(value))
+        for ids in (int32, int64) if value is not None else ():
+            yield specialize("entries.cu", ID=ids, VALUE=value)
         for offset in (int32, int64):
             yield specialize("sell_slices.cu", OFFSET=offset, **value_types(value))
     for source, is_relative, is_counted in product(("rank_blocks.cu", "rank_slices.cu"), (False, True), (True, False)):

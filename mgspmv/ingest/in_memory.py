@@ -1,0 +1,146 @@
+"""Sources read into matrices in memory, without a store, for one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mgspmv.display.numbers import format_bytes
+from mgspmv.errors import CapacityError
+from mgspmv.ingest.build import assemble
+from mgspmv.ingest.device_sorting import DeviceSorter
+from mgspmv.ingest.entries import SortedSource, sort_source
+from mgspmv.ingest.external_sort import EntrySorter
+from mgspmv.ingest.scratch import MemoryBudget
+from mgspmv.ingest.source import Layout, Source
+from mgspmv.ingest.store_writing import check_stated, find_size, make_report
+from mgspmv.model import IngestOptions, MatrixInfo, Progress, free_memory, index_dtype
+from mgspmv.store.held import PLACE, HeldMatrix
+from mgspmv.store.matrix import TRANSPOSE
+from mgspmv.store.versions import FORMAT_VERSION
+from mgspmv.store.write import StoreSize
+from mgspmv.validation import to_json
+
+VERSION = "v000000-memory"
+"""Version of a matrix that is not in a store."""
+
+
+class GrowingArray:
+    """Array in memory that is built by appending.
+
+    Parameters
+    ----------
+    most : number of elements for which room is reserved; pages that are not written take no memory
+    """
+
+    def __init__(self, name: str, dtype: np.dtype[Any], most: int) -> None:
+        self._array: np.ndarray = np.empty(most, dtype)
+        self._n = 0
+
+    def append(self, elements: np.ndarray) -> None:
+        self._array[self._n : self._n + len(elements)] = elements
+        self._n += len(elements)
+
+    def finish(self) -> np.ndarray:
+        array = self._array[: self._n]
+        array.flags.writeable = False
+        return array
+
+    def pieces(self) -> Iterator[np.ndarray]:
+        yield self._array[: self._n]
+
+
+def load_source(
+    source: Source,
+    options: IngestOptions,
+    report: Progress,
+    room: MemoryBudget,
+    make_device_sorter: Callable[[EntrySorter], DeviceSorter] | None = None,
+) -> HeldMatrix:
+    """Read a source into memory; the matrix is the one that `store_source` writes.
+
+    Parameters
+    ----------
+    make_device_sorter : as for `sort_source`; a graph stays on the device where it is sorted there
+
+    Raises
+    ------
+    SourceError, OptionError, ShapeError : as in `sort_source`, `check_stated` and `assemble`
+    CapacityError : the matrix does not fit into memory; as in `sort_source`
+    """
+    source.hashes_files = False
+    own = replace(room, memory=room.memory // 2) if options.transpose else room
+    with ExitStack() as stack:
+        is_graph = (options.kind or source.default_kind) == "graph"
+        make_sorter = make_device_sorter if is_graph else None
+        read = stack.enter_context(sort_source(source, options, report, own, make_sorter))
+        size = find_size(read, has_transpose=options.transpose)
+        check_stated(read.layout.stated, size, allow_hypersparse=False)
+        if read.device is not None:
+            report("sort", 0, None)
+            rule = (read.rule, read.name, read.raise_duplicate)
+            built = read.device.build(read.shape, *rule, drops_loops=read.drops_loops, has_transpose=options.transpose)
+            data = built.get("data")
+            least = float(data.min()) if data is not None and len(data) else None
+            return hold(read, built, len(built["indices"]), least, options)
+        _check_room(size)
+        transposed = stack.enter_context(EntrySorter(own.memory, own.threads, own.folder))
+        made = assemble(read, GrowingArray, report, transposed if options.transpose else None)
+        arrays = dict(made.arrays)
+        if options.transpose:
+            rows = (Layout(read.shape[::-1]), read.name, transposed)
+            other = assemble(SortedSource("matrix", read.dtype, "keep", *rows), GrowingArray, report)
+            arrays |= {f"{TRANSPOSE}{name}": array for name, array in other.arrays.items()}
+        return hold(read, arrays, made.nnz, made.least, options)
+
+
+def hold(
+    read: SortedSource, arrays: dict[str, Any], nnz: int, least: float | None, options: IngestOptions
+) -> HeldMatrix:
+    """Return the matrix of these arrays.
+
+    Parameters
+    ----------
+    read : source of the arrays
+    arrays : by name as in a store, without those of vertices
+    nnz : number of entries
+    least : value, as for `MatrixInfo.min_weight`
+    """
+    ids, made_from = read.vertex_ids, dict(read.layout.provenance)
+    if ids is not None:
+        arrays["vertex_ids"] = ids if isinstance(ids, np.ndarray) else ids[:]
+    given: dict[str, Any] = {"weights": options.weights}
+    ingested = make_report(made_from, read.counts, nnz, read.rule, given)
+    info = MatrixInfo(
+        url=PLACE,
+        kind=read.kind,
+        shape=read.shape,
+        nnz=nnz,
+        dtype=None if read.dtype is None else read.dtype.name,  # type: ignore[arg-type]
+        index_dtype=index_dtype(read.shape[1]).name,  # type: ignore[arg-type]
+        duplicates=read.rule,
+        vertex_ids=None if ids is None else "int64" if ids.dtype == np.int64 else "string",
+        min_weight=least,
+        has_transpose=options.transpose,
+        version=VERSION,
+        format_version=FORMAT_VERSION,
+        digest="",
+        nbytes=sum(array.nbytes for name, array in arrays.items() if name != "vertex_ids" and "/" not in name),
+        provenance={"source": made_from, "report": to_json(ingested)},
+    )
+    return HeldMatrix(info=info, place=PLACE, arrays=arrays)
+
+
+def _check_room(size: StoreSize) -> None:
+    """Raise CapacityError if the arrays of a matrix do not fit into free memory."""
+    if (need := size.nbytes) > (free := free_memory()):
+        n_rows, n_cols = size.shape
+        raise CapacityError(
+            f"a matrix of {n_rows:,} x {n_cols:,} with {size.n_entries:,} entries takes {format_bytes(need)} "
+            f"({need:,} bytes), but {format_bytes(free)} of memory are free; ingest it into a store on disk, "
+            "whose rows workers can share, or which can be streamed"
+        )

@@ -1,0 +1,96 @@
+"""Matrices that are held in the memory of this process, on the host or on a device, without a store."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from mgspmv.errors import OptionError
+from mgspmv.model import default_threads
+from mgspmv.store.chunks import digest_array
+from mgspmv.store.locations import find_address
+from mgspmv.store.matrix import TRANSPOSE, Allocate, HostArray, StoredMatrix
+from mgspmv.store.versions import combine_digests
+
+PLACE = "memory://"
+PIECE = 1 << 20
+"""Most elements that a thread copies at a time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldMatrix(StoredMatrix):
+    """Matrix whose arrays are those of NumPy, or of CuPy on the current device, read for one call.
+
+    What is read is a view where nothing has to be converted or moved; views are read-only on the host.
+    """
+
+    __repr__ = StoredMatrix.__repr__
+
+    def read_array(
+        self,
+        name: str,
+        start: int = 0,
+        stop: int | None = None,
+        threads: int | None = None,
+        allocate: Allocate = HostArray,
+        *,
+        dtype: Any = None,
+        checks: bool = True,
+    ) -> np.ndarray:
+        array: np.ndarray = self.arrays[name][start:stop]
+        if dtype is not None and array.dtype != dtype:
+            array = _convert(array, dtype)
+        if isinstance(array, np.ndarray) == (allocate is HostArray):
+            return array
+        if allocate is HostArray:
+            return to_host(array)
+        filled = allocate(len(array), array.dtype)
+
+        def fill(first: int) -> None:
+            own = array[first : first + PIECE]
+            with filled.piece(first, first + len(own)) as target:
+                target[:] = own
+
+        with ThreadPoolExecutor(threads or default_threads(), "mgspmv-fill") as pool:
+            for _ in pool.map(fill, range(0, len(array), PIECE)):
+                pass
+        there: np.ndarray = filled.finish()
+        return there
+
+    def read_pointers(self, start: int, stop: int, threads: int | None = None, allocate: Allocate = HostArray) -> Any:
+        return super().read_pointers(start, stop, threads, allocate).copy()
+
+    @cached_property
+    def digest(self) -> str:
+        """Digest of the store that an ingest of the source would write."""
+        info = self.info if self.original is None else self.original.info
+        arrays = self.arrays if self.original is None else self.original.arrays
+        own = {name: to_host(array) for name, array in arrays.items() if not name.startswith(TRANSPOSE)}
+        claims = vars(info) | {"shape": list(info.shape)}
+        return combine_digests({name: digest_array(array) for name, array in own.items()}, claims)
+
+    def address(self) -> Any:
+        return find_address(self.place, self.info.url)
+
+
+def to_host(array: Any) -> np.ndarray:
+    """Return an array of NumPy, or a copy of one of CuPy on the host."""
+    host: np.ndarray = array if isinstance(array, np.ndarray) else array.get()
+    return host
+
+
+def _convert(array: Any, dtype: Any) -> Any:
+    """Return values in another dtype; raises OptionError for one beyond the range of float32."""
+    with np.errstate(over="ignore"):
+        converted = array.astype(dtype)
+    if array.dtype == np.float64 and len(array):
+        is_beyond = (abs(converted) > np.finfo(dtype).max) & (abs(array) <= np.finfo(array.dtype).max)
+        if int(is_beyond.view(np.int8).max()):  # `any` would be compiled for six seconds on a device
+            raise OptionError(
+                "values are beyond the range of float32 (3.4e38); pass precision='float64' or weight=False"
+            )
+    return converted

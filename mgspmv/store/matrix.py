@@ -1,0 +1,185 @@
+"""Matrices whose arrays are read on request: from a version of a store, or from memory."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from mgspmv.model import CsrBlock, MatrixInfo
+
+if TYPE_CHECKING:
+    from mgspmv.store.locations import StoreLike
+
+
+TRANSPOSE = "transpose/"
+"""Prefix of the arrays of the stored transpose."""
+
+
+class Fillable(Protocol):
+    """Array that is filled piece by piece, by several threads at once."""
+
+    def piece(self, start: int, stop: int) -> contextlib.AbstractContextManager[np.ndarray]:
+        """Return host memory for elements start .. stop, to be filled within the `with` block."""
+        ...
+
+    def finish(self) -> Any:
+        """Return the (n,) filled elements, an array of NumPy or CuPy."""
+        ...
+
+
+class HostArray:
+    """Array on the host, filled in place."""
+
+    def __init__(self, n: int, dtype: Any) -> None:
+        self._array: np.ndarray = np.empty(n, dtype)
+
+    @contextlib.contextmanager
+    def piece(self, start: int, stop: int) -> Iterator[np.ndarray]:
+        yield self._array[start:stop]
+
+    def finish(self) -> np.ndarray:
+        return self._array
+
+
+Allocate = Callable[[int, Any], Fillable]
+"""Function called with (elements, dtype) to allocate an array."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredMatrix(ABC):
+    """Matrix whose arrays are read on request."""
+
+    info: MatrixInfo
+    """Metadata of the matrix."""
+    place: StoreLike
+    """Path, URL or Zarr store that it was opened from; `memory://` for one without a store."""
+    arrays: dict[str, Any] = field(repr=False)
+    """Arrays of the matrix by name; those of the stored transpose as `transpose/NAME`."""
+    original: StoredMatrix | None = None
+    """Matrix that this one is the transpose of; None for a matrix that is not a transpose."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {'' if self.original is None else 'transpose of '}{self.info!r}>"
+
+    @abstractmethod
+    def read_array(
+        self,
+        name: str,
+        start: int = 0,
+        stop: int | None = None,
+        threads: int | None = None,
+        allocate: Allocate = HostArray,
+        *,
+        dtype: Any = None,
+        checks: bool = True,
+    ) -> np.ndarray:
+        """Read elements `start` .. `stop` of an array; allocated by `allocate`, and possibly read-only.
+
+        Parameters
+        ----------
+        dtype : of the result; None for that of the array
+        checks : whether the elements of a store are checked; chunks always are
+
+        Raises
+        ------
+        OptionError : values beyond the range of `dtype`
+        StoreError : as for `mgspmv.store.read.ZarrMatrix.read_array`
+        """
+
+    @property
+    def digest(self) -> str:
+        """Digest of the matrix, or of the one that it is the transpose of."""
+        return self.info.digest
+
+    @abstractmethod
+    def address(self) -> Any:
+        """Return the `StoreAddress` of this version for other processes.
+
+        Raises
+        ------
+        OptionError : the matrix is in the memory of this process
+        """
+
+    def read_order(self, threads: int | None = None) -> np.ndarray | None:
+        """Read the source's number of each row and column; None if they are in the order of the source."""
+        return None
+
+    def read_block(
+        self,
+        start: int,
+        stop: int,
+        dtype: Any,
+        threads: int | None = None,
+        allocate: Allocate = HostArray,
+    ) -> CsrBlock:
+        """Read rows `start` .. `stop` as they are stored, and no other rows.
+
+        Parameters
+        ----------
+        dtype : of the block's values, float32 or float64; None leaves them out
+        threads : number of chunks in flight; memory peaks at the block plus one chunk, raw and compressed, for each
+
+        Raises
+        ------
+        OptionError, StoreError : as for `read_array`
+        """
+        indptr = self.read_pointers(start, stop, threads, allocate)
+        first, last = int(indptr[0]), int(indptr[-1])
+        indptr -= first  # a copy, or read for this block
+        indices = self.read_array("indices", first, last, threads, allocate)
+        data = self._read_values(first, last, dtype, threads, allocate)
+        return CsrBlock(start, self.info.shape[1], indptr, indices, data)
+
+    def read_pointers(self, start: int, stop: int, threads: int | None = None, allocate: Allocate = HostArray) -> Any:
+        """Read the row pointers of rows `start` .. `stop`, including the end of the last row.
+
+        (stop + 1 - start,) int64, a copy that the caller may change; parameters and errors as for `read_block`.
+        """
+        return self.read_array("indptr", start, stop + 1, threads, allocate)
+
+    def read_out_degree(self, start: int = 0, stop: int | None = None, threads: int | None = None) -> np.ndarray:
+        """Read the number of entries of each of the columns `start` .. `stop` of a graph: (stop - start,) int64.
+
+        Columns of a reversed graph are rows of the original one.
+
+        Raises
+        ------
+        StoreError : as for `read_array` and `read_pointers`
+        """
+        stop = self.info.shape[1] if stop is None else stop
+        if self.original is None:
+            return self.read_array("out_degree", start, stop, threads)
+        degree: np.ndarray = np.diff(self.original.read_pointers(start, stop, threads))
+        return degree
+
+    def transpose(self) -> StoredMatrix:
+        """Return the stored transpose, for a graph the reversed one; `info.has_transpose` is True if it exists."""
+        if self.original is not None:
+            return self.original
+        n_rows, n_cols = self.info.shape
+        arrays = {n.removeprefix(TRANSPOSE): array for n, array in self.arrays.items() if n.startswith(TRANSPOSE)}
+        info = replace(self.info, shape=(n_cols, n_rows), index_dtype=arrays["indices"].dtype.name)
+        if info.kind != "graph":
+            info = replace(info, kind="matrix", vertex_ids=None)
+        return replace(self, info=info, arrays=arrays, original=self)
+
+    def name_entries(self, *, weights: bool = True) -> str:
+        """Return an identifier of the entries: the digest, and whether they are transposed or taken as 1."""
+        said = [self.digest]
+        said += ["transposed"] if self.original is not None else []
+        said += [] if weights or self.info.is_pattern else ["pattern"]
+        return ", ".join(said)
+
+    def read_values(self, start: int, stop: int, dtype: Any, threads: int | None = None) -> Any:
+        """Read only the values of rows `start` .. `stop`, as `read_block` does; None for a pattern."""
+        first, last = (int(self.read_pointers(row, row)[0]) for row in (start, stop))
+        return self._read_values(first, last, dtype, threads, HostArray)
+
+    def _read_values(self, start: int, stop: int, dtype: Any, threads: int | None, allocate: Allocate) -> Any:
+        is_wanted = dtype is not None and not self.info.is_pattern
+        return self.read_array("data", start, stop, threads, allocate, dtype=dtype) if is_wanted else None
