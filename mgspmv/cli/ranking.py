@@ -148,7 +148,7 @@ class VectorIteration(Iteration):
 
 
 @contextmanager
-def _open_graph(graph: str, place: PlacementOptions, *, kind: Kind = "graph", transpose: bool = False) -> Iterator[Any]:
+def _open_graph(graph: str, place: ComputingOptions, *, kind: Kind = "graph", transpose: bool = False) -> Iterator[Any]:
     """Open a store, or read edges into memory; how they were read is printed as a note.
 
     Parameters
@@ -161,8 +161,7 @@ def _open_graph(graph: str, place: PlacementOptions, *, kind: Kind = "graph", tr
     from mgspmv.api.arguments import as_matrix
 
     try:
-        backend = getattr(place, "backend", "auto")
-        reading: dict[str, Any] = {"transpose": transpose, "threads": place.threads, "backend": backend}
+        reading: dict[str, Any] = {"transpose": transpose, "threads": place.threads, "backend": place.backend}
         matrix = as_matrix(graph, kind, **reading) if place.is_embedded else mg.open(graph)
     except SourceError as error:
         if _has_ranks(graph):

@@ -72,7 +72,7 @@ def files(tmp_path_factory):
 
 def test_all_forms_are_one_matrix(files):
     wanted = mg.ingest(ADJACENCY, kind="graph").info.digest
-    found = {name: as_matrix(obj, weight=weight).info.digest for name, (obj, weight) in (WEIGHTED | files).items()}
+    found = {name: as_matrix(obj, weight=weight).stored.digest for name, (obj, weight) in (WEIGHTED | files).items()}
     assert found == dict.fromkeys(found, wanted)
 
 
@@ -80,9 +80,9 @@ def test_all_forms_without_weights(files):
     wanted = mg.ingest((SRC, DST), n_vertices=4).info.digest
     forms = {name: obj for name, (obj, _) in (WEIGHTED | files).items() if name not in ("store", "stream")}
     for weight in (None, False):
-        found = {name: as_matrix(obj, weight=weight).info.digest for name, obj in (forms | PATTERNS).items()}
+        found = {name: as_matrix(obj, weight=weight).stored.digest for name, obj in (forms | PATTERNS).items()}
         assert found == dict.fromkeys(found, wanted)
-    assert {as_matrix(obj).info.digest for obj in PATTERNS.values()} == {wanted}
+    assert {as_matrix(obj).stored.digest for obj in PATTERNS.values()} == {wanted}
 
 
 def test_reading_counts_once(files):

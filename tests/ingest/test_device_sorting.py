@@ -1,0 +1,166 @@
+"""Entries sorted on a device, and by the reference of its kernels: the arrays of the sorter on the host."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import mgspmv as mg
+from mgspmv.errors import SourceError
+from mgspmv.ingest import device_sorting
+from mgspmv.ingest.device_sorting import DeviceSorter, to_numpy
+from mgspmv.ingest.in_memory import load_source
+from mgspmv.ingest.open import open_source
+from mgspmv.ingest.store_writing import find_budget
+from mgspmv.kernels.device import Staging, free_device_memory
+from mgspmv.model import IngestOptions, ignore
+from mgspmv.store.held import PLACE
+
+RNG = np.random.default_rng(5)
+SRC, DST = RNG.integers(0, 500, (2, 3000))
+WEIGHTS = RNG.random(3000).astype(np.float32)
+NAMES = [f"v{k}" for k in SRC], [f"v{k}" for k in DST]
+MUCH = 1 << 33
+GRAPHS = {
+    "dense": (SRC, DST),
+    "int32": (SRC.astype(np.int32), DST.astype(np.int32)),
+    "gaps": (2 * SRC, 2 * DST),
+    "negative": (SRC - 3, DST - 3),
+    "float32": (SRC, DST, WEIGHTS),
+    "sparse": (SRC * 10**12, DST * 10**12, WEIGHTS.astype(np.float64)),
+    "int64": (SRC, DST, (10 * WEIGHTS).astype(np.int64)),
+    "names": NAMES,
+    "weighted names": (*NAMES, WEIGHTS),
+}
+
+
+class HostStaging:
+    """Copies arrays on the host, where the kernels' reference sorts them."""
+
+    def put(self, array):
+        return array.copy()
+
+    def finish(self):
+        pass
+
+
+@pytest.fixture(params=["reference", pytest.param("device", marks=pytest.mark.gpu)])
+def sorters(request, monkeypatch):
+    """Function that makes a sorter, with the list of those that it made; however few entries there are."""
+    monkeypatch.setattr(device_sorting, "LEAST", 1)
+    made = []
+
+    def make(host):
+        if request.param == "device":
+            made.append(DeviceSorter(host, Staging(host.threads), free_device_memory()))
+        else:
+            made.append(DeviceSorter(host, HostStaging(), MUCH))
+        return made[-1]
+
+    return make, made
+
+
+def load(graph, options, make=None):
+    room = find_budget(PLACE)
+    return load_source(open_source(graph, threads=2, id_room=room.for_ids), options, ignore, room, make)
+
+
+def list_options(has_weights):
+    rules = (None, "sum", "first", "keep") if has_weights else (None, "first", "keep")
+    for rule, loops, symmetrize, transpose in itertools.product(rules, ("keep", "drop"), (False, True), (False, True)):
+        yield IngestOptions("graph", rule, loops, symmetrize, None, transpose)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_arrays_are_those_of_the_host(name, sorters):
+    make, made = sorters
+    graph = GRAPHS[name]
+    for options in list_options(has_weights=len(graph) == 3):
+        wanted, found = load(graph, options), load(graph, options, make)
+        assert not made[-1].is_moved
+        assert found.info == wanted.info
+        assert found.arrays.keys() == wanted.arrays.keys()
+        for own, array in wanted.arrays.items():
+            assert found.arrays[own].dtype == array.dtype
+            np.testing.assert_array_equal(to_numpy(found.arrays[own]), array)
+        assert found.digest == wanted.digest
+    assert found.digest == mg.ingest(graph, **vars(options)).info.digest
+
+
+@pytest.mark.parametrize("name", ["dense", "negative", "float32", "names"])
+@pytest.mark.parametrize("most_bytes", [0, 40_000])
+def test_entries_that_do_not_fit_are_sorted_on_the_host(name, most_bytes, sorters):
+    make, made = sorters
+
+    def make_small(host):
+        sorter = make(host)
+        sorter._most_bytes = most_bytes
+        return sorter
+
+    options = IngestOptions("graph")
+    assert load(GRAPHS[name], options, make_small).digest == load(GRAPHS[name], options).digest
+    assert made[-1].is_moved
+
+
+def test_few_entries_are_sorted_on_the_host(sorters, monkeypatch):
+    make, made = sorters
+    monkeypatch.setattr(device_sorting, "LEAST", 3001)
+    options = IngestOptions("graph")
+    assert load(GRAPHS["gaps"], options, make).digest == load(GRAPHS["gaps"], options).digest
+    assert made[-1].is_moved
+
+
+@pytest.mark.parametrize(
+    ("graph", "options"),
+    [
+        ((SRC, DST), {"duplicates": "error"}),
+        ((SRC, DST), {"duplicates": "error", "self_loops": "drop"}),
+        (NAMES, {"duplicates": "error"}),
+        ((SRC, DST), {"self_loops": "error"}),
+        (([0, 0], [1, 1], [2**62, 2**62]), {}),
+        (([0, 0], [1, 1], [-(2**62), -(2**63) + 1]), {}),
+        ((SRC, DST, np.where(WEIGHTS > 0.5, np.inf, WEIGHTS)), {}),
+        ((SRC, DST, np.where(WEIGHTS > 0.5, np.nan, WEIGHTS)), {}),
+    ],
+)
+def test_errors_are_those_of_the_host(graph, options, sorters):
+    make, _ = sorters
+    messages = []
+    for each in (None, make):
+        with pytest.raises(SourceError) as error:
+            load(graph, IngestOptions("graph", **options), each)
+        messages.append(str(error.value))
+    assert messages[0] == messages[1]
+
+
+def test_sums_as_large_as_int64(sorters):
+    graph = ([0, 0, 1, 1], [1, 1, 0, 0], [2**62, 2**62 - 1, -(2**62), -(2**62)])
+    found = load(graph, IngestOptions("graph"), sorters[0])
+    assert to_numpy(found.arrays["data"]).tolist() == [-(2**63), 2**63 - 1]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["dense", "int32", "gaps", "negative", "float32", "sparse", "int64"])
+def test_arrays_on_a_device_are_ranked_without_a_copy(name, sorters, monkeypatch):
+    import cupy
+
+    graph = GRAPHS[name]
+    wanted = {precision: mg.pagerank(mg.ingest(graph).on("cpu"), precision=precision) for precision in ("exact",)}
+    there = tuple(map(cupy.asarray, graph))
+    monkeypatch.setattr(cupy.ndarray, "get", refuse_large(cupy.ndarray.get))
+    for precision, ranks in wanted.items():
+        found = mg.pagerank(there, precision=precision)
+        assert found.digest() == ranks.digest()
+        assert found.ids.tolist() == ranks.ids.tolist()
+    if len(there) == 2:
+        assert mg.pagerank(cupy.stack(there)).digest() == wanted["exact"].digest()
+
+
+def refuse_large(get):
+    """Copy no array to the host that has an element for each entry."""
+
+    def copy(array, *args, **kwargs):
+        assert array.size < 2500
+        return get(array, *args, **kwargs)
+
+    return copy
