@@ -49,8 +49,8 @@ STRETCHED = {
 }
 """What Dask does on workers by the clock, and its defaults, which an emulated worker has `SLOWER` times as long."""
 
-PERIODS = ((executors, "SUPERSTEP_S"), (executors, "FIRST_S"))
-"""Likewise of ours: lengths of supersteps."""
+PERIODS = ((executors, "SUPERSTEP_S"),)
+"""Likewise of ours: the length of supersteps."""
 
 
 class CannotCountError(Exception):

@@ -30,7 +30,6 @@ from mgspmv.solvers.batch import (
     Ending,
     FinishedVector,
     ManyRows,
-    PassMemory,
     choose_width,
     count_bytes,
 )
@@ -137,12 +136,12 @@ def pagerank_batch(
     drops = isinstance(dangling, str) and dangling == "drop"
     task = BatchTask(name_run(), options, threshold, dtype, call.place.threads, width, top, drops)
     rank = _rank_on_cluster if call.place.is_on_cluster else _rank_here
-    outcome, used = rank(call, queries, task, start, keeper)
+    outcome = rank(call, queries, task, start, keeper)
     described: dict[str, Any] = {"tol": options.choose_tol(n, A.nnz)}
     described |= {"dangling": describe_dangling(dangling), "weight": use_weights}
     described |= {"executor": "embedded" if outcome.transport is None else "supersteps"}
     described |= {"out_weight": "store" if out_weight is None else "vector"}
-    described |= {"width": used, "steps": len(call.events), "top": top}
+    described |= {"width": outcome.width, "steps": len(call.events), "top": top}
     ended: list[tuple[Ending, Query]] = list(zip(outcome.values, queries, strict=True))
     solution = BatchSolution(
         labels=tuple(query.label for query in queries),
@@ -175,14 +174,14 @@ def pagerank_batch(
 
 def _rank_here(
     call: Call, queries: Sequence[Query], task: BatchTask, start: RunInputs, keeper: _ResultCollector
-) -> tuple[Outcome, int]:
-    """Rank the vectors in this process; also return the width of passes."""
+) -> Outcome:
+    """Rank the vectors in this process."""
     A, backend, dtype, precision = call.A, call.place.computes, task.dtype, task.options.precision
     kernel, n = bind_many(A.block(dtype, backend), precision, backend=backend, threads=task.threads), A.shape[0]
     panels = LocalExchange(n)
     free = free_memory() if backend == "cpu" else free_device_memory()
     needed = {w: count_bytes(panels, n, precision, kernel.z_dtype.itemsize, w) for w in WIDTHS}
-    width = choose_width(task.width, len(queries), [("", kernel.best_width, [PassMemory("here", free, needed)])])
+    width = choose_width(task.width, len(queries), kernel.best_width, [(free, needed)])
     keeper.allocate()
     weight = start.take_weight(lambda: A.read_out_weight(dtype is not None))
     rows = ManyRows(kernel, kernel.put(weight), kernel.put(start.dangling))
@@ -191,13 +190,13 @@ def _rank_here(
     batch = Batch(rows, queries, task, width, panels, n_dangling, A.order, lambda kept: keeper.keep([kept]))
     outcome = run(batch, lambda event: _emit(call, event, batch.n_ended, len(queries)))
     call.count_loading(outcome, loaded, held_bytes=batch.first_bytes)
-    return outcome, width
+    return outcome
 
 
 def _rank_on_cluster(
     call: Call, queries: Sequence[Query], task: BatchTask, start: RunInputs, keeper: _ResultCollector
-) -> tuple[Outcome, int]:
-    """Rank the vectors on the workers that hold the matrix, or are to hold it; also return the width of passes."""
+) -> Outcome:
+    """Rank the vectors on the workers that hold the matrix, or are to hold it."""
     from mgspmv.cluster.attempts import run_batch
     from mgspmv.monitor.events import publish_run
 
@@ -208,12 +207,12 @@ def _rank_on_cluster(
         loaded = time.perf_counter()
         keeper.allocate()
         with publish_run([matrix], task, "pagerank_batch", "supersteps") as news:
-            outcome, width = run_batch(matrix, queries, task, start, keeper.keep, emit, news.report(call.report))
+            outcome = run_batch(matrix, queries, task, start, keeper.keep, emit, news.report(call.report))
             endings: list[Ending] = outcome.values
             status = next((e.status for e in endings if not e.status.is_success), endings[0].status)
             news.end(status, outcome)
     call.count_loading(outcome, loaded)
-    return outcome, width
+    return outcome
 
 
 def _emit(call: Call, event: Event, n_ended: int, n_vectors: int) -> None:

@@ -20,13 +20,13 @@ from distributed.protocol import to_serialize
 from distributed.protocol.pickle import loads
 from tornado.ioloop import PeriodicCallback
 
-from mgspmv.cluster.device_row_block import DeviceRowBlock, TeamSpec
+from mgspmv.cluster.device_row_block import DeviceRowBlock
 from mgspmv.cluster.messages import TaskSpec
 from mgspmv.cluster.row_block import ProductOptions, RowBlock, RowBlockSpec
 from mgspmv.cluster.security import HOSTS, guard
 from mgspmv.cluster.watchdog import LOOK_S, Hang, Watchdog
 from mgspmv.cluster.worker_metrics import METRICS
-from mgspmv.cluster.worker_run import ConnectedRun, WorkerRun
+from mgspmv.cluster.worker_run import WorkerRun
 from mgspmv.errors import ClosedError, StoreError, add_to_message
 from mgspmv.exchange.nccl import await_ends, find_nccl_problem, find_stuck, let_go
 from mgspmv.exchange.peer_comm import LINK_OP
@@ -100,7 +100,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
             guard(worker.http_application, hosts)
         self._worker = worker
         self.held: dict[str, Any] = {}
-        self._ending: WeakValueDictionary[str, ConnectedRun] = WeakValueDictionary()  # running tasks hold their runs
+        self._ending: WeakValueDictionary[str, WorkerRun] = WeakValueDictionary()  # running tasks hold their runs
         self.watchdog = Watchdog(worker)
         watching = PeriodicCallback(self.watchdog.look, 1000 * LOOK_S)
         worker.periodic_callbacks[NAME] = watching  # Dask stops it when the worker closes
@@ -174,7 +174,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         """End a run: its tasks raise with the reason. Wait up to `wait_s` for them, unless they hang and are not just
         waiting for others; return whether all ended."""
         held = [*self.held.items(), *self._ending.items()]
-        own = {key: each for key, each in held if isinstance(each, ConnectedRun) and each.run == run}
+        own = {key: each for key, each in held if isinstance(each, WorkerRun) and each.run == run}
         for each in own.values():
             each.close(reason)
         deadline = time.monotonic() + wait_s
@@ -197,7 +197,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
     async def accept_link(self, comm: Any, run: str, rank: int) -> Any:
         """Serve a connection from another worker of a run until it closes; close it if the run is unknown here."""
         for held in [*self.held.values()]:
-            if isinstance(held, ConnectedRun | RowBlock) and held.links is not None and held.links.run == run:
+            if isinstance(held, WorkerRun) and held.run == run:
                 await held.links.accept(comm, rank)
         comm.abort()
         return ServerStatus.dont_reply
@@ -213,8 +213,8 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         if key not in self.held:
             return
         held = [self.held.pop(key)]  # a list, which `let_go` can empty: another reference would keep the object alive
-        held[0].close("the run ended" if isinstance(held[0], ConnectedRun) else "the matrix was closed")
-        if isinstance(held[0], ConnectedRun):
+        held[0].close("the run ended" if isinstance(held[0], WorkerRun) else "the matrix was closed")
+        if isinstance(held[0], WorkerRun):
             self._ending[key] = held[0]
         if isinstance(held[0], DeviceRowBlock):
             let_go(held, release_device_memory)
@@ -263,13 +263,10 @@ def do_watched(patience: float, function: Callable[..., Any], *args: Any) -> Any
             raise add_to_message(error, f"this is on worker {get_worker().name}") from error.__cause__
 
 
-def load_row_block(key: str, spec: RowBlockSpec, team: TeamSpec | None) -> int:
-    """Read a row block from the store and hold it, ready for its team; return its bytes."""
+def load_row_block(key: str, spec: RowBlockSpec) -> int:
+    """Read a row block from the store and hold it; return its bytes. One on a device is read when it is first used."""
     find_heartbeat().n_terms = spec.nnz
     part = DeviceRowBlock(spec) if spec.backend == "cuda" else RowBlock(spec)
-    if team is not None:
-        assert isinstance(part, DeviceRowBlock)
-        part.meet(get_worker(), team)
     get_agent().held[key] = part
     METRICS.has_device |= part.backend == "cuda"
     return part.nbytes

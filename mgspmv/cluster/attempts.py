@@ -37,7 +37,7 @@ from mgspmv.errors import (
 )
 from mgspmv.model import Event, Progress, Recovery, ignore
 from mgspmv.order import permute, restore
-from mgspmv.solvers.batch import BatchTask, FinishedVector, PassMemory, choose_width
+from mgspmv.solvers.batch import BatchTask, FinishedVector
 from mgspmv.solvers.checkpointing import Checkpointer
 from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.options import RankTask
@@ -235,9 +235,8 @@ def run_batch(
     keep: Callable[[Sequence[FinishedVector]], None],
     emit: Callable[[Event, int], None],
     report: Progress,
-) -> tuple[Outcome, int]:
-    """Iterate all vectors to their ends on the workers of a matrix, bit-identical to a batch in one process; return the
-    outcome, and the most vectors in a pass.
+) -> Outcome:
+    """Iterate all vectors to their ends on the workers of a matrix, bit-identical to a batch in one process.
 
     Parameters
     ----------
@@ -257,7 +256,7 @@ def run_batch(
                 f"the {planned.stop - planned.start:,} rows of worker {member} do not fit in the memory of its GPU, "
                 "and a batch cannot stream rows; use more GPUs, or pass backend='cpu'"
             )
-    order, n_ended, widths = None if task.top is None else matrix.order, [0], [0]
+    order, n_ended = None if task.top is None else matrix.order, [0]
 
     def cut() -> list[BatchPiece]:
         return [
@@ -265,25 +264,19 @@ def run_batch(
             for a, b in pairwise(matrix.bounds)
         ]
 
-    def choose(found: Sequence[tuple[int, list[PassMemory]]]) -> int:
-        of_workers = [(str(member), *own) for member, own in zip(matrix.members, found, strict=True)]
-        widths[0] = choose_width(task.width, len(queries), of_workers)
-        return widths[0]
-
     def hear(reports: Sequence[Report]) -> None:
         n_ended[0] = reports[0].n_ended
         for parts in zip(*(report.kept for report in reports), strict=True):
             keep(parts)
 
     def iterate(workers: AttemptWorkers) -> Outcome:
-        passes = Supersteps(workers, sys.maxsize, 0, choose, hear)
-        return run(passes, lambda event: emit(event, n_ended[0]))
+        return run(Supersteps(workers, sys.maxsize, on_reports=hear), lambda event: emit(event, n_ended[0]))
 
     def make() -> Outcome:
         spec = TaskSpec(task.run, matrix.members, matrix.cluster.patience, task, matrix.transport)
         return run_attempt([matrix], spec, cut, report, iterate)
 
-    return run_with_lease(matrix, report, make), widths[0]
+    return run_with_lease(matrix, report, make)
 
 
 def run_power(

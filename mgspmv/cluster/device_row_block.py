@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -11,10 +11,10 @@ import numpy as np
 
 from mgspmv.cluster.row_block import ProductOptions, RowBlock, RowBlockSpec
 from mgspmv.errors import CapacityError
-from mgspmv.exchange.nccl import NcclGroup, greet, join_group
+from mgspmv.exchange.nccl import NcclGroup, join_group
 from mgspmv.exchange.nccl_slices import NcclSlices, SharedColumns, share_columns
 from mgspmv.exchange.peer import AllToAll
-from mgspmv.exchange.peer_comm import Message, PeerComm, RunSpec
+from mgspmv.exchange.peer_comm import Message
 from mgspmv.heartbeat import find_heartbeat
 from mgspmv.kernels.cuda import StreamedCsr
 from mgspmv.kernels.device import (
@@ -41,16 +41,6 @@ from mgspmv.partition import choose_piece
 
 CONCURRENT = 4
 """Divisor of the entries per streamed piece if layouts or other kernels already hold device memory."""
-
-
-@dataclass(frozen=True)
-class TeamSpec(RunSpec):
-    """Description of a group of workers that build a layout together, each on a separate device."""
-
-    dtype: str | None
-    """Data type of the values; None to read no values."""
-    precision: Precision
-    layout: StepLayout
 
 
 class DeviceRowBlock(RowBlock):
@@ -80,9 +70,7 @@ class DeviceRowBlock(RowBlock):
         return super().nbytes + shared + sum(int(h.nbytes) for h in held)
 
     def close(self, reason: str) -> None:
-        """Close the connections to other workers; a task that waits for them raises with the reason."""
-        if self.links is not None:
-            self.links.close(reason)
+        """Close the connections to other devices."""
         if self.group is not None:
             self.group.close()
 
@@ -147,24 +135,6 @@ class DeviceRowBlock(RowBlock):
         return super()._read_pattern()
 
     # --- layouts for steps on devices, made by all workers together
-
-    def join_team(self, spec: TeamSpec) -> int:
-        """Build the layout together with the other workers, over connections prepared by `meet`; return `nbytes`."""
-        assert self.links is not None
-        with self.links.active("load"):
-            turns = AllToAll(self.links, self.rank, len(spec.members))
-            self.join_devices(turns, turns.greet(dict.fromkeys(turns.others, greet(self.group))))
-            self.bind_steps(spec.dtype, spec.layout, spec.precision, self.links.check)
-        return self.nbytes
-
-    def meet(self, worker: Any, spec: TeamSpec) -> None:
-        """Prepare to accept the connections of a team.
-
-        Parameters
-        ----------
-        worker : the `distributed.Worker` of this process
-        """
-        self.links = PeerComm(worker, self.rank, spec)
 
     def join_devices(self, turns: AllToAll, hellos: Mapping[int, Message]) -> None:
         """Connect the device with those of the other workers, unless already connected.

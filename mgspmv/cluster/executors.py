@@ -43,12 +43,6 @@ SUPERSTEP_S = 1.0
 """Seconds of a superstep: long compared with the scheduler's time per task, short between two progress reports."""
 GROWTH = 16
 """Maximum ratio of the lengths of a superstep and the previous one, as the first iterations are slow."""
-FIRST_S = 0.25
-"""Seconds of the first superstep on slow workers."""
-SLOW_EDGES_PER_S = 1e8
-"""Edges per second of a slow worker."""
-MOST_FIRST = 100
-"""Maximum iterations of the first superstep: messages, not estimated before, take most of the time on small graphs."""
 
 
 def find_layout(matrix: DistributedMatrix, task: RankTask, executor: Executor) -> StepLayout | None:
@@ -179,7 +173,7 @@ class AttemptWorkers(HeldObjects):
         memory["planned_bytes"] = [sum(of_worker) for of_worker in planned]
         values = [own.values for own in found]
         joined = np.concatenate(values) if isinstance(values[0], np.ndarray) else values[0]
-        return Collected(joined, found[0].transport, seconds, memory, found[0].stability)
+        return replace(found[0], values=joined, seconds=seconds, memory=memory)
 
     def _abandon(self, error: BaseException) -> None:
         """Abort the run on all reachable workers, and wait for its tasks to end, so that the next attempt can begin."""
@@ -293,12 +287,7 @@ class Supersteps(Execution):
     ----------
     max_iter : maximum number of iterations, including `n_before`
     n_before : number of iterations made before this attempt
-    choose_width : chooses the number of vectors from what `connect` returned on each worker; None for one vector
     on_reports : called with the reports of each superstep
-
-    Attributes
-    ----------
-    width : number of vectors
     """
 
     def __init__(
@@ -306,24 +295,21 @@ class Supersteps(Execution):
         workers: AttemptWorkers,
         max_iter: int,
         n_before: int = 0,
-        choose_width: Callable[[Sequence[Any]], int] | None = None,
         on_reports: Callable[[Sequence[Report]], None] = ignore,
     ) -> None:
         self._workers, self._max_iter, self._n_before = workers, max_iter, n_before
-        self._choose_width, self._on_reports, self.width = choose_width, on_reports, 1
+        self._on_reports = on_reports
 
     def describe(self) -> str:
         return self._workers.hardware
 
     def start(self) -> None:
         """Connect the workers to each other and make the first z."""
-        if self._choose_width is not None:
-            self.width = self._choose_width(self._workers.do("connect", "connect"))
-        self.status = self._workers.do("connect", "start", self.width)[0]
+        self.status = self._workers.do("connect", "start")[0]
 
     def advance(self, n: int | None = None) -> Iterator[Event]:
         workers, made = self._workers, self._n_before
-        n = choose_first_length(workers.matrix, self.width)
+        n = 1
         while self.status is None:
             n = min(n, self._max_iter - made)
             phase = f"iterations {made + 1} to {made + n}"
@@ -386,12 +372,6 @@ def join_events(events: tuple[Event, ...]) -> Event:
         exchanged_bytes=tuple(event.exchanged_bytes[0] for event in events),
         memory_bytes=tuple(event.memory_bytes[0] for event in events),
     )
-
-
-def choose_first_length(matrix: DistributedMatrix, width: int) -> int:
-    """Choose the number of iterations of the first superstep, with `width` vectors, before any measurement."""
-    edges = FIRST_S * SLOW_EDGES_PER_S * len(matrix.members)
-    return max(1, min(MOST_FIRST, int(edges / max(matrix.nnz * width, 1))))
 
 
 def choose_length(events: list[Event]) -> int:

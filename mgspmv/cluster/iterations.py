@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from distributed.comm import get_address_host
 
 from mgspmv.checkpoints import StateAddress, WrittenSlice, write_slice
 from mgspmv.cluster.device_row_block import DeviceRowBlock
@@ -22,17 +23,16 @@ from mgspmv.cluster.messages import BatchPiece, PowerPiece, RankCheck, RoundRepo
 from mgspmv.cluster.row_block import ProductOptions, RowBlock
 from mgspmv.exchange.exchange import ClientExchange, DeviceCopies, Exchange, LocalExchange
 from mgspmv.exchange.halo import Halo
-from mgspmv.exchange.ipc import name_host
 from mgspmv.exchange.nccl import greet
 from mgspmv.exchange.nccl_slices import NcclExchange
 from mgspmv.exchange.peer import AllToAll, PeerExchange, cut_again
 from mgspmv.exchange.peer_comm import Message
 from mgspmv.kernels.cpu_many import CpuMany
-from mgspmv.kernels.device import describe_device, device_id, free_device_memory
+from mgspmv.kernels.device import describe_device, free_device_memory
 from mgspmv.kernels.host import HostBlock
 from mgspmv.kernels.operands import WIDTHS
 from mgspmv.model import ChangeNorm, Normalization, StepSums, free_memory
-from mgspmv.solvers.batch import Batch, BatchTask, FinishedVector, ManyRows, PassMemory, count_bytes
+from mgspmv.solvers.batch import Batch, BatchTask, FinishedVector, ManyRows, choose_width, count_bytes
 from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.mass_check import Rounding
 from mgspmv.solvers.options import RankTask
@@ -58,10 +58,12 @@ class BlockIteration(ABC):
     ----------
     loop : made by `start`
     computes : number of threads of the host, or name of the device
+    width : most vectors in a pass
     """
 
     loop: Loop | Batch | PowerLoop
     computes: int | str
+    width = 1
 
     def __init__(self, parts: Sequence[RowBlock], halos: Sequence[Halo]) -> None:
         self.parts, self._part, self._halos = parts, parts[0], halos
@@ -76,12 +78,12 @@ class BlockIteration(ABC):
         return {other: Message(asked=tuple(halo.needed[other] for halo in self._halos)) for other in others}
 
     @abstractmethod
-    def connect(self, turns: AllToAll, hellos: Mapping[int, Message]) -> Any:
-        """Prepare the exchange with the others from their first messages; return what the client needs to start."""
+    def connect(self, turns: AllToAll, hellos: Mapping[int, Message]) -> None:
+        """Prepare the exchange with the others from their first messages."""
 
     @abstractmethod
-    def start(self, width: int) -> None:
-        """Make the loop and begin it with `width` vectors."""
+    def start(self) -> None:
+        """Make the loop and begin it."""
 
     @abstractmethod
     def collect(self) -> Collected:
@@ -129,7 +131,7 @@ class RankIteration(BlockIteration):
     def connect(self, turns: AllToAll, hellos: Mapping[int, Message]) -> None:
         self._turns, self._steps = turns, self._make_steps(turns, hellos)
 
-    def start(self, width: int) -> None:
+    def start(self) -> None:
         self._watch = self._steps.watch(self._task.options, self._turns.gather, self._growth)
         self.loop = Loop(self._steps, self._task, self._watch, self._spec.before, self._spec.balance)
         self.loop.start()
@@ -283,15 +285,16 @@ class BatchPasses(BlockIteration):
         self._kept: list[FinishedVector] = []
         self.computes = kernel.threads if isinstance(kernel, CpuMany) else describe_device()
 
-    def connect(self, turns: AllToAll, hellos: Mapping[int, Message]) -> tuple[int, list[PassMemory]]:
-        """Return the fastest width here and the free memory."""
+    def connect(self, turns: AllToAll, hellos: Mapping[int, Message]) -> None:
         self._exchange = self._make_exchange(turns, hellos)
-        return self._rows.kernel.best_width, self._measure_free(self._exchange)
+        given = (self._task.width, len(self._piece.queries), self._rows.kernel.best_width)
+        own = choose_width(*given, self._measure_free(self._exchange), f" on worker {self._spec.members[self.rank]}")
+        self.width = min(turns.gather(own))
 
-    def start(self, width: int) -> None:
+    def start(self) -> None:
         kept, most = self._kept, self._count_kept()
         keep, is_full = partial(_keep, kept), lambda: len(kept) >= most
-        given = (width, self._exchange, self._n_dangling, self._piece.order, keep, is_full)
+        given = (self.width, self._exchange, self._n_dangling, self._piece.order, keep, is_full)
         self.loop = Batch(self._rows, self._piece.queries, self._task, *given)
         self.loop.start()
 
@@ -312,19 +315,21 @@ class BatchPasses(BlockIteration):
         part.join_devices(turns, hellos)
         return LocalExchange(part.bounds[-1]) if part.group is None else NcclExchange(part.group, part.bounds)
 
-    def _measure_free(self, exchange: Exchange) -> list[PassMemory]:
+    def _measure_free(self, exchange: Exchange) -> list[tuple[int, dict[int, int]]]:
         """Return the free and needed bytes of each memory: device, host, and the limit of the worker's process."""
         kernel, part, precision = self._rows.kernel, self._part, self._task.options.precision
         itemsize, n_rows = kernel.z_dtype.itemsize, part.stop - part.start
+        hosts = [get_address_host(member.address) for member in self._spec.members]
+        n_sharing = hosts.count(hosts[self.rank])
         needed = {w: count_bytes(exchange, n_rows, precision, itemsize, w) for w in WIDTHS}
         memories = []
-        if self.has_device:
-            memories.append(PassMemory(device_id(), free_device_memory(), needed))
+        if self.has_device:  # workers may share it where they do not use NCCL
+            memories.append((free_device_memory() // (1 if self._spec.transport == "nccl" else n_sharing), needed))
             needed = {w: exchange.n_staged * w * itemsize for w in WIDTHS}
-        memories.append(PassMemory(name_host(), free_memory(), needed))
+        memories.append((free_memory() // n_sharing, needed))
         if (limit := self._worker.memory_manager.memory_limit) is not None:
             used = self._worker.monitor.get_process_memory()
-            memories.append(PassMemory(self._worker.address, max(0, limit - used), needed))
+            memories.append((max(0, limit - used), needed))
         return memories
 
     def _count_kept(self) -> int:
@@ -366,7 +371,7 @@ class PowerProducts(BlockIteration):
         self._turns = turns
         self._columns = [self._open_peer(turns, hellos, k).open(zeros) for k in range(len(self._halos))]
 
-    def start(self, width: int) -> None:
+    def start(self) -> None:
         products = Products(self._multiply_all, np.array, np.asarray, "", 0, self._combine, self._report_times)
         self.loop = PowerLoop(products, self._piece.step, self._piece.x, self._task)
         self._turns.begin()

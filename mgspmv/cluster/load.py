@@ -1,8 +1,8 @@
 """Loading a matrix on the workers of a cluster: their backends and the transport between them, the rows of each, and
 loading again on other workers.
 
-A worker whose range of rows is unchanged keeps them; the others read theirs again. A layout is built by all devices
-together, and so all of them read their rows again.
+A worker whose range of rows is unchanged keeps them; the others read theirs again. Devices, which build layouts
+together, all read their rows again, at the first run.
 """
 
 from __future__ import annotations
@@ -13,27 +13,24 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from distributed import Future
 from distributed.comm import get_address_host
 
-from mgspmv.cluster.agent import call_held, load_row_block
+from mgspmv.cluster.agent import load_row_block
 from mgspmv.cluster.dask_cluster import Cluster, WorkerInfo
-from mgspmv.cluster.device_row_block import TeamSpec
 from mgspmv.cluster.row_block import RowBlockSpec
 from mgspmv.errors import ClusterError, MissingDependencyError, OptionError, StoreError, StoreNotFoundError
 from mgspmv.exchange.peer_comm import Member
 from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.device import NO_CUPY
 from mgspmv.kernels.select import find_step_layout
-from mgspmv.model import Precision, Progress, ignore
+from mgspmv.model import Precision, Progress
 from mgspmv.partition import limit, plan_rows, warn_of_streaming
 from mgspmv.plan import Plan
 from mgspmv.solvers.options import Placement, Reads, TransportChoice
 from mgspmv.store.matrix import StoredMatrix
-
-if TYPE_CHECKING:
-    from distributed import Future
 
 
 @dataclass(frozen=True)
@@ -157,8 +154,6 @@ class LoadedRows:
     places: WorkerPlacement
     """Backends of the workers, and the transport between them."""
     plan: Plan
-    team: TeamSpec | None
-    """Group of workers that build a layout together; None if the steps use kernels over CSR."""
     specs: list[RowBlockSpec]
     """Description of the rows of each worker, by rank."""
     parts: list[HeldRowBlock] = field(default_factory=list)
@@ -223,7 +218,7 @@ def _arrange(
     """
     address, limits = stored.address(), place.limits
     workers = cluster.join(devices=place.backend != "cpu", is_again=is_again)
-    info, members = stored.info, tuple(w.member for w in workers)
+    info = stored.info
     places = choose_placement(workers, place.backend, place.transport)
     if not reads.build_layout:  # only layouts use direct writes, whose NCCL settings are slower
         places = replace(places, may_share=False)
@@ -235,11 +230,9 @@ def _arrange(
     of_products: Precision = "float32" if info.dtype == "float32" else "float64"
     precision = reads.precision or ("exact" if info.kind != "matrix" else of_products)
     dtype = None if info.is_pattern or not reads.weights else "float32" if precision == "float32" else "float64"
-    team = None
+    lays_out = False
     if reads.build_layout and places.transport == "nccl" and info.kind != "matrix":
-        layout = find_step_layout("auto", precision, info.index_dtype, dtype, info.min_weight)
-        if layout is not None:
-            team = TeamSpec(f"team-{uuid.uuid4().hex}", members, cluster.patience, dtype, precision, layout)
+        lays_out = find_step_layout("auto", precision, info.index_dtype, dtype, info.min_weight) is not None
     plan = plan_rows(
         info if dtype else replace(info, dtype=None),
         stored.read_array("indptr"),
@@ -248,8 +241,8 @@ def _arrange(
         device_memory=limit(places.device_memory, limits.device),
         host_memory=limit(min(w.memory + held_bytes.get(w.member, 0) for w in workers), limits.host),
         threads=place.threads or max(w.threads for w in workers),
-        lays_out=team is not None,
-        streams=team is not None or not reads.build_layout or info.kind == "matrix",
+        lays_out=lays_out,
+        streams=lays_out or not reads.build_layout or info.kind == "matrix",
         top=reads.top,
         checkpoint=reads.checkpoint,
         throw=throw,
@@ -268,7 +261,7 @@ def _arrange(
         )
         for rank, (w, own) in enumerate(zip(workers, plan.workers, strict=True))
     ]
-    return LoadedRows(workers, places, plan, team, specs)
+    return LoadedRows(workers, places, plan, specs)
 
 
 def _load(cluster: Cluster, arranged: LoadedRows, held: list[HeldRowBlock], report: Progress) -> list[HeldRowBlock]:
@@ -294,27 +287,15 @@ def _read(
     report: Progress,
 ) -> list[HeldRowBlock]:
     """Let workers read and hold rows."""
-    token, team, members = uuid.uuid4().hex, arranged.team, arranged.members
-    ranks = [spec.rank for _, spec in jobs]
-    futures = []
+    token, ranks, futures = uuid.uuid4().hex, [spec.rank for _, spec in jobs], list[Future]()
     for member, spec in jobs:
         key = f"mgspmv-load-{token}-{spec.rank}"
-        futures.append(cluster.submit(member, key, load_row_block, key, spec, team))
-    joining: list[Future] = []
+        futures.append(cluster.submit(member, key, load_row_block, key, spec))
     report("load", 0, len(jobs))
     try:
-        # A team reads its rows when it builds the layout, and so its progress is that of the second tasks.
-        notify = ignore if team else lambda done: report("load", done, len(jobs))
-        sizes = cluster.settle(futures, members, "load", notify, ranks=ranks)
-        if team is not None:
-            joining = [
-                cluster.submit(member, f"mgspmv-join-{token}-{spec.rank}", call_held, future.key, "join_team", team)
-                for (member, spec), future in zip(jobs, futures, strict=True)
-            ]
-            sizes = cluster.settle(joining, members, "load", lambda done: report("load", done, len(jobs)), ranks=ranks)
-            cluster.release(joining)
+        sizes = cluster.settle(futures, arranged.members, "load", lambda done: report("load", done, len(jobs)), ranks)
     except BaseException as error:
-        cluster.release([*joining, *futures])
+        cluster.release(futures)
         if isinstance(error, StoreNotFoundError):
             raise StoreNotFoundError(
                 f"a worker cannot find the store: {error}; the path or URL must name the same store on all workers"

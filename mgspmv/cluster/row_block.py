@@ -9,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 
 from mgspmv.exchange.halo import Halo, make_halo
-from mgspmv.exchange.peer_comm import PeerComm
 from mgspmv.heartbeat import find_heartbeat
 from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.device import get, put
@@ -70,7 +69,6 @@ class RowBlock:
     ----------
     rank, nnz : rank of the worker that holds it, and number of entries of its rows
     n_terms : the same, as an approximate number of multiplications
-    links : connections to other workers while devices build a layout; None for others
     out_weights : out-weights of the rows' vertices, if the matrix is a graph
     """
 
@@ -81,7 +79,6 @@ class RowBlock:
         self.rank, self.bounds, self.nnz = spec.rank, spec.bounds, spec.nnz
         self.n_terms = spec.nnz
         self.threads = spec.threads or default_threads()
-        self.links: PeerComm | None = None
         self._lock = Lock()
         self._pattern: CsrBlock | None = None
         self._halo: Halo | None = None
@@ -113,7 +110,7 @@ class RowBlock:
         return sum(int(h.nbytes) for h in held if h is not None)
 
     def close(self, reason: str) -> None:
-        """Close the connections to other workers; a task that waits for them raises with the reason."""
+        """Close the connections to other devices, of which a block on a host has none."""
 
     def bind(
         self, dtype: str | None, precision: Precision, kernel: str = "auto", threads: int | None = None

@@ -1,8 +1,7 @@
 """State of a run on one worker, made by the first task of the run and held by the worker's agent between tasks.
 
-ConnectedRun      connections to the other workers; `close` aborts the run here
-  WorkerRun       a run of PageRank, of a batch, or of power iteration; its public methods are the bodies of tasks
-    BlockIteration  iteration of the rows of this worker; see `mgspmv.cluster.iterations`
+WorkerRun         a run of PageRank, of a batch, or of power iteration; its public methods are the bodies of tasks
+  BlockIteration  iteration of the rows of this worker; see `mgspmv.cluster.iterations`
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from mgspmv.cluster.messages import Report, TaskSpec
 from mgspmv.cluster.worker_metrics import publish_iterations
 from mgspmv.errors import ClusterError, RunAbortedError
 from mgspmv.exchange.peer import AllToAll
-from mgspmv.exchange.peer_comm import PeerComm, RunSpec
+from mgspmv.exchange.peer_comm import PeerComm
 from mgspmv.heartbeat import Heartbeat
 from mgspmv.kernels.device import measure_memory
 from mgspmv.logs import WORKERS
@@ -27,81 +26,41 @@ if TYPE_CHECKING:
     from mgspmv.cluster.iterations import BlockIteration
 
 
-class ConnectedRun:
-    """Connections of one worker of a run to the others.
-
-    Parameters
-    ----------
-    worker : the `distributed.Worker` of this process
-    """
-
-    def __init__(self, worker: Any, rank: int, spec: RunSpec) -> None:
-        self.run, self.name, self.rank = spec.run, worker.name, rank
-        self.links = PeerComm(worker, rank, spec)
-        """Connections to the other workers."""
-        self._end: str | None = None
-        self.is_busy = False
-        """Whether a task of the run is running."""
-        self.n_terms = 0
-        """Approximate number of multiplications per iteration."""
-
-    def close(self, reason: str) -> None:
-        """End the run here: a waiting task raises `RunAbortedError` with the reason, and no further task can begin."""
-        self._end = reason
-        WORKERS.info("worker %s: %s", self.name, reason, extra={"run": self.run, "worker": self.name})
-        self.links.close(reason)
-
-    @contextmanager
-    def _working(self, phase: str) -> Iterator[Heartbeat]:
-        """Mark a task of the run as running: send heartbeats to the others, and name worker and phase in its errors."""
-        if self._end is not None:
-            raise RunAbortedError(self._end, phase=phase)
-        if self.is_busy:
-            raise ClusterError(f"two tasks of run {self.run} are running on one worker", phase=phase)
-        self.is_busy = True
-        try:
-            with self.links.active(phase) as heartbeat:
-                yield heartbeat
-        finally:
-            self.is_busy = False
-
-
-class WorkerRun(ConnectedRun):
+class WorkerRun:
     """A run on one worker.
 
     Parameters
     ----------
-    worker : as in `ConnectedRun`
+    worker : the `distributed.Worker` of this process
     iteration : of the rows of this worker
 
     Attributes
     ----------
+    links : connections to the other workers
+    is_busy : whether a task of the run is running
+    n_terms : approximate number of multiplications per iteration
     held_bytes : held for rows and vectors after the last reported iteration, exported as a metric
     """
 
     def __init__(self, worker: Any, spec: TaskSpec[Any], iteration: BlockIteration) -> None:
-        super().__init__(worker, iteration.rank, spec)
+        self.run, self.name, self.rank = spec.run, worker.name, iteration.rank
+        self.links = PeerComm(worker, self.rank, spec)
         self.iteration, self._n_workers = iteration, len(spec.members)
         self.held_bytes, self.n_terms = 0, iteration.nnz
-        self._is_connected = False
+        self.is_busy = False
+        self._end: str | None = None
         self._slowest_s: float | None = None
 
-    def connect(self) -> Any:
-        """Connect to the other workers; return what the client needs to know to start, see `BlockIteration.connect`."""
+    def start(self) -> Status | None:
+        """Connect to the other workers, and begin to iterate; return the status if the run has ended."""
+        iteration = self.iteration
         with self._working("connect"):
             turns = AllToAll(self.links, self.rank, self._n_workers)
-            self._is_connected = True
-            return self.iteration.connect(turns, turns.greet(self.iteration.greet(turns.others)))
-
-    def start(self, width: int = 1) -> Status | None:
-        """Begin to iterate `width` vectors, connected to the others; return the status if the run has ended."""
-        if not self._is_connected:
-            self.connect()
-        with self._working("connect"):
+            iteration.connect(turns, turns.greet(iteration.greet(turns.others)))
             self.links.heartbeat.phase = "iteration 1"
-            self.iteration.start(width)
-            self.n_terms *= width
-            return self.iteration.loop.status
+            iteration.start()
+            self.n_terms *= iteration.width
+            return iteration.loop.status
 
     def superstep(self, n: int) -> Report:
         """Make n iterations or fewer, up to the end, together with all other workers; publish their events, check the
@@ -132,6 +91,26 @@ class WorkerRun(ConnectedRun):
         found = self.iteration.collect()
         taken = {name: [n_bytes] for name, n_bytes in self._measure_memory().items()}
         return replace(found, memory=taken | found.memory)
+
+    def close(self, reason: str) -> None:
+        """End the run here: a waiting task raises `RunAbortedError` with the reason, and no further task can begin."""
+        self._end = reason
+        WORKERS.info("worker %s: %s", self.name, reason, extra={"run": self.run, "worker": self.name})
+        self.links.close(reason)
+
+    @contextmanager
+    def _working(self, phase: str) -> Iterator[Heartbeat]:
+        """Mark a task of the run as running, and name worker and phase in its errors."""
+        if self._end is not None:
+            raise RunAbortedError(self._end, phase=phase)
+        if self.is_busy:
+            raise ClusterError(f"two tasks of run {self.run} are running on one worker", phase=phase)
+        self.is_busy = True
+        try:
+            with self.links.active(phase) as heartbeat:
+                yield heartbeat
+        finally:
+            self.is_busy = False
 
     def _measure_memory(self) -> dict[str, int]:
         return measure_memory(has_device=self.iteration.has_device)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -61,17 +61,6 @@ class BatchTask(Task):
     """Number of highest ranks to keep of each vector; None for all ranks."""
     drops: bool = False
     """Whether the rank of dangling vertices is dropped, so that the first x is (1 - alpha) p; else it is p."""
-
-
-@dataclass(frozen=True)
-class PassMemory:
-    """Memory that a pass needs in one place, and the free memory there."""
-
-    place: str
-    """Name of the memory; processes with the same name share it."""
-    free_bytes: int
-    needed: dict[int, int]
-    """Bytes that a pass needs, by width."""
 
 
 Keep = Callable[[FinishedVector], None]
@@ -279,7 +268,8 @@ class Batch(Execution):
         return self._rows.kernel.describe()
 
     def collect(self) -> Collected:
-        return Collected([self._endings[k] for k in range(len(self._queries))], seconds=self.seconds)
+        endings = [self._endings[k] for k in range(len(self._queries))]
+        return Collected(endings, seconds=self.seconds, width=self._width)
 
     @property
     def held_bytes(self) -> int:
@@ -421,28 +411,27 @@ def count_bytes(panels: Exchange, n_rows: int, precision: str, z_itemsize: int, 
     return n_rows * of_row + panels.n_elements * (width * z_itemsize + bounded * 8)
 
 
-def choose_width(asked: int | None, n_vectors: int, found: Sequence[tuple[str, int, Sequence[PassMemory]]]) -> int:
-    """Choose the requested width; else the fastest, or the widest that fits in memory everywhere.
+def choose_width(
+    asked: int | None, n_vectors: int, fastest: int, memories: Sequence[tuple[int, dict[int, int]]], where: str = ""
+) -> int:
+    """Choose the requested width; else the fastest, or the widest that fits in memory.
 
     Parameters
     ----------
-    found : of each process its name (empty for a single one), the fastest width there, and its memory
+    memories : of each kind the free bytes, and the bytes that a pass needs by width
+    where : suffix of messages that names the worker
     """
     chosen = fit_width(n_vectors)
     if asked is not None:
         return min(asked, chosen)
-    chosen = min(chosen, *(fastest for _, fastest, _ in found))
-    n_sharing = Counter(room.place for _, _, rooms in found for room in rooms)
-    for name, _, rooms in found:
-        for room in rooms:
-            share = int(MEMORY_SHARE * (room.free_bytes // n_sharing[room.place]))
-            fitting = [w for w in WIDTHS if w <= chosen and room.needed[w] <= share]
-            if not fitting:
-                where = f" on worker {name}" if name else ""
-                raise CapacityError(
-                    f"a pass of {WIDTHS[0]} vectors needs {room.needed[WIDTHS[0]]:,} bytes{where}, but may take "
-                    f"{share:,}, half of the free memory per process; free some, use more workers, or pass "
-                    f"width={WIDTHS[0]} to take more"
-                )
-            chosen = fitting[-1]
+    chosen = min(chosen, fastest)
+    for free_bytes, needed in memories:
+        share = int(MEMORY_SHARE * free_bytes)
+        fitting = [w for w in WIDTHS if w <= chosen and needed[w] <= share]
+        if not fitting:
+            raise CapacityError(
+                f"a pass of {WIDTHS[0]} vectors needs {needed[WIDTHS[0]]:,} bytes{where}, but may take {share:,}, half "
+                f"of the free memory per process; free some, use more workers, or pass width={WIDTHS[0]} to take more"
+            )
+        chosen = fitting[-1]
     return chosen

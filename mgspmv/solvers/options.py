@@ -377,7 +377,7 @@ class Reads:
     checkpoint: bool = False
     """Whether checkpoints of the ranks are written."""
     build_layout: bool = True
-    """Whether devices build the layout for the steps of PageRank on a graph at loading."""
+    """Whether devices are to build the layout for the steps of PageRank on a graph."""
 
 
 def parse_size(name: str, size: str | int | None) -> int | None:

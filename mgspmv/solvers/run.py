@@ -11,7 +11,7 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
@@ -44,6 +44,8 @@ class Outcome:
     """Recoveries of the run, each of which continued it with other workers."""
     underflow: Underflow | None = None
     """Vertices whose rank is 0 by underflow, see `mgspmv.solvers.pagerank`; None where none was found."""
+    width: int = 1
+    """Most vectors in a pass."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +59,7 @@ class Collected:
     """Seconds of phases other than products and exchanges; those of `compile` are within `start`."""
     memory: dict[str, list[int]] = field(default_factory=dict)
     stability: Stability | None = None
+    width: int = 1
 
 
 class Execution(ABC):
@@ -152,8 +155,8 @@ def run(
     seconds |= {"start": max(0.0, started - began - compile_s), "collect": collected - measured}
     seconds |= {} if alpha is None else {"residual": measured - iterated}
     seconds |= {} if keeper is None else {"checkpoint": kept_s}
-    hardware = execution.describe()
-    return Outcome(found.values, status, bound, hardware, seconds, found.memory, found.transport, found.stability)
+    of_processes = vars(replace(found, seconds=seconds))
+    return Outcome(status=status, error_bound_l1=bound, hardware=execution.describe(), **of_processes)
 
 
 def bound_error(residual: float, alpha: float) -> float:

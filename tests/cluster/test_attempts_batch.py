@@ -10,7 +10,7 @@ import pytest
 from distributed import Client
 
 import mgspmv as mg
-from mgspmv.cluster import attempts, iterations
+from mgspmv.cluster import iterations
 from mgspmv.errors import CapacityError, ClosedError, ClusterError, OptionError, SchedulerNotFoundError, WorkerLostError
 from tests.support.clusters import start_cluster
 from tests.support.hearing import on_both, on_events, on_phases
@@ -156,17 +156,14 @@ def test_the_width_is_what_all_workers_have_room_for(named, in_process, monkeypa
     vectors = [["v01"]] * 9
     with named.distribute(in_process(2)) as D:
         assert mg.pagerank_batch(D, vectors).options["width"] == 16
-        workers = attempts.AttemptWorkers
         needed = []
 
-        class Looking(workers):
-            def do(self, phase, function, *args, **options):
-                found = super().do(phase, function, *args, **options)
-                if function == "connect":
-                    needed.extend(room.needed for _, rooms in found for room in rooms)
-                return found
+        def look(*given):
+            needed.extend(bytes_by_width for _, bytes_by_width in given[3])
+            return choose_width(*given)
 
-        monkeypatch.setattr(attempts, "AttemptWorkers", Looking)
+        choose_width = iterations.choose_width
+        monkeypatch.setattr(iterations, "choose_width", look)
         mg.pagerank_batch(D, vectors)
         most = max(own[4] for own in needed)
         # Both workers are on this host and have half of what is free each, and of that a half is for a pass.

@@ -22,7 +22,6 @@ FIXED = {"norm": "fixed", "max_iter": 60}
 @pytest.fixture(autouse=True)
 def _short_supersteps(monkeypatch):
     """Of an iteration each, so that there are many checkpoints."""
-    monkeypatch.setattr("mgspmv.cluster.executors.MOST_FIRST", 1)
     monkeypatch.setattr("mgspmv.cluster.executors.choose_length", lambda events: 1)
 
 

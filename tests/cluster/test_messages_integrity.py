@@ -21,7 +21,6 @@ def graph(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _short_supersteps(monkeypatch):
     """Of an iteration each, so that it is known which one an error names."""
-    monkeypatch.setattr("mgspmv.cluster.executors.MOST_FIRST", 1)
     monkeypatch.setattr("mgspmv.cluster.executors.choose_length", lambda events: 1)
 
 
