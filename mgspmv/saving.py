@@ -383,8 +383,11 @@ def _write_parquet(path: Path, result: Any) -> None:
     first = next(tables)
     schema = first.schema.with_metadata({PARQUET_KEY: json.dumps(_describe(result))})
     # Ids and ranks hardly repeat, so dictionaries of them cost more than they save; ids are mostly in order.
-    encodings = {"id": "DELTA_BINARY_PACKED"} if pa.types.is_integer(schema.field("id").type) else None
-    options: dict[str, Any] = {"use_dictionary": ["vector"], "column_encoding": encodings}
+    are_numbers = pa.types.is_integer(schema.field("id").type)
+    options: dict[str, Any] = {"use_dictionary": ["vector"]}
+    options["column_encoding"] = {"id": "DELTA_BINARY_PACKED"} if are_numbers else None
+    plain = {"rank", "id"} if are_numbers else {"rank"}
+    options["compression"] = {name: "none" if name in plain else "snappy" for name in schema.names}
     with pq.ParquetWriter(path, schema, write_page_checksum=True, **options) as writer:
         for table in chain([first], tables):
             writer.write_table(table.replace_schema_metadata(schema.metadata))

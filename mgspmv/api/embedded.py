@@ -17,6 +17,7 @@ from mgspmv.partition import choose_piece, limit, plan_rows, warn_of_streaming
 from mgspmv.plan import Plan
 from mgspmv.solvers.inputs import OutWeights
 from mgspmv.solvers.options import MemoryLimits, Placement
+from mgspmv.store.held import is_on_device
 from mgspmv.store.matrix import StoredMatrix
 from mgspmv.store.metadata import MatrixProperties
 
@@ -224,6 +225,13 @@ class EmbeddedMatrix(MatrixProperties):
             self._loaded.out_weights = OutWeights(self.stored, 0, self.shape[0], self.place.threads)
         return self._loaded.out_weights.read(use_weights)
 
+    def find_out_weight(self, use_weights: bool) -> Any:
+        """Return out-weights as `read_out_weight` does, on the device if the matrix is held there."""
+        stored = self.stored
+        if stored.original is not None or not is_on_device(stored):
+            return self.read_out_weight(use_weights)
+        return stored.arrays["out_weight"] if use_weights else stored.arrays["out_degree"].astype(np.float64)
+
     def multiply(
         self,
         x: Any,
@@ -258,10 +266,16 @@ class EmbeddedMatrix(MatrixProperties):
         lays_out: bool = False,
         streams: bool = False,
         top: int | None = None,
-    ) -> tuple[np.ndarray, Plan]:
-        """Return the row pointers, and the plan of the matrix in this process with values of this dtype, or without."""
+    ) -> tuple[Any, Plan]:
+        """Return the row pointers, on the device if they are held there, and the plan of the matrix in this process.
+
+        Parameters
+        ----------
+        dtype : of the values; None without
+        """
         threads = self.place.threads
-        indptr = self.stored.read_array("indptr", threads=threads)
+        is_there = is_on_device(self.stored)
+        indptr = self.stored.arrays["indptr"] if is_there else self.stored.read_array("indptr", threads=threads)
         loaded = self.info if dtype else replace(self.info, dtype=None)
         plan = plan_rows(
             loaded,

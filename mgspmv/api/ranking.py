@@ -272,15 +272,16 @@ def _rank_embedded(
 ) -> Outcome:
     """Rank in this process: on a device by its fused steps, where a layout for them can hold the matrix."""
     A, backend, layout, options, dtype = call.A, call.place.computes, None, task.options, task.dtype
-    weight = start.take_weight(lambda: A.read_out_weight(dtype is not None))
     if backend == "cuda":
         layout = find_step_layout(task.kernel, options.precision, A.info.index_dtype, dtype, A.info.min_weight)
     steps: LocalSteps | DeviceSteps
     if layout is None:
+        weight = start.take_weight(lambda: A.read_out_weight(dtype is not None))
         steps = LocalSteps(start.bind(A.bind(dtype, options.precision, options.top), weight), options)
     else:
         from mgspmv.solvers.steps import DeviceSteps
 
+        weight = start.take_weight(lambda: A.find_out_weight(dtype is not None))
         device = A.bind_steps(dtype, options.precision, layout, options.top)
         steps = DeviceSteps(device, start.on_device(weight), task, is_counted=start.is_counted)
     loaded = time.perf_counter()

@@ -13,13 +13,13 @@ from zarr.storage import MemoryStore
 from mgspmv.api.matrix import Matrix
 from mgspmv.errors import OptionError
 from mgspmv.ingest.device_sorting import DeviceSorter
+from mgspmv.ingest.entries import no_device
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.open import open_source, open_update
 from mgspmv.ingest.store_writing import find_budget, store_source
 from mgspmv.ingest.update import Changes, update_store
 from mgspmv.ingest.verify import verify_store
-from mgspmv.kernels.device import Staging, free_device_memory
-from mgspmv.kernels.select import choose_backend
+from mgspmv.kernels.device import Staging, free_device_memory, has_device
 from mgspmv.lookup import VertexLookup
 from mgspmv.model import (
     Duplicates,
@@ -185,9 +185,9 @@ def ingest(
     else:
         room = find_budget(target, n_bytes, threads, scratch)
         opened = opening(threads=room.threads, id_room=room.for_ids)
-        info = store_source(
-            opened, target, options, describe, report, room, base=base, allow_hypersparse=allow_hypersparse
-        )
+        writing: dict[str, Any] = {"base": base, "allow_hypersparse": allow_hypersparse}
+        making = (opened, target, options, describe, report, room)
+        info = store_source(*making, **writing, make_device_sorter=sort_on_device)
     return open_written(target, info)
 
 
@@ -213,14 +213,15 @@ def load(
     options, report = IngestOptions(kind, weights=weights, transpose=transpose), make_report(progress)
     check_threads(threads)
     room = find_budget(PLACE, None, threads)
-    make_device_sorter = sort_on_device if choose_backend(backend) == "cuda" else None
     reading = _name_reading(None, weights, {})
     opened = open_source(source, kind=kind, threads=room.threads, id_room=room.for_ids, **reading)
-    return Matrix(load_source(opened, options, report, room, make_device_sorter))
+    return Matrix(load_source(opened, options, report, room, no_device if backend == "cpu" else sort_on_device))
 
 
-def sort_on_device(host: EntrySorter) -> DeviceSorter:
-    """Make a sorter on the current device, which hands what does not fit over to one on the host."""
+def sort_on_device(host: EntrySorter) -> DeviceSorter | None:
+    """Make a sorter on the current device, which hands what does not fit over to one on the host; None without one."""
+    if not has_device():
+        return None
     return DeviceSorter(host, Staging(host.threads), free_device_memory())
 
 

@@ -54,6 +54,11 @@ ID_BYTES = 40
 """Bytes per entry for ids that are sorted, and the numbers that take their places."""
 
 
+def is_worth_a_device(n_entries: float) -> bool:
+    """Return whether so many entries are sorted on a device, if there is one."""
+    return n_entries >= LEAST
+
+
 class DeviceSorter:
     """Sorter of entries in the memory of a device.
 
@@ -107,7 +112,8 @@ class DeviceSorter:
         """
         low, high = extents
         has_marks = layout.are_ids and low >= 0 and high < 4 * self.n_entries + SMALL_IDS
-        is_suited = LEAST <= self.n_entries <= MOST_ENTRIES and not isinstance(layout.positions, FileArray)
+        is_few = not is_worth_a_device(self.n_entries)
+        is_suited = not is_few and self.n_entries <= MOST_ENTRIES and not isinstance(layout.positions, FileArray)
         if layout.are_ids:
             need = MARK_BYTES * (high + 1) if has_marks else ID_BYTES * self.n_entries
         else:
@@ -228,6 +234,19 @@ class DeviceSorter:
         if first.values is None:
             return self.n_entries * (given + SORT_COPIES * KEY_BYTES)
         return self.n_entries * (given + 2 * first.values.itemsize + 2 * SORT_COPIES * KEY_BYTES)
+
+
+class DeviceSlices:
+    """Array on a device whose slices are on the host, as the writer of a store takes them."""
+
+    def __init__(self, array: Any) -> None:
+        self._array, self.dtype = array, array.dtype
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def __getitem__(self, which: slice) -> np.ndarray:
+        return to_numpy(self._array[which])
 
 
 def to_host(batch: CooBatch) -> CooBatch:

@@ -176,8 +176,7 @@ class EdgeListSource(EdgeSource):
             assert facts.form is not None
             form = self._form or self._find_form(facts.form)
             self.is_undirected = form.preamble.is_undirected
-            own = (form.id_column, self._reading, self._id_room, self.name)
-            self._made, facts.listed = choose_vertices(*own, leaves_ids=self.leaves_ids)
+            self._made, facts.listed = choose_vertices(form.id_column, self._reading, self._id_room, self.name)
             threads = self._threads or default_threads()
             yield from _read_batches(chain([first], chunks), form, self._made, facts, threads)
         facts.ids = self._made.extent if isinstance(self._made, OccurringIntegers) else None

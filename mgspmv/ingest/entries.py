@@ -9,17 +9,18 @@ order of the source, on which `first` and the sums of `sum` depend.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from mgspmv.errors import OptionError, SourceError
-from mgspmv.ingest.device_sorting import DeviceSorter
+from mgspmv.ingest.device_sorting import DeviceSorter, is_worth_a_device
 from mgspmv.ingest.duplicates import find_duplicate, merge_duplicates
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.numbering import OccurringIds, are_numbers, look_up
@@ -69,6 +70,13 @@ class EntryCounts:
 
 
 NO_ENTRIES = EntryCounts()
+
+MakeDeviceSorter = Callable[[EntrySorter], DeviceSorter | None]
+"""Makes a sorter on a device, which hands the entries over to the given one if they do not fit; None to sort there."""
+
+
+def no_device(host: EntrySorter) -> None:
+    """Sort on the host."""
 
 
 def count_entries(n_given: int, prepared: CooBatch, *, drops_loops: bool) -> EntryCounts:
@@ -135,6 +143,12 @@ class SortedSource:
         """Number of entries before duplicates are merged."""
         return (self.device or self.sorter).n_entries
 
+    def build(self, *, has_transpose: bool) -> dict[str, Any]:
+        """Sort the entries that are on a device, and return the arrays of the graph there; see `DeviceSorter.build`."""
+        assert self.device is not None
+        rule = (self.rule, self.name, self.raise_duplicate)
+        return self.device.build(self.shape, *rule, drops_loops=self.drops_loops, has_transpose=has_transpose)
+
     def blocks(self) -> Iterator[CsrBlock]:
         """Yield all entries, merged, row after row, as `EntrySorter.blocks` does.
 
@@ -183,7 +197,7 @@ def sort_source(
     options: IngestOptions,
     report: Progress,
     room: MemoryBudget = ANY_ROOM,
-    make_device_sorter: Callable[[EntrySorter], DeviceSorter] | None = None,
+    make_device_sorter: MakeDeviceSorter = no_device,
 ) -> Iterator[SortedSource]:
     """Read a source to its end, and sort its entries by row.
 
@@ -191,8 +205,7 @@ def sort_source(
     ----------
     report : called with (phase, entries done, entries in all or None)
     room : memory for the entries
-    make_device_sorter : makes a sorter on a device, which hands the entries over to the given one if they do not fit;
-        None to sort on the host
+    make_device_sorter : called if many entries are expected
 
     Raises
     ------
@@ -203,9 +216,14 @@ def sort_source(
     kind = options.kind or source.default_kind
     with contextlib.ExitStack() as stack:
         sorter = stack.enter_context(EntrySorter(room.memory, room.threads, room.folder))
-        device = None if make_device_sorter is None else stack.enter_context(make_device_sorter(sorter))
-        source.leaves_ids = device is not None
-        feed = feed_entries(source, options, device or sorter, report)
+        read, device = _follow(source), None
+        first = next(read)
+        if is_worth_a_device(_expect(*first)):
+            device = make_device_sorter(sorter)
+        if device is not None:
+            stack.enter_context(device)
+            source.leave_ids()
+        feed = feed_entries(source, options, device or sorter, report, chain([first], read))
         layout = source.layout()
         feed.check(layout)
         if device is not None:
@@ -224,10 +242,24 @@ def sort_source(
         yield SortedSource(*own, drops_loops=options.self_loops == "drop", counts=feed.counts, device=there)
 
 
+def _expect(batch: CooBatch, fraction: float | None) -> float:
+    """Return the number of entries to expect of a source, by its first batch."""
+    return len(batch.rows) / (fraction or 1.0)
+
+
 def feed_entries(
-    source: Source, options: IngestOptions, sorter: EntrySorter | DeviceSorter, report: Progress
+    source: Source,
+    options: IngestOptions,
+    sorter: EntrySorter | DeviceSorter,
+    report: Progress,
+    read: Iterable[tuple[CooBatch, float | None]] | None = None,
 ) -> EntryFeed:
-    """Add all entries of a source to a sorter; the caller checks them afterwards. Errors as for `sort_source`."""
+    """Add all entries of a source to a sorter; the caller checks them afterwards. Errors as for `sort_source`.
+
+    Parameters
+    ----------
+    read : batches of the source, as by `_follow`, if some were read before
+    """
     feed = EntryFeed(source, options)
 
     def prepare(read: tuple[CooBatch, float | None]) -> _Prepared:
@@ -235,7 +267,7 @@ def feed_entries(
         return replace(batch, entries=sorter.upload(batch.entries)) if isinstance(sorter, DeviceSorter) else batch
 
     with ThreadPoolExecutor(sorter.threads, "mgspmv-prepare") as pool:
-        for batch in prefetch_map(pool, prepare, _follow(source), sorter.threads):
+        for batch in prefetch_map(pool, prepare, read or _follow(source), sorter.threads):
             feed.put(batch, sorter)
             expected = int(sorter.n_entries / batch.fraction) if batch.fraction else None
             CompiledLater.pays = CompiledLater.pays or max(sorter.n_entries, expected or 0) > LARGE

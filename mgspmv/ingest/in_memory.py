@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
@@ -12,8 +12,7 @@ import numpy as np
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError
 from mgspmv.ingest.build import assemble
-from mgspmv.ingest.device_sorting import DeviceSorter
-from mgspmv.ingest.entries import SortedSource, sort_source
+from mgspmv.ingest.entries import MakeDeviceSorter, SortedSource, no_device, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source
@@ -22,7 +21,7 @@ from mgspmv.model import IngestOptions, MatrixInfo, Progress, free_memory, index
 from mgspmv.store.held import PLACE, HeldMatrix
 from mgspmv.store.matrix import TRANSPOSE
 from mgspmv.store.versions import FORMAT_VERSION
-from mgspmv.store.write import StoreSize
+from mgspmv.store.write import StoreSize, find_least
 from mgspmv.validation import to_json
 
 VERSION = "v000000-memory"
@@ -59,7 +58,7 @@ def load_source(
     options: IngestOptions,
     report: Progress,
     room: MemoryBudget,
-    make_device_sorter: Callable[[EntrySorter], DeviceSorter] | None = None,
+    make_device_sorter: MakeDeviceSorter = no_device,
 ) -> HeldMatrix:
     """Read a source into memory; the matrix is the one that `store_source` writes.
 
@@ -76,17 +75,14 @@ def load_source(
     own = replace(room, memory=room.memory // 2) if options.transpose else room
     with ExitStack() as stack:
         is_graph = (options.kind or source.default_kind) == "graph"
-        make_sorter = make_device_sorter if is_graph else None
+        make_sorter = make_device_sorter if is_graph else no_device
         read = stack.enter_context(sort_source(source, options, report, own, make_sorter))
         size = find_size(read, has_transpose=options.transpose)
         check_stated(read.layout.stated, size, allow_hypersparse=False)
         if read.device is not None:
             report("sort", 0, None)
-            rule = (read.rule, read.name, read.raise_duplicate)
-            built = read.device.build(read.shape, *rule, drops_loops=read.drops_loops, has_transpose=options.transpose)
-            data = built.get("data")
-            least = float(data.min()) if data is not None and len(data) else None
-            return hold(read, built, len(built["indices"]), least, options)
+            built = read.build(has_transpose=options.transpose)
+            return hold(read, built, len(built["indices"]), find_least(built.get("data")), options)
         _check_room(size)
         transposed = stack.enter_context(EntrySorter(own.memory, own.threads, own.folder))
         made = assemble(read, GrowingArray, report, transposed if options.transpose else None)

@@ -68,11 +68,15 @@ class Source(ABC):
     as_float64 = False
     """Whether values are stored as float64 or not at all, so that integers beyond int64 are allowed."""
     leaves_ids = False
-    """Whether ids that are integers are left to the sorter, which numbers them."""
+    """Whether ids that are integers are left to the sorter, which numbers them; see `leave_ids`."""
     hashes_files = True
     """Whether the provenance has the SHA-256 of each file."""
     may_be_empty = False
     """Whether it may have no edges, even if nothing else states the vertices or the type of their ids."""
+
+    def leave_ids(self) -> None:
+        """Leave ids that are integers to the sorter from now on, even if some batches have been read."""
+        self.leaves_ids = True
 
     @abstractmethod
     def batches(self) -> Iterator[CooBatch]:
@@ -176,6 +180,13 @@ class EdgeSource(FileSource):
         super().__init__(name)
         self.has_known_vertices = self._reading.n_vertices is not None or self._reading.vertices is not None
         self._threads, self._id_room = threads, id_room
+        self._made: Any = None
+        """Mapping from ids to codes, once the first batch is read."""
+
+    def leave_ids(self) -> None:
+        super().leave_ids()
+        if hasattr(self._made, "leave"):
+            self._made.leave()
 
     def _take_part(self) -> Self:
         """Return a copy for another process, of which nothing is read yet."""

@@ -25,7 +25,8 @@ import pyarrow as pa
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, OptionError, StoreError
 from mgspmv.ingest.build import Assembled, assemble
-from mgspmv.ingest.entries import EntryCounts, SortedRows, SortedSource, sort_source
+from mgspmv.ingest.device_sorting import DeviceSlices
+from mgspmv.ingest.entries import EntryCounts, MakeDeviceSorter, SortedRows, SortedSource, no_device, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.scratch import MemoryBudget
@@ -40,7 +41,7 @@ from mgspmv.os_errors import describe_os_error, is_operators
 from mgspmv.store.chunks import AppendArray
 from mgspmv.store.locations import StoreLike, find_folder
 from mgspmv.store.matrix import StoredMatrix
-from mgspmv.store.write import StoreSize, begin_version, check_space
+from mgspmv.store.write import StoreSize, begin_version, check_space, find_least
 from mgspmv.validation import to_json
 
 LEAST_MEMORY = 1 << 30
@@ -140,6 +141,7 @@ def store_source(
     *,
     base: str | None,
     allow_hypersparse: bool = False,
+    make_device_sorter: MakeDeviceSorter = no_device,
 ) -> MatrixInfo:
     """Read a source and write it as the new version of a store, in the order of the source or in that of the options.
 
@@ -147,6 +149,7 @@ def store_source(
     ----------
     describe : function from the source's provenance to the store's
     allow_hypersparse : see `check_stated`
+    make_device_sorter : as for `sort_source`, for a graph in the order of the source
 
     Returns
     -------
@@ -163,7 +166,9 @@ def store_source(
     with contextlib.ExitStack() as stack:
         if isinstance(source, GroupSource):  # its arrays may state any size without any chunk
             _check_group(source, store, options, room, allow_hypersparse=allow_hypersparse)
-        read = stack.enter_context(sort_source(source, options, report, own))
+        is_suited = (options.kind or source.default_kind) == "graph" and not order
+        make_sorter = make_device_sorter if is_suited else no_device
+        read = stack.enter_context(sort_source(source, options, report, own, make_sorter))
         size = find_size(read, has_transpose=options.transpose)
         check_stated(read.layout.stated, size, allow_hypersparse=allow_hypersparse)
         made_from = dict(read.layout.provenance)
@@ -280,20 +285,35 @@ def write_version(
         version.written.update({f"{place}/{name}".lstrip("/"): array for name, array in made.arrays.items()})
         return made
 
+    def write_built(own: SortedSource) -> Assembled:
+        arrays = own.build(has_transpose=has_transpose)
+        for place, shape in (("", own.shape), ("transpose", own.shape[::-1]))[: 1 + has_transpose]:
+            version.open_rows(place, shape, has_values=own.dtype is not None)
+        for name, array in arrays.items():
+            report(f"write {name}", 0, None)
+            version.write_array(name, DeviceSlices(array), room.threads)
+        least = find_least(arrays.get("data"))
+        return Assembled(len(arrays["indices"]), {}, [] if least is None else [least])
+
     with (
         begin_version(store, base=base, keep=keep) as version,
         EntrySorter(room.memory, room.threads, room.folder) as transposed,
     ):
         if isinstance(matrix, SortedSource):
             matrix.sorter.reserve(column_bytes * min(most_columns, matrix.shape[1]))
-        made = write_rows("", matrix, phase, transposed if has_transpose else None)
+        is_built = False
+        if isinstance(matrix, SortedSource) and matrix.device is not None:
+            report(phase, 0, None)
+            made, is_built = write_built(matrix), True
+        else:
+            made = write_rows("", matrix, phase, transposed if has_transpose else None)
         matrix.close()
         pa.default_memory_pool().release_unused()  # writing names needs the most memory
         ids = matrix.vertex_ids
         for name, array in (("vertex_ids", ids), ("order", matrix.order)):
             if array is not None:
                 version.write_array(name, array, room.threads)
-        if has_transpose:
+        if has_transpose and not is_built:
             layout = Layout(matrix.shape[::-1])
             other = SortedSource("matrix", matrix.dtype, "keep", layout, matrix.name, transposed)
             write_rows("transpose", other, "write the transpose")

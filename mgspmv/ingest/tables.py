@@ -293,8 +293,7 @@ class TableSource(EdgeSource):
         if self._form is None:
             self._form = replace(rows, ids=[], weights=None)
             column = TextColumn("vertex", "string" if rows.are_names else "int64")
-            own = (column, self._reading, self._id_room, self.name)
-            self._made, self._listed = choose_vertices(*own, leaves_ids=self.leaves_ids)
+            self._made, self._listed = choose_vertices(column, self._reading, self._id_room, self.name)
         self._form.check(rows)
         self.fraction = rows.fraction
         self._counts["rows"] += len(rows.ids[0])

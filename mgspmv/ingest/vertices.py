@@ -79,12 +79,11 @@ class OccurringIntegers:
     Parameters
     ----------
     room : memory for marks and table
-    leaves_ids : whether numbering is left to the caller in any case
     """
 
-    def __init__(self, room: MemoryBudget = ANY_ROOM, *, leaves_ids: bool = False) -> None:
+    def __init__(self, room: MemoryBudget = ANY_ROOM) -> None:
         self._most = room.memory // ID_BYTES
-        self._seen: np.ndarray | None = None if leaves_ids else np.zeros(0, bool)
+        self._seen: np.ndarray | None = np.zeros(0, bool)
         self._lowest, self._highest = 0, -1
         self._n_read = 0
 
@@ -93,6 +92,10 @@ class OccurringIntegers:
             if len(ids):
                 self._take(ids)
         return list(columns)
+
+    def leave(self) -> None:
+        """Leave the numbering to the caller in any case."""
+        self._seen = None
 
     def _take(self, ids: np.ndarray) -> None:
         self._n_read += len(ids)
@@ -229,14 +232,13 @@ def read_vertices(
 
 
 def choose_vertices(
-    id_column: TextColumn, reading: StatedForm, id_room: MemoryBudget, edges: str, *, leaves_ids: bool = False
+    id_column: TextColumn, reading: StatedForm, id_room: MemoryBudget, edges: str
 ) -> tuple[Vertices, dict[str, Any]]:
     """Choose the mapping from ids to numbers; return it with the provenance of the list of vertices, if any.
 
     Parameters
     ----------
     edges : name of the source of the edges, for messages
-    leaves_ids : see `Source`
     """
     if reading.n_vertices is not None:
         return NumberedVertices(reading.n_vertices), {}
@@ -246,7 +248,7 @@ def choose_vertices(
         return vertices, {"vertices": provenance}
     if id_column.dtype == "string":
         return OccurringIds(pa.large_string(), id_room), {}
-    return OccurringIntegers(id_room, leaves_ids=leaves_ids), {}
+    return OccurringIntegers(id_room), {}
 
 
 def _estimate_bytes(ids: Any) -> int:

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from mgspmv.errors import CorruptionError
+from mgspmv.kernels.formats import array_module
 from mgspmv.model import CHANGE_POINT, FIXED_POINT, RowCheck
 
 ADVICE = (
@@ -118,7 +120,7 @@ class Tolerance:
         return self.relative * min(total, 2.0) + self.absolute
 
 
-def find_tolerance(rounding: Rounding, weight: np.ndarray, precision: str, *, has_values: bool) -> Tolerance:
+def find_tolerance(rounding: Rounding, weight: Any, precision: str, *, has_values: bool) -> Tolerance:
     """Return the tolerance of some rows.
 
     `rounding` bounds that of a step, in L1: in `exact` z and products are off by half a unit of 2^-62 each, and
@@ -128,7 +130,7 @@ def find_tolerance(rounding: Rounding, weight: np.ndarray, precision: str, *, ha
 
     Parameters
     ----------
-    weight : out-weights of the rows
+    weight : out-weights of the rows, an array of NumPy or CuPy
     has_values : whether entries are more than a pattern
     """
     relative, least = rounding.find_relative(precision), LEAST_FLOAT[precision]
@@ -139,9 +141,12 @@ def find_tolerance(rounding: Rounding, weight: np.ndarray, precision: str, *, ha
     return Tolerance(relative, absolute)
 
 
-def _survey(weight: np.ndarray) -> tuple[float, float]:
-    """Return the smallest nonzero weight and the sum; without a mask of all of them."""
+def _survey(weight: Any) -> tuple[float, float]:
+    """Return the smallest nonzero weight and the sum; on the host without a mask of all of them."""
     lightest = math.inf
+    if not isinstance(weight, np.ndarray) and len(weight):
+        xp = array_module(weight)
+        return float(xp.where(weight > 0, weight, math.inf).min()), float(weight.sum())
     for first in range(0, len(weight), _PIECE):
         piece = weight[first : first + _PIECE]
         lightest = min(lightest, float(piece.min(where=piece > 0, initial=math.inf)))

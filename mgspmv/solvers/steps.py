@@ -114,6 +114,11 @@ class RowSteps(Steps):
     def _get_vectors(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return out-weights, d and p of the rows on the host."""
 
+    @property
+    @abstractmethod
+    def _weight(self) -> Any:
+        """Out-weights of the rows, on the host or on the device."""
+
     @abstractmethod
     def _check(self) -> tuple[RowCheck, str, bool]:
         """Check the rows; also return the precision of steps, and whether entries have values."""
@@ -144,7 +149,7 @@ class RowSteps(Steps):
     def check_rows(self) -> tuple[RowCheck, float]:
         found, precision, has_values = self._check()
         if self._tolerance is None:
-            self._tolerance = find_tolerance(self.rounding, self._get_vectors()[0], precision, has_values=has_values)
+            self._tolerance = find_tolerance(self.rounding, self._weight, precision, has_values=has_values)
         return found, self._tolerance.find_slack(found.sum)
 
     _watch: TopkCertificate | None = None
@@ -208,6 +213,10 @@ class LocalSteps(RowSteps):
     def _get_vectors(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         r, get = self.rows, self.rows.kernel.get
         return get(r.weight), get(r.dangling), get(r.personalization)
+
+    @property
+    def _weight(self) -> np.ndarray:
+        return self.rows.kernel.get(self.rows.weight)
 
     def _check(self) -> tuple[RowCheck, str, bool]:
         r, kernel = self.rows, self.rows.kernel
@@ -296,16 +305,29 @@ class DeviceSteps(RowSteps):
         return self._device.residual(mass) + self._alpha * bound_mass_rounding(self.rounding.n_dangling)
 
     def _get_vectors(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return self._vectors.weight, self._vectors.dangling, self._vectors.personalization
+        weight = self._vectors.weight
+        on_host = weight if isinstance(weight, np.ndarray) else weight.get()
+        return on_host, self._vectors.dangling, self._vectors.personalization
+
+    @property
+    def _weight(self) -> Any:
+        return self._vectors.weight
 
     def _check(self) -> tuple[RowCheck, str, bool]:
         return self._device.check_rows(), self._device.precision, self._device.has_values
 
     @property
     def rounding(self) -> Rounding:
-        device, n_dangling = self._device, int(np.count_nonzero(self._vectors.weight == 0))
+        device, n_dangling = self._device, count_zeros(self._vectors.weight)
         longest = nnz = device.layout.nnz  # upper bound: the layout does not store the lengths of its rows
         return Rounding(longest, nnz, n_dangling, device.entry_rounding)
+
+
+def count_zeros(weight: Any) -> int:
+    """Return the number of elements that are 0, of an array of NumPy or CuPy."""
+    if isinstance(weight, np.ndarray):
+        return int(np.count_nonzero(weight == 0))
+    return int((weight == 0).astype(np.int64).sum())  # CuPy compiles `count_nonzero` for six seconds
 
 
 def time_step(panel: Exchange, multiply: Callable[[], list[StepSums]]) -> tuple[list[StepSums], Times]:

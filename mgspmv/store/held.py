@@ -77,6 +77,11 @@ class HeldMatrix(StoredMatrix):
         return find_address(self.place, self.info.url)
 
 
+def is_on_device(stored: StoredMatrix) -> bool:
+    """Return whether the arrays of a matrix are held on a device."""
+    return isinstance(stored, HeldMatrix) and not isinstance(stored.arrays["indptr"], np.ndarray)
+
+
 def to_host(array: Any) -> np.ndarray:
     """Return an array of NumPy, or a copy of one of CuPy on the host."""
     host: np.ndarray = array if isinstance(array, np.ndarray) else array.get()

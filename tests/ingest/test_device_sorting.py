@@ -4,14 +4,16 @@ import itertools
 
 import numpy as np
 import pytest
+from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import SourceError
 from mgspmv.ingest import device_sorting
 from mgspmv.ingest.device_sorting import DeviceSorter, to_numpy
+from mgspmv.ingest.entries import no_device
 from mgspmv.ingest.in_memory import load_source
 from mgspmv.ingest.open import open_source
-from mgspmv.ingest.store_writing import find_budget
+from mgspmv.ingest.store_writing import find_budget, store_source
 from mgspmv.kernels.device import Staging, free_device_memory
 from mgspmv.model import IngestOptions, ignore
 from mgspmv.store.held import PLACE
@@ -60,7 +62,7 @@ def sorters(request, monkeypatch):
     return make, made
 
 
-def load(graph, options, make=None):
+def load(graph, options, make=no_device):
     room = find_budget(PLACE)
     return load_source(open_source(graph, threads=2, id_room=room.for_ids), options, ignore, room, make)
 
@@ -87,6 +89,19 @@ def test_arrays_are_those_of_the_host(name, sorters):
     assert found.digest == mg.ingest(graph, **vars(options)).info.digest
 
 
+@pytest.mark.parametrize("name", GRAPHS)
+def test_stores_are_those_of_the_host(name, sorters):
+    make, made = sorters
+    graph, place = GRAPHS[name], MemoryStore()
+    room = find_budget(place)
+    source = open_source(graph, threads=2, id_room=room.for_ids)
+    options = IngestOptions("graph", transpose=True)
+    store_source(source, place, options, lambda made_from: made_from, ignore, room, base=None, make_device_sorter=make)
+    assert not made[-1].is_moved
+    assert mg.verify(place) == []
+    assert mg.open(place).info.digest == mg.ingest(graph).info.digest
+
+
 @pytest.mark.parametrize("name", ["dense", "negative", "float32", "names"])
 @pytest.mark.parametrize("most_bytes", [0, 40_000])
 def test_entries_that_do_not_fit_are_sorted_on_the_host(name, most_bytes, sorters):
@@ -104,10 +119,10 @@ def test_entries_that_do_not_fit_are_sorted_on_the_host(name, most_bytes, sorter
 
 def test_few_entries_are_sorted_on_the_host(sorters, monkeypatch):
     make, made = sorters
-    monkeypatch.setattr(device_sorting, "LEAST", 3001)
     options = IngestOptions("graph")
+    monkeypatch.setattr(device_sorting, "LEAST", 3001)
     assert load(GRAPHS["gaps"], options, make).digest == load(GRAPHS["gaps"], options).digest
-    assert made[-1].is_moved
+    assert not made
 
 
 @pytest.mark.parametrize(
@@ -126,7 +141,7 @@ def test_few_entries_are_sorted_on_the_host(sorters, monkeypatch):
 def test_errors_are_those_of_the_host(graph, options, sorters):
     make, _ = sorters
     messages = []
-    for each in (None, make):
+    for each in (no_device, make):
         with pytest.raises(SourceError) as error:
             load(graph, IngestOptions("graph", **options), each)
         messages.append(str(error.value))
@@ -164,3 +179,22 @@ def refuse_large(get):
         return get(array, *args, **kwargs)
 
     return copy
+
+
+CALLS = {
+    "top": lambda graph: [own[0] for own in mg.pagerank(graph, stop="topk:5", precision="float64").top(5)],
+    "float32": lambda graph: mg.pagerank(graph, precision="float32").values,
+    "dangling": lambda graph: mg.pagerank(graph, dangling="uniform", precision="float64").values,
+    "batch": lambda graph: mg.pagerank_batch(graph, [{3: 1.0}, {5: 1.0}]).values,
+    "hits": lambda graph: mg.hits(graph).hubs.values,
+    "katz": lambda graph: mg.katz(graph, alpha=0.01).values,
+    "eigenvector": lambda graph: mg.eigenvector_centrality(graph).values,
+}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("weight", [False, True])
+@pytest.mark.parametrize("name", CALLS)
+def test_calls_on_graphs_held_on_a_device(name, weight, sorters):
+    call, graph = CALLS[name], (SRC, DST, WEIGHTS)[: 2 + weight]
+    np.testing.assert_allclose(call(graph), call(mg.ingest(graph, transpose=True).on("cpu")), rtol=1e-5, atol=1e-9)
