@@ -25,10 +25,17 @@ from mgspmv.monitor.progress import name_calls
 from mgspmv.pipeline.definition import Pipeline
 from mgspmv.pipeline.make_matrix import RunContext, check_replacing, find_info, make_matrix
 from mgspmv.pipeline.make_results import OpenedMatrix, make_result
-from mgspmv.pipeline.outputs import find_damage
 from mgspmv.pipeline.reading import Definition, read_pipeline
-from mgspmv.pipeline.records import Records, check_present, now
-from mgspmv.pipeline.steps import Identity, PipelineStep, identify_matrix, identify_result, list_files, list_sources
+from mgspmv.pipeline.records import Records, find_damage, now
+from mgspmv.pipeline.steps import (
+    Identity,
+    PipelineStep,
+    check_present,
+    identify_matrix,
+    identify_result,
+    list_files,
+    list_sources,
+)
 from mgspmv.report.record import RunRecord, State, StepKind, StepOutcome, StepRecord
 from mgspmv.store.read import open_store
 from mgspmv.validation import to_json

@@ -28,9 +28,8 @@ from mgspmv.files import is_url
 from mgspmv.model import MatrixInfo, ignore
 from mgspmv.monitor.progress import watched
 from mgspmv.pipeline.definition import ClusterSection, MatrixSection
-from mgspmv.pipeline.outputs import make_record, measure_bytes
 from mgspmv.pipeline.reading import Definition
-from mgspmv.pipeline.records import Records, now
+from mgspmv.pipeline.records import Records, make_record, measure_bytes, now
 from mgspmv.pipeline.steps import Identity, PipelineStep, identify_matrix
 from mgspmv.report.record import Output, StepRecord
 from mgspmv.solvers.options import Reads

@@ -28,17 +28,18 @@ from mgspmv.ingest.vector_files import DANGLING_RULES, read_seeds, read_vector
 from mgspmv.os_errors import source_error
 from mgspmv.pipeline.definition import PREVIOUS, BatchSection
 from mgspmv.pipeline.make_matrix import RunContext
-from mgspmv.pipeline.outputs import (
+from mgspmv.pipeline.records import (
+    PRIVATE,
     find_ranks,
     make_record,
+    now,
     publish_record,
     write_array,
     write_ranks,
     write_text,
     write_top,
 )
-from mgspmv.pipeline.records import PRIVATE, fetch, now
-from mgspmv.pipeline.steps import PipelineStep, find_file, identify_result
+from mgspmv.pipeline.steps import PipelineStep, fetch, find_file, identify_result
 from mgspmv.report.record import StepRecord, describe_iterations, describe_solution
 from mgspmv.results import Solution, describe_matrix, load_solution
 from mgspmv.store.locations import check_links, locate_store

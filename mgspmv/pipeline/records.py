@@ -1,21 +1,29 @@
-"""Records that a pipeline keeps in its folder, and the inputs of its steps: checksums and downloads.
+"""Records that a pipeline keeps in its folder, and results of steps: written to their place, each file in one step, and
+checked in later runs.
 
+ROOT/NAME/            ranks.parquet  top.csv  ...  record.json
 FOLDER/.mgspmv/
   lock                held while a run works
   sources.json        checksums of files that were read
   steps/NAME.json     record of a completed step; written last, atomically
   begun/NAME.json     matrix being made, so that one that was made but not recorded is recognized
   runs/TIME.json      each run that made something, or failed to
+
+A run that is killed while it computes leaves ROOT/NAME unchanged. If one is killed while it writes, the next run makes
+the step again.
 """
 
 from __future__ import annotations
 
-import errno
+import csv
 import hashlib
+import io
 import json
 import os
+import platform
+import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,17 +31,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import psutil
+import zarr
 from filelock import FileLock, Timeout
 
-from mgspmv.errors import MgspmvError, PipelineBusyError, SourceNotFoundError, StoreError, hide_secrets
-from mgspmv.files import create_file, find_system, is_url, write_beside
-from mgspmv.ingest.files import describe_url, find_files, translate_error
-from mgspmv.ingest.zarr_groups import is_group_path
-from mgspmv.os_errors import source_error, translate_os_error
-from mgspmv.report.record import RunRecord, StepRecord, read_record
-from mgspmv.store.read import open_store
-from mgspmv.validation import check_seal, digest_json, parse_json, seal
+from mgspmv.batch_results import BatchSolution
+from mgspmv.errors import PipelineBusyError, hide_secrets
+from mgspmv.files import create_file, find_inside, find_system, is_url, translating_errors, write_beside
+from mgspmv.ingest.files import MARKS
+from mgspmv.model import default_threads
+from mgspmv.os_errors import translate_os_error
+from mgspmv.pipeline.steps import Checksums, Identity, PipelineStep
+from mgspmv.report.record import Output, RunRecord, StepRecord, read_record
+from mgspmv.results import Solution
+from mgspmv.validation import check_seal, digest_json, parse_json, seal, to_json
+from mgspmv.version import find_versions
 
+RECORD = "record.json"
 PRIVATE = ".mgspmv"
 """Name of the folder with the private files of a pipeline."""
 
@@ -156,132 +171,212 @@ def write_record(path: Path | str, described: dict[str, Any]) -> None:
         file.write(f"{hide_secrets(json.dumps(sealed, indent=1, allow_nan=False))}\n".encode())
 
 
-# --- inputs ----------------------------------------------------------------------------------------------------------
+# --- results ---------------------------------------------------------------------------------------------------------
 
 
-class Checksums:
-    """SHA-256 of the contents of paths and URLs.
+def write_ranks(ranks: Solution | BatchSolution, target: str, formats: Sequence[str]) -> list[Output]:
+    """Write ranks in each of the formats into a folder."""
+    digest, outputs = digest_ranks(ranks), []
+    for format in formats:
+        place = f"{target}/ranks.{format}"
+        if not is_url(place) or format == "zarr":
+            ranks.save(place, overwrite=True)
+        else:
+            with tempfile.TemporaryDirectory() as folder, translating_errors("write to", place):
+                ranks.save(part := f"{folder}/ranks.{format}")
+                system, name = find_system(place)
+                system.put_file(part, name)
+        outputs.append(_describe(place, digest))
+    return outputs
+
+
+def write_top(highest: Mapping[Any, Sequence[tuple[Any, float]]], target: str) -> list[Output]:
+    """Write the highest ranks as `top.csv` and `top.json` into a folder.
 
     Parameters
     ----------
-    path : JSON file that caches the checksums of files
+    highest : pairs of id and rank of each vector, by its label; of a run, under None
     """
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._is_new = path, False
-        self._known: dict[str, list[Any]] = _read(path)
-
-    def identify(self, names: str | list[str]) -> str:
-        """Return a digest of the content: SHA-256 of a file; for a folder or several files, a digest of all of them;
-        for a matrix store, its digest; for a URL, a digest of the server's metadata of the file.
-
-        Parameters
-        ----------
-        names : patterns and folders stand for the files that `mgspmv.ingest` reads
-
-        Raises
-        ------
-        SourceError, SourceNotFoundError : it is missing, or cannot be read
-        OptionError : a server does not report whether a file changed
-        """
-        one = names if isinstance(names, str) else names[0] if len(names) == 1 else None
-        if one is not None and is_group_path(one):
-            return self._identify(one)
-        digests = [self._identify(name) for name in find_files(names)]
-        return digests[0] if len(digests) == 1 else digest_json(digests)
-
-    def save(self) -> None:
-        """Write the cache, if it has new checksums."""
-        if self._is_new:
-            with write_beside(self._path) as part:
-                part.write_text(json.dumps(self._known, indent=1, sort_keys=True))
-        self._is_new = False
-
-    def _identify(self, name: str) -> str:
-        if is_group_path(name) and (found := _find_matrix_digest(name)) is not None:
-            return found
-        if is_url(name):
-            return digest_json({key: value for key, value in describe_url(name).items() if key != "name"})
-        path = Path(name)
-        if path.is_dir():
-            inside = sorted(own for own in path.rglob("*") if own.is_file())
-            return digest_json([[own.relative_to(path).as_posix(), self._read_file(own)] for own in inside])
-        return self._read_file(path)
-
-    def _read_file(self, path: Path) -> str:
-        # Hashed, as paths may contain secret variables.
-        place = hashlib.sha256(os.fsencode(os.path.abspath(path))).hexdigest()
-        try:
-            found = os.stat(path)  # before reading: a later write changes it, so the checksum is not used again
-            stamp = [found.st_size, found.st_mtime_ns]
-            known = self._known.get(place)
-            if known is not None and known[:2] == stamp:
-                return str(known[2])
-            checksum = compute_checksum(path)
-        except FileNotFoundError as error:
-            raise SourceNotFoundError("there is no such file; check the path", source=str(path)) from error
-        except OSError as error:
-            raise source_error(error, path, f"cannot be read: {error.strerror}") from error
-        self._known[place], self._is_new = [*stamp, checksum], True
-        return checksum
+    rows = [
+        ({} if vector is None else {"vector": vector}) | {"place": place, "id": name, "rank": to_json(rank)}
+        for vector, pairs in highest.items()
+        for place, (name, rank) in enumerate(pairs, 1)
+    ]
+    names = [*([] if None in highest else ["vector"]), "place", "id", "rank"]
+    lines = io.StringIO(newline="")
+    writer = csv.DictWriter(lines, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    text = json.dumps(rows, indent=1, ensure_ascii=False)
+    return [write_text(lines.getvalue(), f"{target}/top.csv"), write_text(f"{text}\n", f"{target}/top.json")]
 
 
-def check_present(names: Iterable[str | list[str]]) -> None:
-    """Check that local files and folders exist; URLs are not checked.
+def write_text(text: str, place: str) -> Output:
+    """Write text to a file or object."""
+    content = text.encode()
+    with create_file(place) as file:
+        file.write(content)
+    return _describe(place, hashlib.sha256(content).hexdigest())
+
+
+def write_array(array: np.ndarray, place: str) -> Output:
+    """Write an array as `.npy` file, or as a Zarr array.
 
     Raises
     ------
-    SourceNotFoundError : one is missing
-    SourceAccessError : this user may not read it
-    SourceError, OptionError : as in `mgspmv.ingest.files.find_files`
+    StoreError : it cannot be written
     """
-    for own in names:
-        paths = [name for name in ([own] if isinstance(own, str) else own) if not is_url(name)]
-        for path in paths if len(paths) == 1 and is_group_path(paths[0]) else find_files(paths) if paths else []:
-            if not os.path.exists(path):
-                raise SourceNotFoundError("there is no such file; check the path", source=path or "''")
-            if not os.access(path, os.R_OK):
-                raise source_error(PermissionError(errno.EACCES, os.strerror(errno.EACCES)), path, "")
+    if place.endswith(".npy"):
+        with create_file(place) as file:
+            np.save(file, array)
+    elif is_url(place):
+        with tempfile.TemporaryDirectory() as folder, translating_errors("write to", place):
+            _write_zarr(Path(folder), array)
+            _upload(Path(folder), place)
+    else:
+        with write_beside(place) as part:
+            _write_zarr(part, array)
+    return _describe(place, digest_array(array))
 
 
-def compute_checksum(path: Path) -> str:
-    """Return the SHA-256 of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _write_zarr(place: Path, array: np.ndarray) -> None:
+    options: dict[str, Any] = {"config": {"write_empty_chunks": True}, "overwrite": True}
+    zarr.create_array(place, shape=array.shape, dtype=array.dtype, **options)[...] = array
 
 
-def _find_matrix_digest(name: str) -> str | None:
-    """Return the digest of a matrix store; None for another group, or if it is missing."""
-    try:
-        return open_store(name).info.digest
-    except StoreError:
-        return None
+def _upload(folder: Path, place: str) -> None:
+    """Upload a Zarr array; its metadata is removed first and written last, as absent chunks are read as zeros."""
+    system, target = find_system(place)
+    if system.exists(target):
+        with suppress(FileNotFoundError):
+            system.rm_file(f"{target}/zarr.json")
+        system.rm(target, recursive=True)
+    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    names.remove("zarr.json")
+    for each in (names, ["zarr.json"]):
+        system.put([f"{folder}/{name}" for name in each], [f"{target}/{name}" for name in each])
 
 
-def _read(path: Path) -> dict[str, list[Any]]:
-    try:
-        found = parse_json(path.read_bytes())
-    except (OSError, ValueError):  # without the cache all files are read again
-        return {}
-    items = found.items() if isinstance(found, dict) else ()
-    return {name: own for name, own in items if isinstance(own, list) and len(own) == 3}
+def digest_ranks(solution: Solution | BatchSolution) -> str:
+    """Return the SHA-256 of ranks and ids."""
+    digest = hashlib.sha256(solution.digest().encode())
+    ids = solution._ids
+    if ids is not None:
+        digest.update(json.dumps(ids.tolist()).encode() if ids.dtype == object else np.ascontiguousarray(ids).data)
+    return digest.hexdigest()
 
 
-@contextmanager
-def fetch(path: str) -> Iterator[Path]:
-    """Yield a local path of a file or folder, downloaded if it is at a URL; errors in the context name the URL."""
-    if not is_url(path):
-        yield Path(path)
-        return
+def digest_array(array: np.ndarray) -> str:
+    """Return the SHA-256 of an array's type, shape and elements."""
+    array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+    return hashlib.sha256(f"{array.dtype.str} {array.shape}".encode() + array.tobytes()).hexdigest()
+
+
+# --- records of results ----------------------------------------------------------------------------------------------
+
+
+def make_record(step: PipelineStep, identity: Identity, began: str, made: dict[str, Any], **fields: Any) -> StepRecord:
+    """Make the record of a step that ends now.
+
+    Parameters
+    ----------
+    began : time of its start
+    made : provenance of its matrix
+    fields : other fields of the record; `options` that are not among those of the step are added to them
+    """
+    options = fields.pop("options", {}) | identity.options
+    return StepRecord(
+        key=identity.key,
+        kind=step.kind,
+        name=step.name,
+        inputs=identity.inputs,
+        options=to_json(options),
+        began=began,
+        ended=now(),
+        provenance=to_json(_describe_provenance(step, identity) | {"matrix": made}),
+        **fields,
+    )
+
+
+def _describe_provenance(step: PipelineStep, identity: Identity) -> dict[str, Any]:
+    """Return the machine, versions and inputs of a step."""
+    files = step.written.model_dump(mode="json")
+    sources = {
+        name: {"path": files.get(name), "digest": found}
+        for name, found in identity.inputs.items()
+        if name not in ("matrix", "store")
+    }
+    machine = {
+        "host": platform.node(),
+        "system": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "processors": default_threads(),
+        "memory_bytes": int(psutil.virtual_memory().total),
+        "command": sys.argv,
+    }
+    return {"versions": find_versions(), "machine": machine, "inputs": sources}
+
+
+def publish_record(target: str, record: StepRecord, before: StepRecord | None) -> None:
+    """Write the record of results next to them.
+
+    Parameters
+    ----------
+    before : record of the replaced results; files in formats that are no longer requested are removed
+    """
+    write_record(f"{target}/{RECORD}", record.to_dict())
+    with translating_errors("write to", target):
+        system, place = find_system(target)
+        names = set() if before is None else {_name(own) for own in before.outputs}
+        for name in names - {_name(own) for own in record.outputs}:
+            with suppress(FileNotFoundError):
+                system.rm(f"{place}/{name}", recursive=True)
+
+
+# --- checking --------------------------------------------------------------------------------------------------------
+
+
+def find_damage(target: str, record: StepRecord) -> str:
+    """Describe a result that is missing or changed; return an empty string if all are unchanged."""
+    changed = (path for path, is_unchanged in _check_outputs(target, record) if not is_unchanged)
+    return next((f"{path} is missing or was changed" for path in changed), "")
+
+
+def find_ranks(target: str, record: StepRecord) -> str | None:
+    """Return the path of ranks that can be loaded and are unchanged, or None."""
+    found = _check_outputs(target, record, ("ranks.zarr", "ranks.parquet"))
+    return next((path for path, is_unchanged in found if is_unchanged), None)
+
+
+def _check_outputs(target: str, record: StepRecord, names: Sequence[str] = ()) -> Iterator[tuple[str, bool]]:
+    """Yield the paths of results, of these names if some are given, and whether they are as they were written."""
+    for output in record.outputs:
+        if not names or _name(output) in names:
+            path = f"{target}/{_name(output)}"
+            yield path, _look_at(path)[0] == output.stamp
+
+
+def _describe(place: str, digest: str) -> Output:
+    stamp, n_bytes = _look_at(place)
+    return Output(place, n_bytes, digest, stamp or "")
+
+
+def _name(output: Output) -> str:
+    return output.path.rstrip("/").rpartition("/")[2]
+
+
+def _look_at(path: str) -> tuple[str | None, int]:
+    """Return the stamp and the bytes of a file or folder. The stamp is a digest of sizes and times of change, which
+    changes when it is written to; None if missing.
+    """
     system, place = find_system(path)
-    with tempfile.TemporaryDirectory() as folder:
-        local = Path(folder) / path.rstrip("/").rpartition("/")[2]
-        try:
-            system.get(place, str(local), recursive=True)
-        except Exception as error:
-            raise translate_error(path, error) from error
-        try:
-            yield local
-        except MgspmvError as error:
-            error.args = tuple(str(said).replace(str(local), path) for said in error.args)
-            raise
+    with translating_errors("look for", path):
+        found = find_inside(system, place)
+    marks = ("size", *MARKS) if is_url(path) else ("size", "mtime")
+    told = {name.removeprefix(place): [str(info.get(mark)) for mark in marks] for name, info in sorted(found.items())}
+    return digest_json(told) if told else None, sum(info.get("size") or 0 for info in found.values())
+
+
+def measure_bytes(path: str) -> int:
+    """Return the bytes of a local file, or of all files in a folder."""
+    return _look_at(path)[1]

@@ -190,7 +190,7 @@ class TestKept:
 
     def test_sources_are_not_read_again(self, folder, monkeypatch):
         run(RUN)
-        monkeypatch.setattr("mgspmv.pipeline.records.compute_checksum", lambda path: pytest.fail(f"{path} is read"))
+        monkeypatch.setattr("mgspmv.pipeline.steps.compute_checksum", lambda path: pytest.fail(f"{path} is read"))
         assert set(find_states(run()).values()) == {"kept"}
 
     def test_another_place(self, folder):

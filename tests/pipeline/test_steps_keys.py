@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from mgspmv.pipeline import read_pipeline, steps
-from mgspmv.pipeline.records import Checksums
+from mgspmv.pipeline.steps import Checksums
 from tests.support.definitions import write_definition, write_sources
 
 TEXT = """

@@ -8,8 +8,8 @@ from typing import Any
 
 from mgspmv.batch_results import load_batch
 from mgspmv.errors import StoreFormatError
-from mgspmv.pipeline.outputs import digest_ranks
-from mgspmv.pipeline.records import compute_checksum
+from mgspmv.pipeline.records import digest_ranks
+from mgspmv.pipeline.steps import compute_checksum
 from mgspmv.results import load_solution
 
 EDGES = "# a cycle with a chord\n1 2\n2 3\n3 1\n1 3\n"

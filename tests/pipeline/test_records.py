@@ -11,7 +11,7 @@ import zarr
 
 from mgspmv.errors import StepsFailedError, StoreError
 from mgspmv.pipeline import run_pipeline
-from mgspmv.pipeline.outputs import write_array
+from mgspmv.pipeline.records import write_array
 from mgspmv.results import load_solution
 from tests.support.definitions import WEB, find_states, write_definition
 

@@ -13,7 +13,7 @@ import zarr
 import mgspmv as mg
 from mgspmv.errors import SourceError, StepsFailedError
 from mgspmv.pipeline import plan_pipeline, run_pipeline
-from mgspmv.pipeline.records import fetch
+from mgspmv.pipeline.steps import fetch
 from tests.support.definitions import EDGES, find_digests, find_states, write_definition
 
 WHOLE = """
