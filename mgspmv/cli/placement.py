@@ -64,7 +64,11 @@ class PlacementOptions:
     @property
     def options(self) -> dict[str, Any]:
         """Arguments of the cluster's class."""
-        return dict(map(parse_option, self.cluster_option or ()))
+        given = [parse_setting("--cluster-option", text, "queue=gpu") for text in self.cluster_option or ()]
+        for key, _ in given:
+            if key in ("kind", "workers", "threads", "on_note"):
+                raise OptionError(f"--cluster-option cannot set {key}; use --cluster, --workers and --threads")
+        return dict(given)
 
     @property
     def is_embedded(self) -> bool:
@@ -94,18 +98,16 @@ class ComputingOptions(PlacementOptions):
         return matrix.on(client, backend=backend, timeout=self.timeout, **given | options)
 
 
-def parse_option(text: str) -> tuple[str, Any]:
-    """Split KEY=VALUE; the value is parsed as TOML or JSON, else kept as text.
+def parse_setting(option: str, text: str, example: str) -> tuple[str, Any]:
+    """Split KEY=VALUE of an option; the value is parsed as TOML or JSON, else kept as text.
 
     Raises
     ------
-    OptionError : the text is not KEY=VALUE, or the key has a separate option
+    OptionError : the text is not KEY=VALUE
     """
     key, sign, value = (part.strip() for part in text.partition("="))
-    if not (key.isidentifier() and sign):
-        raise OptionError(f"--cluster-option {text}: expected KEY=VALUE, such as queue=gpu")
-    if key in ("kind", "workers", "threads", "on_note"):
-        raise OptionError(f"--cluster-option cannot set {key}; use --cluster, --workers and --threads")
+    if not (key and sign):
+        raise OptionError(f"{option} {text}: expected KEY=VALUE, such as {example}")
     return key, read_literal(value)
 
 

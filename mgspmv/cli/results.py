@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from mgspmv.cli.options import argument, option
 from mgspmv.cli.output import Answer, note_checkpoint, print_note, tabulate, tabulate_fields
-from mgspmv.cli.placement import quieten_dask, read_literal
+from mgspmv.cli.placement import parse_setting, quieten_dask
 from mgspmv.cli.program import translate_message
 from mgspmv.display.numbers import format_bytes, format_phases, format_scaled, format_seconds
 from mgspmv.errors import ConvergenceError, OptionError, StepsFailedError, StoreExistsError
@@ -216,7 +216,7 @@ def run(
     """Run a pipeline: compute missing outputs. After a failure, steps that do not depend on it still run."""
     from mgspmv.pipeline import RunInterrupted, plan_pipeline, run_pipeline
 
-    overrides = dict(_parse_setting(setting) for setting in set or [])
+    overrides = dict(parse_setting("--set", setting, "run.alpha=0.9") for setting in set or [])
     if dry_run:
         return _answer_plan(plan_pipeline(file, overrides=overrides))
     try:
@@ -227,14 +227,6 @@ def run(
     except RunInterrupted as error:
         note_checkpoint(str(error).removeprefix("interrupted; "))
         raise
-
-
-def _parse_setting(setting: str) -> tuple[str, Any]:
-    """Split KEY=VALUE; the value is parsed as TOML or JSON, else kept as text, so that it needs no inner quotes."""
-    key, equals, value = setting.partition("=")
-    if not (key.strip() and equals):
-        raise OptionError(f"--set {setting}: expected KEY=VALUE, such as run.alpha=0.9")
-    return key.strip(), read_literal(value)
 
 
 def _answer_plan(plan: PipelinePlan) -> Answer:

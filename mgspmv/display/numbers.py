@@ -12,11 +12,6 @@ def read_number(value: Any) -> float:
     return math.nan if value is None else float(value)
 
 
-def format_count(count: float) -> str:
-    """Format in full, with a comma for each thousand."""
-    return f"{count:,.0f}"
-
-
 def format_number(value: float, digits: int = 3) -> str:
     """Format with a few digits, without leading zeros in an exponent: 0.0123, 8.92e-7."""
     if not math.isfinite(value):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from html import escape
 from importlib.resources import files
@@ -30,7 +30,7 @@ from distributed.dashboard.scheduler import template_variables
 from tornado.ioloop import IOLoop
 
 from mgspmv.cluster.worker_metrics import PHASES
-from mgspmv.display.numbers import format_scaled
+from mgspmv.display.numbers import format_scaled, format_seconds
 from mgspmv.monitor.runs import PAGE, USED, Runs, RunState
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ def _describe_progress(run: RunState) -> str:
     if total == run.most_iterations:
         said = f"iteration {run.iterations:,} of {'' if run.threshold is None else 'at most '}{total:,}"
     if seconds_left is not None:
-        said += f", {_format_duration(seconds_left)} left"
+        said += f", {format_seconds(seconds_left)} left"
     return f'<progress max="{total}" value="{run.iterations}"></progress><p>{said}</p>'
 
 
@@ -320,16 +320,11 @@ def _format_run(run: RunState) -> dict[str, str]:
         "change": _format(run.change, "{:.3e}"),
         "iterations_per_s": _format(run.iterations_per_s, "{:,.1f}"),
         "edges_per_s": format_scaled(run.edges_per_s) if math.isfinite(run.edges_per_s) else "",
-        "left": "" if left is None else _format_duration(left),
+        "left": "" if left is None else format_seconds(left),
         "began": f"{datetime.fromtimestamp(run.began):%H:%M:%S}",
-        "elapsed": _format_duration(run.elapsed_s),
+        "elapsed": format_seconds(run.elapsed_s),
         "errors": "; ".join(run.errors),
     }
-
-
-def _format_duration(elapsed_s: float) -> str:
-    """Format as minutes and seconds, with hours and days if there are any."""
-    return str(timedelta(seconds=round(elapsed_s))).removeprefix("0:").removeprefix("0")
 
 
 def _make_source(name: str, *columns: str) -> ColumnDataSource:

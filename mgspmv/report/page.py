@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, get_args
 from mgspmv.display.charts import Chart, Series, draw_lines
 from mgspmv.display.numbers import (
     format_bytes,
-    format_count,
     format_number,
     format_scaled,
     format_seconds,
@@ -325,7 +324,7 @@ def _load_template() -> Template:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {
         "bytes": _or_dash(format_bytes),
-        "count": _or_dash(format_count),
+        "count": _or_dash(lambda value: f"{value:,.0f}"),
         "json": lambda value: json.dumps(value, indent=2, ensure_ascii=False),
         "number": lambda value, digits=3: format_number(read_number(value), digits),
         "rate": lambda record: format_scaled(rate) if (rate := measure_rate(record)) else "–",

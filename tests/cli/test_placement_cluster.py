@@ -22,7 +22,7 @@ import pytest
 
 import mgspmv.cluster.connect
 from mgspmv.batch_results import load_batch
-from mgspmv.cli.placement import parse_option, quieten_dask
+from mgspmv.cli.placement import parse_setting, quieten_dask
 from mgspmv.cli.program import shorten_warnings
 from mgspmv.kernels import device
 from mgspmv.results import load_solution
@@ -136,7 +136,7 @@ def test_what_options_of_a_cluster_are():
         "interface=null": None,
     }
     for text, value in written.items():
-        assert parse_option(text) == (text.partition("=")[0], value)
+        assert parse_setting("--cluster-option", text, "a=b") == (text.partition("=")[0], value)
 
 
 def test_a_class_in_place_of_a_name(folder):
