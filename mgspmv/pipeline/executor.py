@@ -340,7 +340,8 @@ class _PipelineRun:
         """
         if not self._attempt(first, None):
             for step in rest:
-                self._note(step, "skipped", error=f"needs {first.name}, which failed")
+                why = f"needs {first.name}, which failed"
+                self._note(StepOutcome(step.name, step.kind, "skipped", 0.0, None, why))
             return
         with OpenedMatrix(first.target, self.work) as opened:
             for step in rest:
@@ -367,7 +368,8 @@ class _PipelineRun:
                 else:
                     record, failure = make_result(self.work, step, opened)
         except KeyboardInterrupt:  # also raised if a run was cancelled
-            self._note(step, "failed", time.perf_counter() - began, error="interrupted")
+            elapsed_s = time.perf_counter() - began
+            self._note(StepOutcome(step.name, step.kind, "failed", elapsed_s, None, "interrupted"))
             raise
         except Exception as error:
             failure = error
@@ -376,18 +378,13 @@ class _PipelineRun:
             self.errors.append(failure)
             is_own = isinstance(failure, MgspmvError)
             said = str(failure) if is_own else hide_secrets(f"{type(failure).__name__}: {failure}")
-        self._note(step, state if failure is None else "failed", time.perf_counter() - began, record, said)
+        elapsed_s = time.perf_counter() - began
+        self._note(StepOutcome(step.name, step.kind, state if failure is None else "failed", elapsed_s, record, said))
         return failure is None
 
-    def _note(
-        self,
-        step: PipelineStep,
-        state: State,
-        elapsed_s: float = 0.0,
-        record: StepRecord | None = None,
-        error: str | None = None,
-    ) -> None:
-        self.outcomes[step.name] = StepOutcome(step.name, step.kind, state, elapsed_s, record, error)
-        fields = {"step": step.name, "state": state, "elapsed_s": elapsed_s}
-        level = logging.ERROR if state == "failed" else logging.INFO
-        PIPELINE.log(level, "step %s is %s%s", step.name, state, f": {error}" if error else "", extra=fields)
+    def _note(self, outcome: StepOutcome) -> None:
+        self.outcomes[outcome.name] = outcome
+        fields = {"step": outcome.name, "state": outcome.state, "elapsed_s": outcome.elapsed_s}
+        level = logging.ERROR if outcome.state == "failed" else logging.INFO
+        said = f": {outcome.error}" if outcome.error else ""
+        PIPELINE.log(level, "step %s is %s%s", outcome.name, outcome.state, said, extra=fields)
