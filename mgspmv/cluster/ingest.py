@@ -1,6 +1,6 @@
 """Ingest of a source by the workers of a cluster, in steps:
 
-    read      each worker reads a part of the source: a range of bytes, row groups, partitions or whole files
+    read      each worker reads a part of the source: whole files, row groups or partitions
     number    each worker merges a range of ids; their ranks become the vertices' numbers
     exchange  entries are sent from the worker that read them to the worker of their rows
     sort      each worker sorts and merges its range of rows, and adds up columns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -33,12 +34,10 @@ from mgspmv.ingest.source import Combined, EdgeSource, Layout, Stated
 from mgspmv.ingest.streams import (
     BATCH_BYTES,
     Chunk,
-    Segment,
     TextLine,
     TextStream,
-    cut_texts,
+    cut_evenly,
     make_absolute,
-    placing_errors,
 )
 from mgspmv.ingest.tokens import SAMPLE_BYTES, SAMPLE_LINES, Undecided, choose_delimiter
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
@@ -89,7 +88,7 @@ class Head:
 
 @dataclass
 class _EdgeListFacts:
-    """Facts about the files, or parts of files, in addition to their edges."""
+    """Facts about the files in addition to their edges."""
 
     form: Head | None = None
     """Beginning of the first file with edges, so far of the first that names columns."""
@@ -162,7 +161,6 @@ class EdgeListSource(EdgeSource):
         **options: Any,
     ) -> None:
         self._files = list_paths(path)
-        self._segments = tuple(map(Segment, self._files))
         self._form: Head | None = None
         """Form of all lines, for a part; None for a whole source."""
         super().__init__(name_files(self._files), **options)
@@ -171,7 +169,7 @@ class EdgeListSource(EdgeSource):
     def batches(self) -> Iterator[CooBatch]:
         """Yield all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
         facts = _EdgeListFacts(self._form)
-        with placing_errors(self._segments), closing(self._read(facts)) as chunks:
+        with closing(self._read(facts)) as chunks:
             first = next(chunks)
             assert facts.form is not None
             form = self._form or self._find_form(facts.form)
@@ -187,22 +185,23 @@ class EdgeListSource(EdgeSource):
             self._layout = replace(self.number(joined.claim), provenance=joined.provenance, stated=joined.stated)
 
     def split(self, n_parts: int) -> list[EdgeListSource]:
-        """Return parts for other processes, see `FileSource`; the first edge determines how all lines are read."""
+        """Return parts of whole files for other processes, see `FileSource`; the first edge determines how all lines
+        are read.
+        """
         for name in (*self._files, self._reading.vertices):
             if isinstance(name, Pipe):
                 raise OptionError(f"{name} is a pipe, read by one process; save it as a file, or leave client= out")
         whole, facts = self._take_part(), _EdgeListFacts()
         whole._files = tuple(make_absolute(name) for name in self._files)
-        whole._segments = tuple(map(Segment, whole._files))
         with closing(whole._read(facts)) as chunks:
             next(chunks)
         assert facts.form is not None
         whole._form = whole._find_form(facts.form)
         whole.is_undirected = whole._form.preamble.is_undirected
         parts = []
-        for segments in cut_texts(whole._files, n_parts):
+        for files in cut_evenly(whole._files, list(map(_measure, whole._files)), n_parts):
             parts.append(copy(whole))
-            parts[-1]._segments = tuple(segments)
+            parts[-1]._files = tuple(files)
         return parts
 
     def number(self, claim: int | None) -> Layout:
@@ -237,16 +236,14 @@ class EdgeListSource(EdgeSource):
 
     def _read(self, facts: _EdgeListFacts) -> Generator[Chunk, None, None]:
         """Yield the lines below the headers of all files, in at least one chunk, once `facts.form` is known."""
-        for k, segment in enumerate(self._segments):
-            with TextStream(segment, self._batch_bytes, hashes=self.hashes_files) as text:
-                if not segment.begin:
-                    facts.begin(text.name, read_head(text, self._reading, self._is_vertex))
+        for k, name in enumerate(self._files):
+            with TextStream(name, self._batch_bytes, hashes=self.hashes_files) as text:
+                facts.begin(text.name, read_head(text, self._reading, self._is_vertex))
                 if facts.form is not None and facts.form.first is not None:
                     for chunk in text.chunks():
-                        self.fraction = None if text.fraction is None else (k + text.fraction) / len(self._segments)
+                        self.fraction = None if text.fraction is None else (k + text.fraction) / len(self._files)
                         yield chunk
-                if not segment.begin:
-                    facts.files.append(text.provenance())
+                facts.files.append(text.provenance())
         if facts.form is not None and facts.form.first is None:
             yield Chunk(self.name, 1, b"")
 
@@ -294,6 +291,14 @@ class EdgeListSource(EdgeSource):
         plain = _ZEROS_HINT if self._reading.ids == "auto" and n is None else ""
         source, target = (TextColumn(name, dtype, low, high, hint=hint, plain=plain) for name in ("source", "target"))  # type: ignore[arg-type]  # int32 or int64
         return source, target
+
+
+def _measure(name: str) -> int:
+    """Return the size of a file, to share files out; 1 for a URL or a missing file, which its reader reports."""
+    try:
+        return 1 + os.path.getsize(name)
+    except OSError:
+        return 1
 
 
 def _list_notes(head: Head, parts: Sequence[_EdgeListFacts]) -> list[str]:

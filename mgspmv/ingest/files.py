@@ -259,18 +259,10 @@ class LentFile(io.RawIOBase):
 def find_state(file: Any) -> tuple[int, int] | None:
     """Return the size of an open local file and the time of its last change; None if it is not a regular file.
 
-    The time is in whole seconds, as another machine that compares it may see only these.
+    The time is in whole seconds, as some file systems keep only these.
     """
     found = os.fstat(file.fileno()) if isinstance(file, io.FileIO) else None
     return (found.st_size, int(found.st_mtime)) if found is not None and stat.S_ISREG(found.st_mode) else None
-
-
-def check_state(name: str, before: tuple[int, int] | None, now: tuple[int, int] | None) -> None:
-    """Raise SourceError if a file is in another state than before."""
-    if now != before:
-        raise SourceError(
-            "was changed while it was read; copy it first, or read it when nothing writes to it", source=name
-        )
 
 
 def _open_local(name: str, kind: type[io.FileIO] = io.FileIO) -> io.FileIO:

@@ -8,7 +8,7 @@ Differs from it in being lenient: comments and blank lines may stand anywhere af
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,17 +17,8 @@ import numpy as np
 
 from mgspmv.errors import SourceError
 from mgspmv.ingest.columns import TableFormat, TextColumn, nth_line, read_chunks
-from mgspmv.ingest.source import Combined, FileSource, Layout, Stated, symmetrize
-from mgspmv.ingest.streams import (
-    BATCH_BYTES,
-    Chunk,
-    Segment,
-    TextLine,
-    TextStream,
-    cut_texts,
-    make_absolute,
-    placing_errors,
-)
+from mgspmv.ingest.source import FileSource, Layout, Stated, symmetrize
+from mgspmv.ingest.streams import BATCH_BYTES, Chunk, TextLine, TextStream, make_absolute
 from mgspmv.ingest.tokens import is_integer
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
 from mgspmv.model import CooBatch, default_threads, index_dtype
@@ -116,50 +107,29 @@ class MatrixMarketSource(FileSource):
     ) -> None:
         super().__init__(path)
         self._batch_bytes, self._threads = batch_bytes, threads
-        self._segment = Segment(self.name)
-        self._header: Header | None = None
-        """Header of the file, for a part of a coordinate file; None for a whole source."""
 
     def batches(self) -> Iterator[CooBatch]:
         """Yield all entries, in at least one batch; symmetric entries and their mirror images are in the same one."""
-        with placing_errors([self._segment]), TextStream(self._segment, self._batch_bytes) as text:
-            header = self._header or read_header(text)
-            if self._header is not None and not self._segment.begin:
-                read_header(text)
+        with TextStream(self.name, self._batch_bytes) as text:
+            header = read_header(text)
             form, n_read = _find_form(header, self.as_float64), 0
             for chunk, columns, _ in read_chunks(text.chunks(), form, self._threads or default_threads()):
                 self.fraction = text.fraction
                 header.check_entries(n_read + len(columns[0]))
                 yield _make_batch(header, form, chunk, columns, n_read)
                 n_read += len(columns[0])
-            self._told = header, n_read, text.provenance()
-        self._layout = Layout(header.shape)
-        if self._header is None:
-            joined = self.join([self._told])
-            self._layout = Layout(header.shape, provenance=joined.provenance, stated=joined.stated)
+            file = text.provenance()
+        header.check_entries(n_read, are_all=True)
+        stated = {name: getattr(header, name) for name in ("layout", "field", "symmetry")}
+        provenance = {"format": "matrix-market", **file, "header": {**stated, "entries": header.n_entries}}
+        taken = {"n_rows": header.n_entries} if header.layout == "coordinate" else {}
+        self._layout = Layout(header.shape, provenance={**provenance, "taken": taken}, stated=header.stated)
 
     def split(self, n_parts: int) -> list[FileSource]:
-        """Return parts for other processes, see `FileSource`; only coordinate files of plain text are divided."""
-        whole, name = copy(self), make_absolute(self.name)
-        whole.name, whole._segment = name, Segment(name)
-        with TextStream(name) as text:
-            header = read_header(text)
-        segments = [own for [own] in cut_texts([name], n_parts)]
-        if len(segments) == 1 or header.layout != "coordinate":
-            return [whole]
-        parts = [copy(whole) for _ in segments]
-        for part, segment in zip(parts, segments, strict=True):
-            part._segment, part._header = segment, header
-        return list(parts)
-
-    def join(self, told: Sequence[tuple[Header, int, dict[str, Any]]]) -> Combined:
-        """Combine the headers, numbers of entries and provenance of all parts; see `FileSource`."""
-        header, _, file = told[0]
-        header.check_entries(sum(n_read for _, n_read, _ in told), are_all=True)
-        stated = {name: getattr(header, name) for name in ("layout", "field", "symmetry")}
-        described = {"format": "matrix-market", **file, "header": {**stated, "entries": header.n_entries}}
-        taken = {"n_rows": header.n_entries} if header.layout == "coordinate" else {}
-        return Combined(None, {**described, "taken": taken}, header.stated)
+        """Return one part for another process, see `FileSource`."""
+        part = copy(self)
+        part.name = make_absolute(self.name)
+        return [part]
 
 
 def is_banner(line: TextLine) -> bool:

@@ -1,8 +1,4 @@
-"""Texts, local or remote, compressed or not, read in chunks of whole lines.
-
-Several processes may read a part of them each: parts are in the order of the lines and of about the same size. Texts
-are cut at line ends, unless they are compressed, or the server reports no size or supports no range requests.
-"""
+"""Texts, local or remote, compressed or not, read in chunks of whole lines."""
 
 from __future__ import annotations
 
@@ -12,20 +8,17 @@ import io
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Any, cast
 
 import numpy as np
 
-from mgspmv.errors import SourceError, SourceNotFoundError
+from mgspmv.errors import SourceError
 from mgspmv.ingest.files import (
     HEAD_BYTES,
     LentFile,
     Pipe,
-    check_state,
     find_size,
     find_state,
     open_anywhere,
@@ -93,23 +86,6 @@ class Chunk:
             yield TextLine(self.source, self.first_line + i, data)
 
 
-@dataclass(frozen=True)
-class Segment:
-    """Range of bytes of a file, or all of them."""
-
-    name: str
-    """Local path or URL."""
-    begin: int = 0
-    end: int | None = None
-    """First byte after the segment; None for the end of the file."""
-    state: tuple[int, int] | None = field(default=None, compare=False)
-    """State of the local file that was cut, see `find_state`; None if it is not known."""
-
-    @property
-    def is_whole(self) -> bool:
-        return self.begin == 0 and self.end is None
-
-
 class TextStream:
     r"""Lines of a local or remote text, decompressed if necessary; the whole text is never in memory.
 
@@ -118,7 +94,7 @@ class TextStream:
 
     Parameters
     ----------
-    path : local path, or URL of any protocol that fsspec supports; or whole lines of such a file, uncompressed
+    path : local path, or URL of any protocol that fsspec supports
     chunk_bytes : size of the chunks, rounded to whole lines
     hashes : whether `provenance` has the SHA-256 of the file
 
@@ -130,20 +106,14 @@ class TextStream:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str] | Segment, chunk_bytes: int = CHUNK_BYTES, *, hashes: bool = True
+        self, path: str | os.PathLike[str], chunk_bytes: int = CHUNK_BYTES, *, hashes: bool = True
     ) -> None:
-        segment = path if isinstance(path, Segment) else Segment(os.fspath(path))
-        self.segment, self.name = segment, segment.name
-        file = open_anywhere(self.name, is_streamed=segment.is_whole)
-        self._file_bytes = find_size(file)
-        end = self._file_bytes if segment.end is None else segment.end
-        self._size = None if end is None else end - segment.begin
-        if segment.begin:
-            file.seek(segment.begin)
-        most = None if segment.is_whole else self._size
-        self._raw = _CountedFile(file, self.name, most, segment.state, hashes=hashes)
+        self.name = os.fspath(path)
+        file = open_anywhere(self.name, is_streamed=True)
+        self._size = find_size(file)
+        self._raw = _CountedFile(file, self.name, hashes=hashes)
         self._buffered = io.BufferedReader(self._raw, 2**18)
-        self.compression = find_compression(self._buffered.peek(MAGIC_BYTES)) if segment.is_whole else None
+        self.compression = find_compression(self._buffered.peek(MAGIC_BYTES))
         pieces = decompress(self._buffered, self.compression, chunk_bytes)
         pieces = _translating_errors(pieces, self.name, self.compression)
         self._blocks = _cut_at_lines(pieces, self.name)
@@ -214,12 +184,7 @@ class TextStream:
                 return
 
     def provenance(self) -> dict[str, Any]:
-        """Read the stored file to its end, without its lines, and return its name, size, SHA-256 and compression.
-
-        A file of which several processes read a part each has no hash.
-        """
-        if not self.segment.is_whole:
-            return {"name": self.name, "bytes": self._file_bytes, "compression": None}
+        """Read the stored file to its end, without its lines, and return its name, size, SHA-256 and compression."""
         while self._buffered.read(CHUNK_BYTES):
             pass
         return {
@@ -231,41 +196,27 @@ class TextStream:
 
 
 class _CountedFile(io.RawIOBase):
-    """File of bytes that counts and hashes what is read from it, from its current position.
-
-    Parameters
-    ----------
-    most : greatest number of bytes to read; None for all
-    state : state of a local file before, as in `Segment`; by default that which it has now
+    """File of bytes that counts and hashes what is read from it.
 
     Raises
     ------
     SourceError : also at the end, a local file is in another state than before
     """
 
-    def __init__(
-        self,
-        file: IO[bytes],
-        name: str,
-        most: int | None = None,
-        state: tuple[int, int] | None = None,
-        *,
-        hashes: bool = False,
-    ) -> None:
-        self._file, self._name, self._most = file, name, most
-        self._state = find_state(file) if state is None else state
+    def __init__(self, file: IO[bytes], name: str, *, hashes: bool = False) -> None:
+        self._file, self._name, self._state = file, name, find_state(file)
         self.n_bytes, self.sha256 = 0, hashlib.sha256() if hashes else None
-        check_state(name, self._state, find_state(file))
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
         with translating(self._name):
-            own = buffer if self._most is None else memoryview(buffer)[: self._most - self.n_bytes]
-            n = self._file.readinto(own)  # type: ignore[attr-defined]  # all files read here have it
-        if not n:
-            check_state(self._name, self._state, find_state(self._file))
+            n = self._file.readinto(buffer)  # type: ignore[attr-defined]  # all files read here have it
+        if not n and find_state(self._file) != self._state:
+            raise SourceError(
+                "was changed while it was read; copy it first, or read it when nothing writes to it", source=self._name
+            )
         self.n_bytes += n
         if self.sha256 is not None:
             self.sha256.update(memoryview(buffer)[:n])
@@ -371,8 +322,6 @@ def _drop_byte_order_marks(block: bytes) -> bytes:
 
 # --- parts that several processes read --------------------------------------------------------------------------------
 
-LEAST_BYTES = 2**24
-"""Least bytes of a text per part, below which a separate process does not pay."""
 MANY_FILES = 4
 """Number of files per process from which files are assigned whole, without opening and cutting them."""
 
@@ -387,70 +336,3 @@ def cut_evenly(items: Sequence[Any], sizes: Sequence[int], n_parts: int) -> list
     ends = np.cumsum(sizes)
     owners = (ends - np.asarray(sizes) / 2) * n_parts // max(1, ends[-1])
     return [[items[k] for k in np.flatnonzero(owners == owner).tolist()] for owner in sorted(set(owners.tolist()))]
-
-
-def cut_texts(names: Sequence[str], n_parts: int) -> list[list[Segment]]:
-    """Cut consecutive texts into parts of about the same size.
-
-    Parameters
-    ----------
-    names : paths or URLs
-    n_parts : greatest number of parts, at least 1
-
-    Raises
-    ------
-    SourceNotFoundError, SourceError, MissingDependencyError : see `TextStream`
-    """
-    if len(names) >= MANY_FILES * n_parts:
-        return cut_evenly([Segment(name) for name in names], [1] * len(names), n_parts)
-    measured = [_measure(name) for name in names]
-    n_bytes = sum(size for size, _, _ in measured)
-    segments, sizes = list[Segment](), list[int]()
-    for name, (size, is_plain, state) in zip(names, measured, strict=True):
-        n_pieces = max(1, min(round(size * n_parts / n_bytes), size // LEAST_BYTES)) if is_plain else 1
-        places = [size * k // n_pieces for k in range(1, n_pieces)]
-        cuts = sorted({cut for cut in (_find_line(name, place) for place in places) if cut < size})
-        segments += [Segment(name, begin, end, state) for begin, end in pairwise([0, *cuts, None])]  # type: ignore[arg-type]
-        sizes += [end - begin for begin, end in pairwise([0, *cuts, size])]
-    return cut_evenly(segments, sizes, n_parts)
-
-
-def _measure(name: str) -> tuple[int, bool, tuple[int, int] | None]:
-    """Return the bytes of a file, 1 if unknown, whether it can be cut at line ends, and its state as in `Segment`."""
-    try:
-        with open_anywhere(name) as file:
-            size = find_size(file)
-            is_plain = size is not None and file.seekable() and find_compression(file.read(MAGIC_BYTES)) is None
-            if size is not None and is_plain and size >= 2 * LEAST_BYTES:
-                file.seek(size - 1)
-                file.read(1)  # a server may support ranges only from the beginning
-            return size or 1, is_plain, find_state(file)
-    except SourceNotFoundError:
-        raise
-    except SourceError:  # no range support; the reader reports other errors
-        return 1, False, None
-
-
-def _find_line(name: str, offset: int) -> int:
-    """Return the byte at which the first line after a byte of a file begins; the end of the file if none is near."""
-    with open_anywhere(name) as file:
-        file.seek(offset)
-        text = file.read(LINE_LIMIT_BYTES)
-    end = text.find(b"\n")
-    if end < 0:
-        end = text.find(b"\r")  # the line end of files without line feeds
-    return offset + (end if end >= 0 else len(text)) + 1
-
-
-@contextmanager
-def placing_errors(segments: Sequence[Segment]) -> Iterator[None]:
-    """Replace line numbers of errors, which count from the beginning of a segment, by those in its file."""
-    try:
-        yield
-    except SourceError as error:
-        begun = next((own for own in segments if own.name == error.source and own.begin), None)
-        if begun is None or error.line_number is None:
-            raise
-        with TextStream(Segment(begun.name, 0, begun.begin)) as text:
-            n_before = sum(chunk.data.count(b"\n") for chunk in text.chunks())
-        raise error.move(n_before) from error.__cause__

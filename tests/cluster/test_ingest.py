@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import shutil
 import signal
 import sys
 from dataclasses import fields
@@ -23,7 +24,7 @@ from hypothesis import strategies as st
 import mgspmv as mg
 from mgspmv.cluster import ingest
 from mgspmv.errors import ClusterError, OptionError, SourceError, SourceNotFoundError, StoreNotFoundError
-from mgspmv.ingest import shard, streams
+from mgspmv.ingest import shard
 from mgspmv.ingest.scratch import MemoryBudget
 from tests.support.clusters import check_left, find_left, start_cluster
 from tests.support.hearing import on_phases
@@ -31,14 +32,19 @@ from tests.support.stores import forget_checksums
 from tests.support.waiting import HANG_S
 
 
-@pytest.fixture(autouse=True)
-def small_parts(monkeypatch):
-    monkeypatch.setattr(streams, "LEAST_BYTES", 100)
-
-
 def write_lines(path: Path, lines: list[str]) -> str:
     path.write_text("\n".join(lines) + "\n")
     return str(path)
+
+
+def write_files(folder: Path, lines: list[str], head: tuple[str, ...] = ()) -> str:
+    """Write the lines to four files, so that several workers read them."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    for k in range(4):
+        if own := lines[len(lines) * k // 4 : len(lines) * (k + 1) // 4]:
+            write_lines(folder / f"{k}.txt", [*head, *own])
+    return str(folder)
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +57,12 @@ def sources(tmp_path_factory) -> dict[str, Any]:
     far = rng.integers(-(2**62), 2**62, 400)
     triples = [(i, j, w) for (i, j), w in zip(pairs, weights, strict=True)]
     found = {
-        "near": write_lines(folder / "near.txt", [f"{i} {j}" for i, j in pairs]),
-        "weighted": write_lines(folder / "weighted.csv", ["src,dst,weight", *(f"{i},{j},{w}" for i, j, w in triples)]),
-        "claimed": write_lines(folder / "claimed.txt", ["# Nodes: 450", *(f"{i}\t{j}" for i, j in pairs)]),
-        "sparse": write_lines(folder / "sparse.txt", [f"{3 * i + 2} {3 * j + 2}" for i, j in pairs]),
-        "far": write_lines(folder / "far.txt", [f"{far[i]} {far[j]} {w}" for i, j, w in triples]),
-        "names": write_lines(folder / "names.txt", [f"v{i} ä{j} {w}" for i, j, w in triples]),
+        "near": write_files(folder / "near", [f"{i} {j}" for i, j in pairs]),
+        "weighted": write_files(folder / "weighted", [f"{i},{j},{w}" for i, j, w in triples], ("src,dst,weight",)),
+        "claimed": write_files(folder / "claimed", [f"{i}\t{j}" for i, j in pairs], ("# Nodes: 450",)),
+        "sparse": write_files(folder / "sparse", [f"{3 * i + 2} {3 * j + 2}" for i, j in pairs]),
+        "far": write_files(folder / "far", [f"{far[i]} {far[j]} {w}" for i, j, w in triples]),
+        "names": write_files(folder / "names", [f"v{i} ä{j} {w}" for i, j, w in triples]),
         "vertices": write_lines(folder / "vertices.v", [str(k) for k in range(600, -1, -1)]),
         "listed": write_lines(folder / "listed.v", [f"{side}{k}" for k in range(450) for side in "äv"]),
         "matrix": write_lines(
@@ -164,7 +170,7 @@ def test_memory_that_is_short_and_pieces_that_are_small(name, sources, in_proces
     transpose=st.booleans(),
 )
 def test_any_edges(edges, duplicates, symmetrize, transpose, in_process, tmp_path):
-    source = write_lines(tmp_path / "edges.txt", [f"{i} {j}" for i, j in edges])
+    source = write_files(tmp_path / "edges", [f"{i} {j}" for i, j in edges])
     options = {"duplicates": duplicates, "symmetrize": symmetrize, "transpose": transpose}
     options |= {"overwrite": True, "header": False}
     mg.ingest(source, tmp_path / "wanted", **options)
@@ -211,10 +217,9 @@ SMALL: dict[str, tuple[list[str], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_vertices_are_those_that_one_process_finds(name, in_process, tmp_path, monkeypatch):
-    monkeypatch.setattr(streams, "LEAST_BYTES", 20)
+def test_vertices_are_those_that_one_process_finds(name, in_process, tmp_path):
     lines, options = SMALL[name]
-    source = write_lines(tmp_path / "edges.txt", lines)
+    source, options = write_files(tmp_path / "edges", lines), options | {"header": False}
     mg.ingest(source, tmp_path / "wanted", **options)
     mg.ingest(source, tmp_path / "made", **options, client=in_process(3))
     check_same(tmp_path / "made", tmp_path / "wanted")
@@ -256,7 +261,7 @@ def test_an_entry_of_listed_vertices_is_named_by_any_worker(in_process, tmp_path
     names = ["alpha", "beta", "gamma", "delta"]
     listed = write_lines(tmp_path / "names.v", names)
     for one, other in zip(names, [*names[1:], names[0]], strict=True):
-        source = write_lines(tmp_path / "edges.txt", [f"{one} {other}", "beta beta", f"{one} {other}"])
+        source = write_files(tmp_path / "edges", [f"{one} {other}", "beta beta", f"{one} {other}"])
         with pytest.raises(SourceError, match=rf"the entry \({one}, {other}\) occurs more than once"):
             mg.ingest(
                 source, tmp_path / "graph", vertices=listed, duplicates="error", header=False, client=in_process(4)
@@ -332,8 +337,9 @@ def test_workers_keep_to_the_memory(tmp_path):
     rng, n_batches = np.random.default_rng(2), 12
     ids = np.sort(rng.integers(-(2**62), 2**62, 1_000_000))
     degrees, weight = np.zeros(len(ids), np.int64), pa.array(rng.random(1 << 20).round(3))
-    with (tmp_path / "edges.txt").open("wb") as file:
-        for _ in range(n_batches):
+    (tmp_path / "edges").mkdir()
+    for k in range(n_batches):
+        with (tmp_path / "edges" / f"{k}.txt").open("wb") as file:
             ends = rng.integers(0, len(ids), (2, 1 << 20))
             degrees += np.bincount(ends[0], minlength=len(ids))
             table = pa.table([*map(pa.array, ids[ends]), weight], ["source", "target", "weight"])
@@ -341,7 +347,7 @@ def test_workers_keep_to_the_memory(tmp_path):
             pa.csv.write_csv(table, file, options)
     with start_cluster(2) as cluster, Client(cluster) as client:
         made = mg.ingest(
-            str(tmp_path / "edges.txt"),
+            str(tmp_path / "edges"),
             tmp_path / "graph",
             client=client,
             memory="1GiB",

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import gzip
 import os
-import pickle
 from pathlib import Path
 
 import pytest
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest import streams
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.streams import TextStream
@@ -77,22 +75,3 @@ def test_compressed_files_and_other_texts():
         append(Path("v.txt"))
         with pytest.raises(SourceError, match=r"^v.txt: was changed"):
             list(chunks)
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_parts_for_other_processes(change, monkeypatch):
-    """Each sees the file as the client saw it; its machine may number files otherwise."""
-    monkeypatch.setattr(streams, "LEAST_BYTES", 1000)
-    for name, make in (("e.txt", EdgeListSource), ("a.mtx", MatrixMarketSource)):
-        Path(name).write_text(TEXTS[name])
-        split = pickle.loads(pickle.dumps(make(name).split(3)))
-        assert len(split) == 3
-        assert sum(len(batch.rows) for part in split for batch in part.batches()) == N_LINES
-        split = pickle.loads(pickle.dumps(make(name).split(3)))
-        second = os.stat(name).st_mtime_ns // 10**9
-        replace(Path(name))
-        os.utime(name, ns=(0, second * 10**9 + 7))
-        list(split[2].batches())
-        change(Path(name))
-        with pytest.raises(SourceError, match=rf"{name}: was changed while it was read"):
-            list(split[1].batches())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import pickle
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,19 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from mgspmv.errors import OptionError, SourceError
-from mgspmv.ingest import streams
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.scratch import ANY_ROOM
-from mgspmv.ingest.streams import Segment, cut_texts
 from mgspmv.ingest.tables import ParquetSource
 from tests.support.stores import forget_checksums
-
-
-@pytest.fixture(autouse=True)
-def small_parts(monkeypatch):
-    monkeypatch.setattr(streams, "LEAST_BYTES", 10)
 
 
 def collect(source):
@@ -69,12 +63,20 @@ def check_provenance(made, wanted):
 LINES = [f"{7 * k % 301} {11 * k % 307}" for k in range(400)]
 
 
+def write_files(folder, lines, end="\n"):
+    """Write lines to four files and return their paths."""
+    paths = [str(folder / f"{k}.txt") for k in range(4)]
+    for k, path in enumerate(paths):
+        own = lines[len(lines) * k // 4 : len(lines) * (k + 1) // 4]
+        Path(path).write_bytes(end.join(["# Nodes: 500", *own[:30], "", "# a comment", *own[30:]]).encode())
+    return paths
+
+
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_a_text_is_cut_at_ends_of_lines(end, tmp_path):
-    path = tmp_path / "edges.txt"
-    path.write_bytes(end.join(["# Nodes: 500", *LINES[:30], "", "# a comment", *LINES[30:]]).encode())
-    for n in (1, 2, 3, 7):
-        joined = check_parts(lambda: EdgeListSource(str(path)), n)
+def test_texts_are_shared_out_whole(end, tmp_path):
+    paths = write_files(tmp_path, LINES, end)
+    for n in (1, 2, 3, 4, 7):
+        joined = check_parts(lambda: EdgeListSource(paths), n, min(n, 4))
         assert joined.claim == 500, n
 
 
@@ -99,46 +101,35 @@ def test_a_claim_counts_if_all_files_make_it_and_all_ids_fit(tmp_path):
     for path, claim in zip(paths, (400, 400), strict=True):
         path.write_text("\n".join([f"# Nodes: {claim}", *LINES]))
     source = lambda: EdgeListSource([str(path) for path in paths])  # noqa: E731
-    assert check_parts(source, 4).claim == 400
+    assert check_parts(source, 4, 2).claim == 400
     paths[1].write_text("\n".join(["# Nodes: 401", *LINES]))
-    assert check_parts(source, 4).claim is None
+    assert check_parts(source, 4, 2).claim is None
     paths[1].write_text("\n".join(["# Nodes: 400", *LINES, "400 1"]))
-    assert check_parts(source, 4).claim is None
+    assert check_parts(source, 4, 2).claim is None
 
 
 def test_errors_name_the_line_of_the_file(tmp_path):
-    path = tmp_path / "edges.txt"
-    for line in (3, 150, 399):
-        path.write_text("\n".join([*LINES[:line], "1 two", *LINES[line:]]))
-        with pytest.raises(SourceError, match=rf"edges.txt, line {line + 1}: '1 two'"):
-            read_parts(EdgeListSource(str(path)), 4)
+    paths = write_files(tmp_path, LINES)
+    Path(paths[2]).write_text("\n".join([*LINES[:50], "1 two", *LINES[50:]]))
+    with pytest.raises(SourceError, match=r"2.txt, line 51: '1 two'"):
+        read_parts(EdgeListSource(paths), 4)
 
 
 def test_listed_vertices_are_known_to_all_parts(tmp_path):
-    (tmp_path / "edges.txt").write_text("\n".join(LINES))
-    (tmp_path / "vertices.txt").write_text(
+    paths = write_files(tmp_path, LINES)
+    (tmp_path / "vertices").write_text(
         "\n".join(map(str, range(0, 620, 2))) + "\n" + "\n".join(map(str, range(1, 620, 2)))
     )
-    check_parts(lambda: EdgeListSource(str(tmp_path / "edges.txt"), vertices=str(tmp_path / "vertices.txt")), 3)
+    check_parts(lambda: EdgeListSource(paths, vertices=str(tmp_path / "vertices")), 3)
 
 
 MATRIX = ["%%MatrixMarket matrix coordinate integer symmetric", "% a comment", "400 400 300"]
 ENTRIES = [f"{k + 1} {k // 2 + 1} {k}" for k in range(300)]
 
 
-def test_a_matrix_market_file_is_cut(tmp_path):
+def test_a_matrix_market_file_is_read_by_one(tmp_path):
     (tmp_path / "a.mtx").write_text("\n".join([*MATRIX, *ENTRIES]))
-    for n in (1, 2, 5):
-        check_parts(lambda: MatrixMarketSource(str(tmp_path / "a.mtx")), n)
-
-
-def test_a_dense_and_a_compressed_matrix_are_read_by_one(tmp_path):
-    (tmp_path / "a.mtx").write_text(
-        "\n".join(["%%MatrixMarket matrix array real general", "20 10", *map(str, range(200))])
-    )
     check_parts(lambda: MatrixMarketSource(str(tmp_path / "a.mtx")), 3, 1)
-    (tmp_path / "b.mtx.gz").write_bytes(gzip.compress("\n".join([*MATRIX, *ENTRIES]).encode()))
-    check_parts(lambda: MatrixMarketSource(str(tmp_path / "b.mtx.gz")), 3, 1)
 
 
 @pytest.mark.parametrize("n_entries", [299, 301])
@@ -196,13 +187,3 @@ def test_texts_without_edges_and_parts_without_bytes(tmp_path):
     check_parts(lambda: EdgeListSource(str(tmp_path / "a.txt"), n_vertices=3), 4, 1)
     (tmp_path / "b.txt").write_text("1 2\n")
     check_parts(lambda: EdgeListSource(str(tmp_path / "b.txt")), 4, 1)
-
-
-def test_a_cut_leaves_files_whole_that_are_small_or_many(tmp_path):
-    names = []
-    for k in range(8):
-        (tmp_path / f"{k}.txt").write_text("1 2\n" * 2)
-        names.append(str(tmp_path / f"{k}.txt"))
-    assert cut_texts(names, 2) == [[Segment(name) for name in names[:4]], [Segment(name) for name in names[4:]]]
-    assert cut_texts(names[:3], 3) == [[Segment(name)] for name in names[:3]]
-    assert cut_texts(names[:1], 5) == [[Segment(names[0])]]
