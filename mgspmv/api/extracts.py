@@ -126,12 +126,12 @@ def subgraph(
         Series of ids to bool, or ids.
     min_weight, max_weight : float, optional
         Least and greatest value to keep, as numbers of the stored dtype; NaN is not kept.
-    edges : pairs of ids or sparse matrix, optional
+    edges : pairs of ids, sparse matrix or source, optional
         Edges to keep, each from its source to its target (of a `matrix` or `stochastic` one, row and column): pairs of
-        ids, a tuple (src, dst) of arrays of ids, or an iterable of pairs, such as NetworkX's `G.edges`, all of which
-        must exist; or a SciPy sparse matrix of the store's shape, in the order of its vertices, whose entries other
-        than 0 are a mask.
-    without_edges : pairs of ids or sparse matrix, optional
+        ids, such as NetworkX's `G.edges`, a tuple (src, dst) of arrays of ids, or another source of edges that `ingest`
+        reads, all of which must exist; or a SciPy sparse matrix of the store's shape, in the order of its vertices,
+        whose entries other than 0 are a mask.
+    without_edges : pairs of ids, sparse matrix or source, optional
         Edges to leave out, likewise; missing ones are ignored.
     symmetrize : bool, default False
         With `edges` or `without_edges`: each (i, j) also selects (j, i).
@@ -139,7 +139,7 @@ def subgraph(
         Replace the matrix that is in `target`.
     memory, threads, scratch
         As for `ingest`. Half of the memory must hold 10 bytes per vertex of `store` where some are left out (18 from
-        2^31 vertices on), 32 more where it is renumbered, and 72 bytes per listed edge.
+        2^31 vertices on), 32 more where it is renumbered, and 36 bytes per listed edge.
     progress : callable or bool, optional
         Called with each `Phase`; True and False show and hide the progress, as does `show_progress`.
 
@@ -172,15 +172,16 @@ def subgraph(
         raise OptionError("nothing to leave out; pass vertices=, min_weight=, max_weight=, edges= or without_edges=")
     stored = open_given(store)
     target = MemoryStore() if target is None else target
-    chosen = choose_edges(stored.info, edges, without_edges, symmetrize=symmetrize)
+    chosen = choose_edges(stored, edges, without_edges, symmetrize=symmetrize)
     info, bounds = stored.info, check_bounds(stored.info, min_weight, max_weight)
     base = check_target(target, overwrite=overwrite)
     room = find_budget(target, parse_size("memory", memory), threads, scratch)
 
-    def describe(n_vertices: int | None) -> dict[str, Any]:
+    def describe(n_vertices: int | None, n_edges: int | None) -> dict[str, Any]:
         asked = {"n_vertices": n_vertices, "min_weight": min_weight, "max_weight": max_weight}
         made = {name: _to_number(value) for name, value in asked.items() if value is not None}
-        made |= {} if chosen is None else chosen.describe()
+        if chosen is not None:
+            made |= {chosen.name: n_edges} | ({"symmetrize": True} if symmetrize else {})
         source = {"url": info.url, "digest": info.digest, "shape": list(info.shape), "nnz": info.nnz}
         before = info.provenance.get("subgraphs", [])
         return info.provenance | {"subgraphs": [*before, {**made, "source": source, **stamp()}]}

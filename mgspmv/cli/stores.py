@@ -195,7 +195,7 @@ def subgraph(
     """Write a subgraph as a new store: the edges between some vertices, or selected edges."""
     import mgspmv as mg
     from mgspmv.ingest.headers import StatedForm
-    from mgspmv.ingest.subgraph import read_edges, read_selection
+    from mgspmv.ingest.subgraph import open_edges, read_selection
     from mgspmv.lookup import VertexLookup
     from mgspmv.store.read import open_store
 
@@ -208,7 +208,7 @@ def subgraph(
         is_vertex = VertexLookup(stored).has if are_names else None
         options["vertices"] = read_selection(vertices, string_ids=are_names, reading=reading, is_vertex=is_vertex)
     for name, file in given({"edges": edges, "without_edges": without_edges}).items():
-        options[name] = read_edges(file, stored, **lines.options)
+        options[name] = open_edges(stored, file, **lines.options)
     info, elapsed_s = make_store(target, mg.subgraph, store, target, **options)
     answer = answer_stored(info, elapsed_s)
     source = info.provenance["subgraphs"][-1]["source"]

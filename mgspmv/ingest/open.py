@@ -170,7 +170,8 @@ def open_update(
     def open_one(source: Any, **given: Any) -> Source | None:
         if source is None:
             return None
-        if find_library(source) and getattr(source, "shape", (0, 1))[1] == 0 and not given.get("columns"):
+        is_frame = find_library(source) and getattr(source, "shape", (0, 1))[1] == 0 and not given.get("columns")
+        if is_frame or (isinstance(source, list) and not source):
             opened: Source = source_from_arrays([], [])
         else:
             opened = open_source(source, is_name=is_name, **given)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from numbers import Real
 from pathlib import Path
@@ -23,28 +23,31 @@ import numpy as np
 from mgspmv.errors import CapacityError, KindError, OptionError, ShapeError
 from mgspmv.ingest.build import Assembled
 from mgspmv.ingest.columns import TextColumn
+from mgspmv.ingest.entries import SortedSource, shrink, sort_source
 from mgspmv.ingest.files import take_name
 from mgspmv.ingest.headers import DEFAULT_READING, StatedForm
-from mgspmv.ingest.numbering import PIECE_IDS, Ids, IdWriter, are_numbers, look_up
-from mgspmv.ingest.objects import check_format, is_sparse
+from mgspmv.ingest.numbering import PIECE_IDS, Ids, IdWriter, are_numbers
+from mgspmv.ingest.objects import is_sparse
 from mgspmv.ingest.open import open_update
 from mgspmv.ingest.scratch import MemoryBudget
-from mgspmv.ingest.source import symmetrize
+from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.store_writing import write_version
 from mgspmv.ingest.stored import Bounds, EdgeSet, RowNumbers, StoredRows
 from mgspmv.ingest.vector_files import read_vector
 from mgspmv.ingest.vertex_vectors import ById, classify_vector, is_class
 from mgspmv.ingest.vertices import read_vertices
-from mgspmv.lookup import VertexLookup, check_integers, open_ids
-from mgspmv.model import MatrixInfo, Progress, index_dtype
-from mgspmv.order import invert
+from mgspmv.lookup import UNKNOWN, VertexLookup, open_ids
+from mgspmv.model import CsrBlock, IngestOptions, MatrixInfo, Progress, index_dtype
+from mgspmv.order import invert, list_rows
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.matrix import StoredMatrix
 
 ORDER_BYTES = 32
 """Bytes per vertex while the order of the kept vertices is computed."""
-EDGE_BYTES = 72
-"""Bytes per listed edge while it is looked up."""
+PLACE_BYTES = 36
+"""Bytes per listed edge while edges are sorted by row."""
+LABEL_BYTES = 24
+"""Bytes per vertex of listed edges, in addition to its name."""
 
 
 # --- selected vertices -----------------------------------------------------------------------------------------------
@@ -173,178 +176,128 @@ def check_bounds(info: MatrixInfo, min_weight: Any, max_weight: Any) -> Bounds |
 
 @dataclass(frozen=True, eq=False)
 class ListedEdges:
-    """Edges to keep or to remove, listed one by one."""
+    """Edges to keep or to remove."""
 
     name: Literal["edges", "without_edges"]
     """Name of the argument that lists the edges."""
-    ends: tuple[Sequence[Any] | np.ndarray, Sequence[Any] | np.ndarray]
-    """Sources and targets, or rows and columns: ids, or numbers in the source's order."""
-    are_numbers: bool
-    """Whether `ends` are numbers, from a mask."""
+    source: Source
+    """Edges between ids, or a mask: a matrix in the order of the vertices, whose entries other than 0 select."""
     symmetrize: bool
-    """Whether each (i, j) also lists (j, i)."""
+    """Whether each (i, j) also selects (j, i)."""
 
     @property
-    def nbytes(self) -> int:
-        """Bytes needed to look them up."""
-        return EDGE_BYTES * len(self.ends[0]) * (2 if self.symmetrize else 1)
-
-    def describe(self) -> dict[str, Any]:
-        """Return JSON values for the provenance: the number of listed edges."""
-        return {self.name: len(self.ends[0])} | ({"symmetrize": True} if self.symmetrize else {})
+    def is_mask(self) -> bool:
+        return self.source.default_kind != "graph"
 
 
-def choose_edges(info: MatrixInfo, edges: Any, without_edges: Any, *, symmetrize: bool) -> ListedEdges | None:
+def choose_edges(stored: StoredMatrix, edges: Any, without_edges: Any, *, symmetrize: bool) -> ListedEdges | None:
     """Return the edges that the arguments list; None for all edges.
-
-    Parameters
-    ----------
-    edges, without_edges : as in `mgspmv.subgraph`
 
     Raises
     ------
-    OptionError : both arguments, or an object of another type; `symmetrize` without edges
-    ShapeError : a mask of another shape
-    SourceError : a mask whose index arrays are damaged
+    OptionError : both arguments; `symmetrize` without edges
+    OptionError, SourceError, StoreError : as for `open_edges`
     """
     if edges is not None and without_edges is not None:
         raise OptionError("pass edges= (the edges to keep) or without_edges= (the edges to remove), not both")
-    name: Literal["edges", "without_edges"] = "edges" if without_edges is None else "without_edges"
     given = edges if without_edges is None else without_edges
-    if given is None:
-        if symmetrize:
-            raise OptionError(
-                "symmetrize=True needs edges= or without_edges=; pass one of them, or leave out symmetrize=True"
-            )
-        return None
-    if is_sparse(given):
-        return ListedEdges(name, _list_mask(name, given, info), True, symmetrize)
-    if not hasattr(given, "__iter__") or isinstance(given, str | bytes):
-        raise OptionError(f"{name} must be pairs of ids or a SciPy sparse matrix, not {given!r}")
-    return ListedEdges(name, _list_pairs(name, given), False, symmetrize)
+    if given is not None:
+        name: Literal["edges", "without_edges"] = "edges" if without_edges is None else "without_edges"
+        return ListedEdges(name, open_edges(stored, given), symmetrize)
+    if symmetrize:
+        raise OptionError(
+            "symmetrize=True needs edges= or without_edges=; pass one of them, or leave out symmetrize=True"
+        )
+    return None
 
 
-def read_edges(path: str | os.PathLike[str], stored: StoredMatrix, **reading: Any) -> Any:
-    """Read edges from any source that `ingest` reads: pairs of ids from an edge list or table, else a mask.
+def open_edges(stored: StoredMatrix, given: Any, **reading: Any) -> Source:
+    """Open edges: any source that `ingest` reads, an array of pairs, or another iterable of pairs.
 
     Parameters
     ----------
     stored : matrix that has the edges
     reading : options of `open_source`
 
-    Returns
-    -------
-    (sources, targets), two (k,) arrays of ids, if the file is a graph; a SciPy sparse matrix if it is a matrix
-
     Raises
     ------
-    SourceError, OptionError, StoreError : as for `open_source` and for reading the opened source
+    SourceError, OptionError, StoreError : as for `open_source`
     """
+    if isinstance(given, np.ndarray) and given.ndim == 2 and given.shape[1] == 2 and given.dtype != np.bool_:
+        given = given[:, 0], given[:, 1]
+    elif (isinstance(given, Set | Mapping) and not is_sparse(given)) or is_class(given, "networkx", "OutEdgeDataView"):
+        given = list(given)
     is_name = VertexLookup(stored).has if stored.info.vertex_ids == "string" else None
-    source = open_update(None, path, is_name, **reading)[1]
+    source = open_update(None, given, is_name, **reading)[1]
     assert source is not None
-    ends: list[list[np.ndarray]] = [[], []]
-    for batch in source.batches():
-        if source.is_undirected:
-            batch = symmetrize(batch, "symmetric")
-        stays = slice(None) if batch.values is None else batch.values != 0
-        is_mask = source.default_kind != "graph"
-        for side, own in zip(ends, (batch.rows, batch.cols), strict=True):
-            side.append(own[stays] if is_mask else own)
-    layout = source.layout()
-    firsts, seconds = (np.concatenate(side) for side in ends)
-    if source.default_kind != "graph":
-        from scipy.sparse import coo_array
-
-        return coo_array((np.ones(len(firsts), bool), (firsts, seconds)), shape=layout.shape)
-    if layout.positions is not None:
-        firsts, seconds = look_up(layout.positions, firsts), look_up(layout.positions, seconds)
-    ids = None if layout.vertex_ids is None else layout.vertex_ids[:]
-    return (firsts, seconds) if ids is None else (ids[firsts], ids[seconds])
+    return source
 
 
-def _list_mask(name: str, mask: Any, info: MatrixInfo) -> tuple[np.ndarray, np.ndarray]:
-    if mask.shape != info.shape:
-        raise ShapeError(
-            f"{name} is a mask of shape {mask.shape} but the matrix has shape {info.shape}; pass shape {info.shape}, "
-            "or pairs of ids"
-        )
-    entries = check_format(mask, name).tocoo(copy=True)
-    entries.sum_duplicates()
-    entries.eliminate_zeros()
-    return entries.row, entries.col
-
-
-def _list_pairs(name: str, given: Any) -> tuple[Sequence[Any] | np.ndarray, Sequence[Any] | np.ndarray]:
-    if isinstance(given, tuple) and len(given) == 2 and all(isinstance(side, np.ndarray) for side in given):
-        if given[0].ndim != 1 or given[0].shape != given[1].shape:
-            raise OptionError(
-                f"{name} has sources of shape {given[0].shape} and targets of shape {given[1].shape}; pass two "
-                "one-dimensional arrays of the same length"
-            )
-        return given
-    if hasattr(given, "__array__"):
-        pairs = np.asarray(given)
-        if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype == np.bool_:
-            raise OptionError(
-                f"{name} must be pairs of ids, of shape (k, 2), not {pairs.dtype} of shape {pairs.shape}; pass a mask "
-                "as a SciPy sparse matrix"
-            )
-        return pairs[:, 0], pairs[:, 1]
-    listed = list(given)
-    for pair in listed:
-        if isinstance(pair, str | bytes) or not hasattr(pair, "__len__") or len(pair) != 2:
-            raise OptionError(f"{name} must be pairs (source, target) of ids, not {pair!r}")
-    return [source for source, _ in listed], [target for _, target in listed]
-
-
-# --- positions of edges ----------------------------------------------------------------------------------------------
-
-
-def number_edges(stored: StoredMatrix, listed: ListedEdges, is_kept: np.ndarray | None) -> EdgeSet:
-    """Find the positions of edges in a stored matrix.
+def find_places(
+    stored: StoredMatrix, listed: SortedSource, memory: int, name: str | None = None, *, is_mask: bool = False
+) -> EdgeSet:
+    """Return the places of listed entries in a stored matrix, by stored numbers, as entries to remove.
 
     Parameters
     ----------
-    is_kept : as in `select_vertices`, to leave out edges from or to a dropped vertex; None if all vertices are kept
+    listed : sorted entries, which are closed; of a mask, those with the value 0 list nothing
+    memory : bytes for the places
+    name : argument that lists them, whose ids must exist; None if unknown vertices are allowed, which get greater
+        numbers than all others
+    is_mask : whether rows and columns are numbers of vertices, even if these have ids
 
     Raises
     ------
-    OptionError : ids of another type than the store's, or an unknown id; the message names a similar one
+    OptionError : an unknown id; the message names a similar one
+    CapacityError : the places do not fit in `memory`
     """
-    info = stored.info
-    firsts, seconds = _find_numbers(stored, listed)
-    if listed.symmetrize:
-        firsts, seconds = np.concatenate([firsts, seconds]), np.concatenate([seconds, firsts])
-    if is_kept is not None:
-        stays = is_kept[firsts] & is_kept[seconds]
-        firsts, seconds = firsts[stays], seconds[stays]
-    rows, cols = (seconds, firsts) if info.kind == "graph" else (firsts, seconds)
-    del firsts, seconds
-    order = stored.read_order()
-    if order is not None:
-        places = invert(order)
-        rows, cols = places[rows], places[cols]
-    dtype = index_dtype(max(info.shape))
-    rows, cols = rows.astype(dtype, copy=False), cols.astype(dtype, copy=False)
-    return EdgeSet.of(rows, cols, are_staying=listed.name == "edges")
+    n, info, numbers = listed.most_entries, stored.info, None
+    check_room(PLACE_BYTES * n + LABEL_BYTES * listed.shape[0], memory, f"listing the {n:,} entries of {listed.name}")
+    has_ids = info.vertex_ids is not None or listed.vertex_ids is not None
+    if info.order or (not is_mask and (has_ids or name is not None)):
+        labels = list_labels(listed.layout)[:]
+        numbers = labels if is_mask else _find_numbers(stored, labels, name)
+        if (order := stored.read_order()) is not None:
+            is_known = numbers < len(order)
+            numbers[is_known] = invert(order)[numbers[is_known]]
+    dtype = index_dtype(max(info.shape) + max(listed.shape))
+    rows, cols, k = np.empty(n, dtype), np.empty(n, dtype), 0
+    for block in listed.blocks():
+        ends = list_ends(block, numbers)
+        if block.data is not None:
+            ends = ends[0][block.data != 0], ends[1][block.data != 0]
+        own = slice(k, k + len(ends[0]))
+        rows[own], cols[own] = ends
+        k = own.stop
+    listed.close()
+    return EdgeSet.of(rows[:k], cols[:k], are_staying=False)
 
 
-def _find_numbers(stored: StoredMatrix, listed: ListedEdges) -> list[np.ndarray]:
-    info = stored.info
-    if listed.are_numbers:
-        return [np.asarray(own) for own in listed.ends]
-    if info.kind != "matrix" or info.vertex_ids is not None:
-        lookup = VertexLookup(stored)
-        return [lookup.find_all(listed.name, ids) for ids in listed.ends]
-    numbers = [check_integers(listed.name, own) for own in listed.ends]
-    for side, own, n in zip(("row", "column"), numbers, info.shape, strict=True):
-        if (wrong := (own < 0) | (own >= n)).any():
+def _find_numbers(stored: StoredMatrix, labels: np.ndarray, name: str | None) -> np.ndarray:
+    """Return the numbers of labels in the source's order; unknown ones get numbers after all others."""
+    info, n = stored.info, max(stored.info.shape)
+    if info.shape[0] == info.shape[1]:
+        lookup = VertexLookup(stored, 1)
+        numbers = lookup.find(labels) if name is None else lookup.find_all(name, labels)
+    else:
+        numbers = np.where((labels >= 0) & (labels < n), labels, UNKNOWN)
+        if (is_unknown := numbers == UNKNOWN).any():
             raise OptionError(
-                f"{listed.name} has the {side} {own[int(np.argmax(wrong))]}, but the matrix has {side}s 0 to {n - 1}; "
-                "correct it"
+                f"{name} has the number {labels[int(np.argmax(is_unknown))]}, but the matrix has {info.shape[0]} rows "
+                f"and {info.shape[1]} columns; correct it"
             )
-    return numbers
+    return np.where(numbers == UNKNOWN, n + np.arange(len(labels)), numbers)
+
+
+def list_labels(layout: Layout) -> Ids:
+    """Return the ids of the vertices, or their numbers if they have none, ascending."""
+    return np.arange(max(layout.shape)) if layout.vertex_ids is None else layout.vertex_ids
+
+
+def list_ends(block: CsrBlock, numbers: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows and columns of entries, in another numbering unless `numbers` is None."""
+    rows, cols = list_rows(block), block.indices
+    return (shrink(rows), shrink(cols)) if numbers is None else (shrink(numbers[rows]), shrink(numbers[cols]))
 
 
 def check_found(stored: StoredMatrix, edges: EdgeSet) -> None:
@@ -419,7 +372,7 @@ def write_subgraph(
     target: StoreLike,
     vertices: Sequence[Any] | np.ndarray | None,
     bounds: Bounds | None,
-    describe: Callable[[int | None], dict[str, Any]],
+    describe: Callable[[int | None, int | None], dict[str, Any]],
     report: Progress,
     room: MemoryBudget,
     *,
@@ -431,7 +384,8 @@ def write_subgraph(
     Parameters
     ----------
     vertices : see `select_vertices`; None for all
-    describe : function from the number of kept vertices, None if none are selected, to the version's provenance
+    describe : function from the numbers of kept vertices and of listed places, None if none are selected, to the
+        version's provenance
     edges : edges to keep or to drop; None to keep all
 
     Returns
@@ -440,42 +394,60 @@ def write_subgraph(
 
     Raises
     ------
-    KindError, ShapeError : as in `select_vertices`
-    OptionError : as in `select_vertices`, `number_edges` and `check_found`
-    SourceError : the columns of a stochastic matrix no longer sum to 1
+    KindError, ShapeError : as in `select_vertices`; a mask of edges of another shape
+    OptionError : as in `select_vertices`, `find_places` and `check_found`
+    SourceError : the edges cannot be read; the columns of a stochastic matrix no longer sum to 1
     CapacityError : the numbers of the vertices and the listed edges do not fit into memory
     StoreError : the matrix cannot be read, the target cannot be written; as in `begin_version`
     """
     info, is_selected = stored.info, vertices is not None
-    need = _check_room(info, edges, room.memory // 2, selects=is_selected)
+    need = find_table_bytes(info, selects=is_selected)
+    check_room(need, room.memory // 2, f"the selection from {info.url}")
     is_kept = select_vertices(stored, vertices) if is_selected else None
-    edge_set = None if edges is None else number_edges(stored, edges, is_kept)
-    rows = StoredRows(stored, room.threads, _number(stored, is_kept, room), bounds, edge_set)
+    places = None
+    if edges is not None:
+        places = _read_places(stored, edges, is_kept, report, replace(room, memory=room.memory // 2 - need))
+        need += PLACE_BYTES * len(places.rows)
+    rows = StoredRows(stored, room.threads, _number(stored, is_kept, room), bounds, places)
     memory = (room.memory - need) // (2 if info.has_transpose else 1)
 
     def describe_made(_: Assembled) -> dict[str, Any]:
-        if edges is not None and edge_set is not None and edge_set.are_staying and not edges.are_numbers:
-            check_found(stored, edge_set)
-        return describe(rows.shape[0] if is_selected else None)
+        if edges is not None and places is not None and places.are_staying and not edges.is_mask:
+            check_found(stored, places)
+        n_edges = None if places is None else len(places.rows)
+        return describe(rows.shape[0] if is_selected else None, n_edges)
 
     writing: dict[str, Any] = {"base": base, "order": info.order, "has_transpose": info.has_transpose}
     own = replace(room, memory=memory)
     return write_version(target, rows, describe_made, report, own, **writing, phase="filter and write")
 
 
-def _check_room(info: MatrixInfo, edges: ListedEdges | None, memory: int, *, selects: bool) -> int:
-    """Return the bytes of the numbers of vertices, and of listed edges.
+def _read_places(
+    stored: StoredMatrix, edges: ListedEdges, is_kept: np.ndarray | None, report: Progress, room: MemoryBudget
+) -> EdgeSet:
+    """Return the places of listed edges, without those from or to a dropped vertex."""
+    info = stored.info
+    # values of a mask tell which of its entries select
+    options = IngestOptions(info.kind, symmetrize=edges.symmetrize, weights=None if edges.is_mask else False)
+    with sort_source(edges.source, options, report, replace(room, memory=room.memory // 2)) as listed:
+        if edges.is_mask and listed.shape != info.shape:
+            raise ShapeError(
+                f"{edges.name} is a mask of shape {listed.shape} but the matrix has shape {info.shape}; pass shape "
+                f"{info.shape}, or pairs of ids"
+            )
+        places = find_places(stored, listed, room.memory, edges.name, is_mask=edges.is_mask)
+    rows, cols = places.rows, places.cols
+    if is_kept is not None:
+        order = stored.read_order()
+        own = is_kept if order is None else is_kept[order]
+        stays = own[rows] & own[cols]
+        rows, cols = rows[stays], cols[stays]
+    return EdgeSet(rows, cols, edges.name == "edges", np.zeros(len(rows), bool))
 
-    Raises
-    ------
-    CapacityError : these bytes exceed `memory`
-    """
-    of_edges = 0 if edges is None else edges.nbytes
-    need = find_table_bytes(info, selects=selects) + of_edges
+
+def check_room(need: int, memory: int, what: str) -> None:
+    """Raise CapacityError if some bytes exceed `memory`."""
     if need > memory:
-        listed = f" and the positions of {of_edges // EDGE_BYTES:,} edges" if of_edges else ""
         raise CapacityError(
-            f"the selection from {info.url} needs {need / 1e9:.3g} GB of memory for the numbers of its vertices{listed}"
-            f", but only {memory / 1e9:.3g} GB may be used; raise memory="
+            f"{what} needs {need / 1e9:.3g} GB of memory, but only {memory / 1e9:.3g} GB may be used; raise memory="
         )
-    return need

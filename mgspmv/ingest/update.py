@@ -18,27 +18,23 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mgspmv.errors import CapacityError, SourceError
+from mgspmv.errors import SourceError
 from mgspmv.ingest.build import Assembled
-from mgspmv.ingest.entries import SortedSource, shrink, sort_source
+from mgspmv.ingest.entries import SortedSource, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.numbering import PIECE_IDS, Ids, OccurringIds, are_numbers
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.store_writing import check_stated, make_report, write_version
-from mgspmv.ingest.stored import EdgeSet, RowNumbers, StoredRows
-from mgspmv.ingest.subgraph import find_table_bytes
-from mgspmv.lookup import UNKNOWN, VertexLookup, open_ids
-from mgspmv.model import CooBatch, CsrBlock, Duplicates, IngestOptions, MatrixInfo, Progress, index_dtype
-from mgspmv.order import check_square, invert, list_rows
+from mgspmv.ingest.stored import RowNumbers, StoredRows
+from mgspmv.ingest.subgraph import check_room, find_places, find_table_bytes, list_ends, list_labels
+from mgspmv.lookup import VertexLookup, open_ids
+from mgspmv.model import CooBatch, Duplicates, IngestOptions, MatrixInfo, Progress, index_dtype
+from mgspmv.order import check_square, invert
 from mgspmv.store.matrix import StoredMatrix
 from mgspmv.store.write import StoreSize, drop_versions
 from mgspmv.validation import to_json
 
-PLACE_BYTES = 36
-"""Bytes per deletion while deletions are sorted by row."""
-LABEL_BYTES = 24
-"""Bytes per vertex of the deletions, in addition to its name."""
 GROWTH, GROWTH_ROOM = 4, 1 << 20
 """Rows per existing or inserted vertex, and additional rows, that new numbers in a list of edges may create."""
 
@@ -114,17 +110,17 @@ def update_store(
             _check_numbers(added, info, allow_hypersparse=allow_hypersparse)
         if _is_empty(added, info) and (removed is None or not removed.most_entries):
             return _stay(stored, keep)
-        places = None if removed is None else _read_deletions(removed, stored, memory)
+        places = None if removed is None else find_places(stored, removed, memory)
         numbering, numbers = _number(stored, added, replace(room, memory=memory // 4))
         sorter = stack.enter_context(EntrySorter(memory, room.threads, room.folder))
         kept, n_kept = StoredRows(stored, room.threads, RowNumbers(info.shape, None, None, None), edges=places), 0
         for block in kept.blocks():
-            sorter.add(CooBatch(*_list_ends(block, numbering.places), block.data))
+            sorter.add(CooBatch(*list_ends(block, numbering.places), block.data))
             n_kept += block.nnz
             report("read", n_kept, info.nnz)
         if added is not None:
             for block in added.blocks():
-                sorter.add(CooBatch(*_list_ends(block, numbers), block.data))
+                sorter.add(CooBatch(*list_ends(block, numbers), block.data))
             added.close()
         name = info.url if added is None else added.name
         value = None if info.dtype is None else np.dtype(info.dtype)
@@ -189,16 +185,8 @@ def _find_tables(info: MatrixInfo, room: MemoryBudget, *, inserts: bool) -> int:
     """Return the bytes of the tables of all vertices in memory: their new numbers, and their order."""
     moved = index_dtype(info.shape[0]).itemsize if inserts and info.vertex_ids else 0
     need = info.shape[0] * moved + find_table_bytes(info, selects=False)
-    _check_tables(need, room.memory // 2, info.url)
+    check_room(need, room.memory // 2, f"updating {info.url}")
     return need
-
-
-def _check_tables(need: int, room: int, name: str) -> None:
-    if need > room:
-        raise CapacityError(
-            f"updating {name} needs {need / 1e9:.3g} GB of memory for the numbers of its vertices, but only "
-            f"{room / 1e9:.3g} GB may be used; raise memory=, or ingest the edited list"
-        )
 
 
 # --- checks ----------------------------------------------------------------------------------------------------------
@@ -305,12 +293,12 @@ def _number(
     labels, moved = added.layout.vertex_ids, None
     if labels is not None or ids is not None or order is not None:
         need = added.shape[0] * index_dtype(sum(info.shape) + sum(added.shape)).itemsize
-        _check_tables(need, room.memory, added.name)
+        check_room(need, room.memory, f"inserting {added.name}")
         added.sorter.reserve(need)
     if ids is None:
         shape, numbers = _join_shapes(info.shape, _find_extent(added.layout)), None if labels is None else labels[:]
     else:
-        united, moved, numbers = _unite(ids, _list_labels(added.layout), room)
+        united, moved, numbers = _unite(ids, list_labels(added.layout), room)
         shape = (len(united), len(united))
         if united.dtype == np.int64 and len(united) and are_numbers(united):
             united = None
@@ -341,60 +329,7 @@ def _unite(ids: VertexLookup, labels: Ids, room: MemoryBudget) -> tuple[Ids, np.
     return (united.vertex_ids, moved, numbers) if united.shape[0] > len(ids) else (ids, None, numbers)
 
 
-def _find_stored(stored: StoredMatrix, labels: np.ndarray) -> np.ndarray:
-    """Return the (k,) stored numbers of labels; unknown labels get numbers after all others."""
-    numbers, order = VertexLookup(stored, 1).find(labels), stored.read_order()
-    is_known = numbers != UNKNOWN
-    if order is not None:
-        numbers[is_known] = invert(order)[numbers[is_known]]
-    numbers[~is_known] = stored.info.shape[0] + np.arange(len(labels))[~is_known]
-    return numbers
-
-
-def _list_labels(layout: Layout) -> Ids:
-    """Return the names of the vertices, or their numbers if they have none, ascending."""
-    return np.arange(layout.shape[0]) if layout.vertex_ids is None else layout.vertex_ids
-
-
 # --- entries ---------------------------------------------------------------------------------------------------------
-
-
-def _list_ends(block: CsrBlock, numbers: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the numbers of the rows and columns of entries."""
-    rows, cols = list_rows(block), block.indices
-    return (shrink(rows), shrink(cols)) if numbers is None else (shrink(numbers[rows]), shrink(numbers[cols]))
-
-
-def _read_deletions(removed: SortedSource, stored: StoredMatrix, memory: int) -> EdgeSet:
-    """Return the places whose stored entries are deleted, by stored numbers; unknown vertices have greater ones.
-
-    Parameters
-    ----------
-    removed : sorted deletions; they are closed
-    stored : previous version
-    memory : bytes for the places
-
-    Raises
-    ------
-    CapacityError : the places do not fit in `memory`
-    """
-    info, numbers = stored.info, None
-    if info.order or info.vertex_ids is not None or removed.vertex_ids is not None:
-        _check_tables(LABEL_BYTES * removed.shape[0], memory // 4, removed.name)
-        numbers = _find_stored(stored, _list_labels(removed.layout)[:])
-    n, dtype = removed.most_entries, index_dtype(max(info.shape) + max(removed.shape))
-    if (need := PLACE_BYTES * n) > memory:
-        raise CapacityError(
-            f"deleting the {n:,} entries of {removed.name} needs {need / 1e9:.3g} GB of memory, but only "
-            f"{memory / 1e9:.3g} GB may be used; raise memory=, or delete fewer entries at a time"
-        )
-    rows, cols, k = np.empty(n, dtype), np.empty(n, dtype), 0
-    for block in removed.blocks():
-        own = slice(k, k + block.nnz)
-        rows[own], cols[own] = _list_ends(block, numbers)
-        k += block.nnz
-    removed.close()
-    return EdgeSet.of(rows[:k], cols[:k], are_staying=False)
 
 
 class _UpdatedRows(SortedSource):

@@ -19,16 +19,10 @@ from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import CapacityError, OptionError, ShapeError, SourceError, StoreNotFoundError
+from mgspmv.ingest.entries import sort_source
 from mgspmv.ingest.scratch import MemoryBudget
-from mgspmv.ingest.subgraph import (
-    EDGE_BYTES,
-    ListedEdges,
-    choose_edges,
-    find_table_bytes,
-    number_edges,
-    read_edges,
-    write_subgraph,
-)
+from mgspmv.ingest.subgraph import LABEL_BYTES, PLACE_BYTES, choose_edges, find_places, open_edges, write_subgraph
+from mgspmv.model import IngestOptions
 from mgspmv.store.read import open_store
 from tests.support.pairwise import cover_pairs
 from tests.support.parts import IDS, SMALL, N, cut, find_left, list_vertices, make_table
@@ -201,40 +195,40 @@ def test_edges_must_fit(small):
     ends = np.arange(40), np.arange(1, 41)
     place = mg.ingest((*ends, np.ones(40)), transpose=True)
     stored, listed = place.stored, [*zip(*ends, strict=True)]
-    options = {"report": lambda *_: None, "base": None, "describe": lambda n: {"n": n}}
+    options = {"report": lambda *_: None, "base": None, "describe": lambda n, n_edges: {"n": n}}
 
     def write(memory, asked, place=stored):
-        chosen = choose_edges(place.info, asked, None, symmetrize=False)
+        chosen = choose_edges(place, asked, None, symmetrize=False)
         room = MemoryBudget(memory, 2, None)
         write_subgraph(place, target := MemoryStore(), None, None, room=room, edges=chosen, **options)
         return open_store(target).info
 
-    need = 40 * EDGE_BYTES + find_table_bytes(stored.info, selects=False)
+    need = 40 * PLACE_BYTES + 41 * LABEL_BYTES
     assert write(2 * need, listed).digest == stored.info.digest
-    with pytest.raises(
-        CapacityError, match=r"of memory for the numbers of its vertices and the positions of 40 edges, but"
-    ):
+    with pytest.raises(CapacityError, match=r"listing the 40 entries of 40 arcs in pairs needs .* GB of memory, but"):
         write(2 * need - 1, listed)
     renumbered = mg.ingest((*ends, np.ones(40)), order="rcm").stored
     assert write(2 * 2000, listed[:5], renumbered).nnz == 5
-    with pytest.raises(CapacityError, match="the numbers of its vertices"):
+    with pytest.raises(CapacityError, match=r"the selection from .* needs"):
         write(40 * 32, listed[:5], renumbered)
 
 
-@cover_pairs(order=["none", "rcm"], symmetrize=[False, True], kept=[None, 0.9])
-def test_looking_edges_up_takes_what_is_counted(order, symmetrize, kept):
+@cover_pairs(order=["none", "rcm"], symmetrize=[False, True])
+def test_finding_places_takes_what_is_counted(order, symmetrize):
     n, rng = 1000, np.random.default_rng(1)
     ends = rng.integers(0, n, (2, 200_000)) * 10
     stored = mg.ingest((*ends,), order=order).stored
-    chosen = choose_edges(stored.info, (ends[0], ends[1]), None, symmetrize=symmetrize)
-    is_kept = None if kept is None else rng.random(n) < kept
-    number_edges(stored, chosen, is_kept)
-    tracemalloc.start()
-    try:
-        number_edges(stored, chosen, is_kept)
-        assert tracemalloc.get_traced_memory()[1] <= chosen.nbytes + 100 * n
-    finally:
-        tracemalloc.stop()
+    options = IngestOptions("graph", symmetrize=symmetrize, weights=False)
+    for _ in range(2):  # the second time is traced
+        source = open_edges(stored, (ends[0], ends[1]))
+        with sort_source(source, options, lambda *_: None, MemoryBudget(1 << 28, 1, None)) as listed:
+            tracemalloc.start()
+            try:
+                find_places(stored, listed, 1 << 28, "edges")
+                peak = tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+    assert peak <= PLACE_BYTES * listed.most_entries + 200 * n + (1 << 23)
 
 
 @pytest.fixture(scope="module")
@@ -263,18 +257,9 @@ REFUSED = {
             "^pass edges= \\(the edges to keep\\) or without_edges= \\(the edges to remove\\), not both$",
         ),
         ({"min_weight": 1, "symmetrize": True}, "^symmetrize=True needs edges= or without_edges=; pass one of them"),
-        ({"edges": 3}, "^edges must be pairs of ids or a SciPy sparse matrix, not 3$"),
-        ({"edges": len}, "^edges must be pairs of ids or a SciPy sparse matrix, not <built-in function len>$"),
-        ({"without_edges": "e.txt"}, "^without_edges must be pairs of ids or a SciPy sparse matrix, not 'e.txt'$"),
-        ({"edges": [1, 2]}, r"^edges must be pairs \(source, target\) of ids, not 1$"),
-        ({"edges": [(1, 2, 0.5)]}, r"^edges must be pairs .*, not \(1, 2, 0.5\)$"),
-        ({"edges": np.ones((6, 6), bool)}, r"not bool of shape \(6, 6\); pass a mask as a SciPy sparse matrix$"),
-        ({"edges": np.ones((2, 2), bool)}, r"of shape \(k, 2\), not bool of shape \(2, 2\)"),
-        ({"edges": np.ones((2, 3), int)}, r"pairs of ids, of shape \(k, 2\), not int64 of shape \(2, 3\)"),
-        (
-            {"edges": (np.ones(2, int), np.ones(3, int))},
-            r"has sources of shape \(2,\) and targets of shape \(3,\); pass two one-dim",
-        ),
+        ({"edges": 3}, "^cannot read an object of type builtins.int as a matrix or graph; pass a path or URL"),
+        ({"edges": [1, 2]}, "^cannot read an object of type builtins.list as a matrix or graph; pass a path or URL"),
+        ({"edges": (np.ones(2, int), np.ones(3, int))}, "^src has 2 entries but dst has 3; pass arrays of equal"),
         ({"edges": [(1, 9)]}, "^edges has the id 9, which no vertex has; near: 5$"),
         ({"edges": [("1", "2")]}, "^edges has the id '1' but the ids of vertices are 64-bit integers"),
         (
@@ -290,7 +275,6 @@ REFUSED = {
         ({"edges": [(2, 4), (1, 2)]}, r"edge \(2, 4\), which is missing from the store; remove it from edges=$"),
     ],
     "names": [
-        ({"edges": ["ab"]}, "^edges must be pairs .* of ids, not 'ab'$"),
         ({"edges": [("amsel", "drosel")]}, "^edges has the id 'drosel', which no vertex has; near: 'drossel'$"),
         ({"edges": [(1, 2)]}, "^edges has the id 1 but the ids of vertices are strings; pass strings$"),
         (
@@ -303,9 +287,9 @@ REFUSED = {
         ),
     ],
     "matrix": [
-        ({"edges": [(3, 1)]}, "^edges has the row 3, but the matrix has rows 0 to 2; correct it$"),
-        ({"edges": [(1, 1), (1, -5)]}, "^edges has the column -5, but the matrix has columns 0 to 4; correct it$"),
-        ({"edges": [(1.0, 2.0)]}, "^edges must be a list of 64-bit integers, not float64"),
+        ({"edges": [(3, 1)]}, r"^edges has the entry \(3, 1\), which is missing from the store; remove it"),
+        ({"edges": [(1, 1), (1, -5)]}, "^edges has the number -5, but the matrix has 3 rows and 5 columns; correct"),
+        ({"edges": [(1.0, 2.0)]}, "^src must hold integers or strings, not float64"),
         (
             {"edges": [(0, 2)]},
             r"^edges has the entry \(0, 2\), which is missing from the store; remove it from edges=$",
@@ -333,32 +317,27 @@ def test_what_is_refused(places, name, options, message):
 
 
 def test_edges_are_read(tmp_path):
-    numbers, names = (mg.ingest(graph).stored for graph in (nx.path_graph(9), nx.path_graph(["1", "2", "x"])))
-    path = tmp_path / "edges.txt"
+    path, numbers = tmp_path / "edges.txt", mg.ingest(nx.path_graph(9, nx.DiGraph))
+    names = mg.ingest(nx.DiGraph([("1", "2"), ("2", "x"), ("x", "1")]))
 
-    def read(stored, path=path):
-        return [side.tolist() for side in read_edges(path, stored)]
+    def read(store, path=path):
+        return mg.subgraph(store, edges=path).nnz
 
-    path.write_text("# Nodes: 99\n3 4\n1000000000000 2\n3 4\n")
-    assert read(numbers) == [[3, 10**12, 3], [4, 2, 4]]
-    path.write_text("# Nodes: 9\n3 4\n")
-    assert read(numbers) == [[3], [4]]
-    assert read(names) == [["3"], ["4"]]
-    path.write_text("source,target,weight\n7,8,0.5\n7,-2,0\n")
-    assert read(numbers) == [[7, 7], [8, -2]]
-    pyarrow.parquet.write_table(pa.table({"a": ["x", "y"], "b": ["1", "x"], "w": [0.0, 2.0]}), tmp_path / "e.parquet")
-    assert read(names, tmp_path / "e.parquet") == [["x", "y"], ["1", "x"]]
-    mask = sp.coo_array(([1.0, 0.0, 3.0], ([0, 1, 2], [2, 2, 0])), shape=(3, 3))
+    path.write_text("# Nodes: 9\n3 4\n3 4\n")
+    assert read(numbers) == 1
+    path.write_text("source,target,weight\n7,8,0.5\n6,7,0\n")
+    assert read(numbers) == 2
+    path.write_text("1 2\n")
+    assert read(names) == 1
+    pyarrow.parquet.write_table(pa.table({"a": ["x", "2"], "b": ["1", "x"], "w": [0.0, 2.0]}), tmp_path / "e.parquet")
+    assert read(names, tmp_path / "e.parquet") == 2
+    mask = sp.coo_array(([1.0, 0.0, 3.0], ([0, 1, 4], [1, 2, 5])), shape=(9, 9))
     sp.save_npz(tmp_path / "m.npz", mask)
     scipy.io.mmwrite(tmp_path / "m.mtx", mask)
-    mg.ingest(nx.DiGraph([(20, 30)]), tmp_path / "g.zarr")
-    for name in ("m.npz", "m.mtx"):
-        found = read_edges(tmp_path / name, numbers)
-        assert (found.toarray() == (mask.toarray() != 0)).all()
-    assert read(numbers, tmp_path / "g.zarr") == [[20], [30]]
+    mg.ingest(nx.DiGraph([(2, 3)]), tmp_path / "g.zarr")
+    assert [read(numbers, tmp_path / name) for name in ("m.npz", "m.mtx", "g.zarr")] == [2, 2, 1]
     path.write_text("1\nx\n")
     with pytest.raises(SourceError, match="found one column"):
-        read_edges(path, numbers)
+        read(numbers)
     with pytest.raises(SourceError):
-        read_edges(tmp_path / "none", numbers)
-    assert isinstance(choose_edges(numbers.info, [(1, 2)], None, symmetrize=False), ListedEdges)
+        read(numbers, tmp_path / "none")
