@@ -10,7 +10,7 @@ import contextlib
 import os
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -65,39 +65,40 @@ class GroupSource(Source):
     def __init__(self, source: StoreLike | zarr.Group, *, format: str | None = None, n_cols: int | None = None) -> None:
         group = source if isinstance(source, zarr.Group) else _open_group(source)
         name = str(group.store_path) if isinstance(source, zarr.Group) else describe_store(source)
-        found = _ZarrGroup(name.rstrip("/"), group)
+        self.name = name = name.rstrip("/")
         if is_version(group):
-            raise found.make_error(
+            raise SourceError(
                 "this is a matrix store of mgspmv or one of its versions, which is not read by format= or from a .zip "
-                "file; name the folder of the store, and leave out format="
+                "file; name the folder of the store, and leave out format=",
+                source=name,
             )
-        chosen = format or _find_format(found)
+        chosen = format or _find_format(group, name)
         if n_cols is not None and chosen != "csr":
             raise OptionError(f"n_cols= applies to plain CSR arrays, but {name} is read as {chosen}; leave it out")
-        describe = {"anndata": _describe_anndata, "binsparse": _describe_binsparse}
-        self._matrix = _describe_csr(found, n_cols) if chosen == "csr" else describe[chosen](found)
-        self.name = self._matrix.found.name
+        if chosen == "csr":
+            self._matrix = _describe_csr(group, name, n_cols)
+        else:
+            self._matrix = (_describe_anndata if chosen == "anndata" else _describe_binsparse)(group, name)
+        self.name, self._zarr_format = self._matrix.name, group.metadata.zarr_format
 
     def batches(self) -> Iterator[CooBatch]:
         """Yield all entries, in at least one batch; the pointers of all lines are in memory."""
         matrix, n_entries = self._matrix, self.n_entries
-        pointers = None if matrix.pointers is None else _read_pointers(matrix.pointers, matrix.indices)
-        arrays = [each for each in (matrix.indices, matrix.lines, matrix.values) if isinstance(each, _ZarrArray)]
-        step = max(BATCH_ENTRIES, *(each.chunk for each in arrays))
+        pointers = None if matrix.is_listed else _read_pointers(matrix.lines, matrix.indices)
+        arrays = (matrix.indices, matrix.values, *([matrix.lines] if matrix.is_listed else []))
+        step = max(BATCH_ENTRIES, *(each.chunk for each in arrays if isinstance(each, _ZarrArray)))
         for start in range(0, max(1, n_entries), step):
             stop = min(start + step, n_entries)
-            if matrix.lines is not None:
+            if pointers is None:
                 lines = matrix.lines.read_below(start, stop, matrix.n_lines)
             else:
-                assert pointers is not None  # a matrix has pointers or lines
                 lines = _find_lines(pointers, start, stop)
             yield _make_batch(matrix, start, lines)
 
     def layout(self) -> Layout:
         """Return the shape; rows and columns are numbers already."""
         matrix = self._matrix
-        zarr_format = matrix.found.group.metadata.zarr_format
-        header = {"shape": list(matrix.shape), "entries": len(matrix.indices), "zarr_format": zarr_format}
+        header = {"shape": list(matrix.shape), "entries": self.n_entries, "zarr_format": self._zarr_format}
         provenance = {"name": self.name, "format": matrix.format, "header": header}
         return Layout(matrix.shape, provenance=provenance, stated=partial(SourceError, source=self.name))
 
@@ -188,7 +189,7 @@ def _translating_damage(source: str, what: str) -> Iterator[None]:
         ) from error
 
 
-# --- groups and arrays -----------------------------------------------------------------------------------------------
+# --- arrays ----------------------------------------------------------------------------------------------------------
 
 
 class _ZarrArray:
@@ -196,13 +197,16 @@ class _ZarrArray:
 
     Raises
     ------
-    SourceError : it has another dtype or more dimensions
+    SourceError : it is missing, or has another dtype or more dimensions
     CapacityError : its chunks, by its metadata, are larger than the free memory
     """
 
-    def __init__(self, source: str, name: str, array: zarr.Array[Any], *, are_integers: bool) -> None:
-        self.name, self.dtype = name, array.dtype
-        self._source, self._array = source, array
+    def __init__(self, group: zarr.Group, source: str, name: str, *, are_integers: bool = False) -> None:
+        self.name, self._source = name, source
+        array = _find_member(group, source, name)
+        if not isinstance(array, zarr.Array):
+            raise SourceError(f"the array {name!r} is missing; write the group again", source=source)
+        self._array, self.dtype = array, array.dtype
         if array.ndim != 1:
             raise self.make_error(f"has shape {array.shape}, expected one dimension")
         self._n, self.chunk = array.shape[0], array.chunks[0]
@@ -250,68 +254,44 @@ class _ZarrArray:
         return SourceError(f"the array {self.name!r} {message}; write the group again", source=self._source)
 
 
-@dataclass(frozen=True)
-class _ZarrGroup:
-    """Zarr group, and its name for messages."""
+def _find_member(group: zarr.Group, source: str, name: str) -> zarr.Group | zarr.Array[Any] | None:
+    with _translating_damage(source, name):
+        return group.get(name)
 
-    name: str
-    group: zarr.Group
 
-    @property
-    def attributes(self) -> dict[str, Any]:
-        return dict(self.group.attrs)
-
-    def get(self, name: str) -> zarr.Group | zarr.Array[Any] | None:
-        """Return the member of this name; None if there is none."""
-        with _translating_damage(self.name, name):
-            return self.group.get(name)
-
-    def open_array(self, name: str, *, are_integers: bool = False) -> _ZarrArray:
-        """Open an array of integers, or of numbers or booleans; raises SourceError if there is none."""
-        array = self.get(name)
-        if not isinstance(array, zarr.Array):
-            raise self.make_error(f"the array {name!r} is missing; write the group again")
-        return _ZarrArray(self.name, name, array, are_integers=are_integers)
-
-    def read_shape(self, stated: Any) -> tuple[int, int]:
-        are_sizes = isinstance(stated, list) and all(type(n) is int and 0 <= n < INT64_MAX for n in stated)
-        if not are_sizes or len(stated) != 2:
-            raise self.make_error(f"expected a shape of two sizes, found {stated}; write the group again")
-        return stated[0], stated[1]
-
-    def make_error(self, message: str) -> SourceError:
-        return SourceError(message, source=self.name)
+def _check_shape(stated: Any, source: str) -> tuple[int, int]:
+    are_sizes = isinstance(stated, list) and all(type(n) is int and 0 <= n < INT64_MAX for n in stated)
+    if not are_sizes or len(stated) != 2:
+        raise SourceError(f"expected a shape of two sizes, found {stated}; write the group again", source=source)
+    return stated[0], stated[1]
 
 
 @dataclass(frozen=True)
 class _GroupMatrix:
     """Sparse matrix, and the arrays that hold its entries; raises SourceError if their lengths do not match."""
 
-    found: _ZarrGroup
+    name: str
+    """Path or URL of its group."""
     format: str
     """Format in which the group is read."""
     shape: tuple[int, int]
     by_columns: bool
     """True if lines are columns, False if they are rows."""
+    is_listed: bool
+    """True if `lines` has the number of each entry's line; False if it has the number of the first entry of each line,
+    then the number of entries."""
+    lines: _ZarrArray
     indices: _ZarrArray
     """Position of each entry in its line."""
-    pointers: _ZarrArray | None
-    """Number of the first entry of each line, then the number of entries; None if `lines` is given."""
-    lines: _ZarrArray | None
-    """Number of each entry's line; None if `pointers` is given."""
     values: _ZarrArray | np.ndarray | None
     """Values of the entries, of shape (1,) if all are equal; None for a pattern."""
     are_flags: bool
     """Whether values are booleans."""
 
     def __post_init__(self) -> None:
-        n_entries = len(self.indices)
         if isinstance(self.values, _ZarrArray):
-            self.values.check_length(n_entries)
-        if self.pointers is not None:
-            self.pointers.check_length(1 + self.n_lines)
-        elif self.lines is not None:
-            self.lines.check_length(n_entries)
+            self.values.check_length(len(self.indices))
+        self.lines.check_length(len(self.indices) if self.is_listed else 1 + self.n_lines)
 
     @property
     def n_lines(self) -> int:
@@ -325,112 +305,109 @@ class _GroupMatrix:
 # --- formats ---------------------------------------------------------------------------------------------------------
 
 
-def _find_format(found: _ZarrGroup) -> str:
-    if "binsparse" in found.attributes:
+def _find_format(group: zarr.Group, name: str) -> str:
+    if "binsparse" in group.attrs:
         return "binsparse"
-    if "encoding-type" in found.attributes:
+    if "encoding-type" in group.attrs:
         return "anndata"
-    if all(isinstance(found.get(name), zarr.Array) for name in ("indptr", "indices")):
+    if all(isinstance(_find_member(group, name, array), zarr.Array) for array in ("indptr", "indices")):
         return "csr"
-    raise found.make_error(
+    raise SourceError(
         "this group is not a sparse matrix; expected anndata, binsparse, or the arrays indptr and indices; name a "
-        f"group inside it, such as {found.name}/GROUP"
+        f"group inside it, such as {name}/GROUP",
+        source=name,
     )
 
 
-def _describe_anndata(found: _ZarrGroup) -> _GroupMatrix:
-    attributes = found.attributes
-    what = attributes.get("encoding-type")
-    if what is None:
-        raise found.make_error("this is not a group of anndata: its attribute encoding-type is missing")
+def _describe_anndata(group: zarr.Group, name: str) -> _GroupMatrix:
+    what, version = (group.attrs.get(f"encoding-{fact}") for fact in ("type", "version"))
     if what == "anndata":
-        inner = found.get("X")
-        if not isinstance(inner, zarr.Group):
-            state = "dense" if isinstance(inner, zarr.Array) else "missing"
-            raise found.make_error(
-                f"X of this AnnData is {state}; name a sparse group inside it, such as {found.name}/layers/counts"
-            )
-        return _describe_anndata(_ZarrGroup(f"{found.name}/X", inner))
-    if what not in ("csr_matrix", "csc_matrix"):
-        raise found.make_error(f"this group of anndata is a {what}; supported are csr_matrix and csc_matrix")
-    if (version := attributes.get("encoding-version")) != _ANNDATA_VERSION:
-        raise found.make_error(f"this {what} has encoding version {version}, supported is {_ANNDATA_VERSION}")
-    shape = found.read_shape(attributes.get("shape"))
-    return _describe_compressed(found, f"anndata {what}", shape, what == "csc_matrix", found.open_array("data"))
+        inner = _find_member(group, name, "X")
+        if isinstance(inner, zarr.Group):
+            return _describe_anndata(inner, f"{name}/X")
+        raise SourceError(
+            f"X of this AnnData is {'missing' if inner is None else 'dense'}; name a sparse group inside it, such as "
+            f"{name}/layers/counts",
+            source=name,
+        )
+    if what not in ("csr_matrix", "csc_matrix") or version != _ANNDATA_VERSION:
+        raise SourceError(
+            f"this group of anndata is a {what} of version {version}; supported are csr_matrix and csc_matrix of "
+            f"version {_ANNDATA_VERSION}",
+            source=name,
+        )
+    shape = _check_shape(group.attrs.get("shape"), name)
+    return _describe_compressed(group, name, f"anndata {what}", shape, _ZarrArray(group, name, "data"))
 
 
-def _describe_csr(found: _ZarrGroup, n_cols: int | None) -> _GroupMatrix:
-    stated = found.attributes.get("shape")
+def _describe_csr(group: zarr.Group, name: str, n_cols: int | None) -> _GroupMatrix:
+    stated = group.attrs.get("shape")
     if n_cols is not None and n_cols < 0:
         raise OptionError(f"n_cols must be 0 or more, not {n_cols}")
     if stated is None and n_cols is None:
-        raise found.make_error("the group does not state its number of columns; pass n_cols=")
+        raise SourceError("the group does not state its number of columns; pass n_cols=", source=name)
     if stated is None:
-        shape = max(0, len(found.open_array("indptr", are_integers=True)) - 1), n_cols or 0
+        shape = max(0, len(_ZarrArray(group, name, "indptr", are_integers=True)) - 1), n_cols or 0
     else:
-        shape = found.read_shape(stated)
+        shape = _check_shape(stated, name)
         if n_cols not in (None, shape[1]):
-            raise OptionError(f"n_cols={n_cols} contradicts the shape of {found.name}, {shape}; leave it out")
-    values = found.open_array("data") if found.get("data") is not None else None
-    return _describe_compressed(found, "csr", shape, False, values)
+            raise OptionError(f"n_cols={n_cols} contradicts the shape of {name}, {shape}; leave it out")
+    values = None if _find_member(group, name, "data") is None else _ZarrArray(group, name, "data")
+    return _describe_compressed(group, name, "csr", shape, values)
 
 
 def _describe_compressed(
-    found: _ZarrGroup, format: str, shape: tuple[int, int], by_columns: bool, values: _ZarrArray | None
+    group: zarr.Group, name: str, format: str, shape: tuple[int, int], values: _ZarrArray | None
 ) -> _GroupMatrix:
-    pointers, indices = (found.open_array(name, are_integers=True) for name in ("indptr", "indices"))
+    pointers, indices = (_ZarrArray(group, name, array, are_integers=True) for array in ("indptr", "indices"))
     are_flags = values is not None and values.dtype == bool
-    return _GroupMatrix(found, format, shape, by_columns, indices, pointers, None, values, are_flags)
+    return _GroupMatrix(name, format, shape, "csc_matrix" in format, False, pointers, indices, values, are_flags)
 
 
-def _describe_binsparse(found: _ZarrGroup) -> _GroupMatrix:
-    header = _read_header(found)
-    form, types = header["format"], header["data_types"]
-    is_listed = form.startswith("COO")
-    ends = found.open_array("indices_0" if is_listed else "pointers_to_1", are_integers=True)
-    indices = found.open_array("indices_1", are_integers=True)
-    if (stated := header["number_of_stored_values"]) != len(indices):
-        raise indices.make_error(f"has {len(indices)} elements, but number_of_stored_values is {stated}")
-    pointers, lines = (None, ends) if is_listed else (ends, None)
-    shape, stored = found.read_shape(header["shape"]), _open_binsparse_values(found, types.get("values"))
-    return _GroupMatrix(found, f"binsparse {form}", shape, form.endswith("C"), indices, pointers, lines, *stored)
-
-
-def _read_header(found: _ZarrGroup) -> dict[str, Any]:
-    """Read the descriptor of a binsparse group, and check that it is complete and supported."""
-    header = found.attributes.get("binsparse")
+def _describe_binsparse(group: zarr.Group, name: str) -> _GroupMatrix:
+    header: Any = group.attrs.get("binsparse")
     if isinstance(header, dict) and "binsparse" in header:  # nested by the Python reference implementation
         header = header["binsparse"]
+    _check_header(header, name)
+    form = header["format"]
+    if header.get("fill") and (_ZarrArray(group, name, "fill_value").read(0, 1) != 0).any():
+        raise SourceError("the fill value is not 0; write the group with fill value 0", source=name)
+    is_listed = form.startswith("COO")
+    lines = _ZarrArray(group, name, "indices_0" if is_listed else "pointers_to_1", are_integers=True)
+    indices = _ZarrArray(group, name, "indices_1", are_integers=True)
+    if (stated := header["number_of_stored_values"]) != len(indices):
+        raise indices.make_error(f"has {len(indices)} elements, but number_of_stored_values is {stated}")
+    shape = _check_shape(header["shape"], name)
+    stored = _open_binsparse_values(group, name, str(header["data_types"].get("values")))
+    return _GroupMatrix(name, f"binsparse {form}", shape, form.endswith("C"), is_listed, lines, indices, *stored)
+
+
+def _check_header(header: Any, name: str) -> None:
+    """Raise SourceError for a descriptor of binsparse that is incomplete or not supported."""
     if not isinstance(header, dict):
-        raise found.make_error("this is not a group of binsparse: its attribute binsparse is not a JSON object")
-    for key in ("version", "format", "shape", "number_of_stored_values", "data_types"):
-        if key not in header:
-            raise found.make_error(f"its attribute binsparse has no {key!r}; write the group again")
-    if not _BINSPARSE_VERSION.fullmatch(str(header["version"])):
-        raise found.make_error(f"this is binsparse {header['version']}, supported is 0.1")
-    if header["format"] not in _BINSPARSE_FORMATS:
-        raise found.make_error(
-            f"the binsparse format {header['format']} is not supported; supported are {', '.join(_BINSPARSE_FORMATS)}"
-        )
-    if not isinstance(header["data_types"], dict):
-        raise found.make_error("data_types of its attribute binsparse is not a JSON object; write the group again")
-    if (structure := header.get("structure")) is not None:
-        raise found.make_error(f"the structure {structure} is not supported; write all entries, without structure")
-    if header.get("index_base", 0) != 0:
-        raise found.make_error("indices that begin at 1 are not supported; write it with index_base 0")
-    if header.get("fill") and (found.open_array("fill_value").read(0, 1) != 0).any():
-        raise found.make_error("the fill value is not 0; write the group with fill value 0")
-    return header
+        raise SourceError("this is not a group of binsparse: its attribute binsparse is not a JSON object", source=name)
+    supported: dict[str, Callable[[Any], bool]] = {
+        "version": lambda given: _BINSPARSE_VERSION.fullmatch(str(given)) is not None,
+        "format": lambda given: given in _BINSPARSE_FORMATS,
+        "shape": lambda given: given is not None,
+        "number_of_stored_values": lambda given: given is not None,
+        "data_types": lambda given: isinstance(given, dict) and "complex" not in str(given.get("values")),
+        "structure": lambda given: given is None,
+        "index_base": lambda given: given in (None, 0),
+    }
+    for key, is_supported in supported.items():
+        if not is_supported(header.get(key)):
+            raise SourceError(
+                f"its attribute binsparse has {key} {header.get(key)!r}; supported is version 0.1 in the formats "
+                f"{', '.join(_BINSPARSE_FORMATS)}, with all entries, indices from 0 and real values",
+                source=name,
+            )
 
 
-def _open_binsparse_values(found: _ZarrGroup, declared: Any) -> tuple[_ZarrArray | np.ndarray | None, bool]:
+def _open_binsparse_values(group: zarr.Group, name: str, declared: str) -> tuple[_ZarrArray | np.ndarray | None, bool]:
     """Open the values; return them and whether they are booleans."""
-    text = str(declared)
-    inner = text[4:-1] if text.startswith("iso[") else text
-    if inner.startswith("complex["):
-        raise found.make_error("complex values are not supported; write real and imaginary part as two real matrices")
-    values, are_flags = found.open_array("values"), inner == "bint8"
-    if inner == text:
+    values, are_flags = _ZarrArray(group, name, "values"), "bint8" in declared
+    if not declared.startswith("iso["):
         return values, are_flags
     values.check_length(1)
     value = values.read(0, 1)
@@ -476,5 +453,5 @@ def _make_batch(matrix: _GroupMatrix, start: int, lines: np.ndarray) -> CooBatch
     if matrix.are_flags:
         kept = values != 0
         return CooBatch(rows[kept], cols[kept], None)
-    dtype = choose_value_dtype(matrix.values.dtype, matrix.found.name)
+    dtype = choose_value_dtype(matrix.values.dtype, matrix.name)
     return CooBatch(rows, cols, values.astype(dtype, copy=False))

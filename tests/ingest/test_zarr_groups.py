@@ -364,7 +364,11 @@ ANNDATA_FAULTS = {
         "X of this AnnData is dense; name a sparse group inside it, such as .*a.zarr/layers/c",
     ),
     "missing": (None, None, "X of this AnnData is missing; name a sparse group"),
-    "another group": (MATRIX, "obs", "this group of anndata is a dataframe; supported are csr_matrix and csc_matrix"),
+    "another group": (
+        MATRIX,
+        "obs",
+        "this group of anndata is a dataframe of version 0.2.0; supported are csr_matrix and",
+    ),
 }
 
 
@@ -380,7 +384,7 @@ def test_groups_of_another_sort(tmp_path):
     group = zarr.open_group(tmp_path / "a.zarr", mode="w")
     with pytest.raises(SourceError, match=r"a.zarr: this group is not a sparse matrix; expected .*a.zarr/GROUP$"):
         open_source(tmp_path / "a.zarr")
-    with pytest.raises(SourceError, match="this is not a group of anndata: its attribute encoding-type is missing"):
+    with pytest.raises(SourceError, match="this group of anndata is a None of version None; supported are csr_matrix"):
         open_source(group, format="anndata")
     with pytest.raises(
         SourceError, match="this is not a group of binsparse: its attribute binsparse is not a JSON object"
@@ -426,21 +430,21 @@ def put(**values):
 
 
 BINSPARSE_FAULTS = {
-    "no version": (without("version"), "its attribute binsparse has no 'version'; write the group again"),
-    "no shape": (without("shape"), "its attribute binsparse has no 'shape'"),
-    "no types": (put(data_types=3), "data_types of its attribute binsparse is not a JSON object"),
-    "another version": (put(version="0.2.0"), "this is binsparse 0.2.0, supported is 0.1"),
-    "a much later version": (put(version="0.10"), "this is binsparse 0.10, supported is 0.1"),
-    "a vector": (put(format="CVEC"), "the binsparse format CVEC is not supported; supported are CSR, CSC, COO, COOR"),
-    "dense": (put(format="DMATR"), "the binsparse format DMATR is not supported"),
-    "custom": (put(format="custom"), "the binsparse format custom is not supported"),
+    "no version": (without("version"), "its attribute binsparse has version None; supported is version 0.1 in"),
+    "no shape": (without("shape"), "its attribute binsparse has shape None"),
+    "no types": (put(data_types=3), "its attribute binsparse has data_types 3"),
+    "another version": (put(version="0.2.0"), "version '0.2.0'; supported is version 0.1 in the formats CSR, CSC, COO"),
+    "a much later version": (put(version="0.10"), "version '0.10'; supported is version 0.1"),
+    "a vector": (put(format="CVEC"), "format 'CVEC'; supported is"),
+    "dense": (put(format="DMATR"), "format 'DMATR'; supported is"),
+    "custom": (put(format="custom"), "format 'custom'; supported is"),
     "other arrays": (put(format="COOR"), "the array 'indices_0' is missing"),
-    "indices from 1": (put(index_base=1), "indices that begin at 1 are not supported; write it with index_base 0"),
+    "indices from 1": (put(index_base=1), "index_base 1; supported is .* indices from 0"),
     "a number of entries": (put(number_of_stored_values=5), r"'indices_1' has \d+ elements, but number_of_"),
     "three dimensions": (put(shape=[23, 17, 1]), r"expected a shape of two sizes, found \[23, 17, 1\]"),
-    "hermitian": (put(structure="hermitian_lower"), "the structure hermitian_lower is not supported; write all"),
-    "complex": (typed(values="complex[float64]"), "complex values are not supported; write real and imaginary part"),
-    "the same and complex": (typed(values="iso[complex[float64]]"), "complex values are not supported"),
+    "hermitian": (put(structure="hermitian_lower"), "structure 'hermitian_lower'; supported is .* all entries"),
+    "complex": (typed(values="complex[float64]"), "data_types .*; supported is .* real values"),
+    "the same and complex": (typed(values="iso[complex[float64]]"), "data_types .*; supported is .* real values"),
     "not the same": (typed(values="iso[float64]"), r"'values' has \d+ elements, expected 1"),
     "no fill value": (put(fill=True), "the array 'fill_value' is missing"),
 }  # fmt: skip
