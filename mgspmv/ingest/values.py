@@ -14,6 +14,7 @@ Ids are integers, or strings, see `find_kind`.
 
 from __future__ import annotations
 
+import uuid
 from typing import Any, Literal
 
 import numpy as np
@@ -140,11 +141,4 @@ def to_strings(ids: Any) -> Any:
     if not _is_uuid(ids.type):
         return ids.cast(pa.large_string())
     storage = ids if ids.type == pa.binary(16) else ids.storage
-    n = len(storage)
-    given = np.frombuffer(storage.buffers()[1] or b"", np.uint8, 16 * n, 16 * storage.offset).reshape(n, 16)
-    digits = np.frombuffer(given.tobytes().hex().encode(), np.uint8).reshape(n, 32)
-    text = np.full((n, 36), ord("-"), np.uint8)
-    for start, stop, shift in ((0, 8, 0), (8, 12, 1), (12, 16, 2), (16, 20, 3), (20, 32, 4)):
-        text[:, start + shift : stop + shift] = digits[:, start:stop]
-    ends = np.arange(0, 36 * n + 1, 36)
-    return pa.LargeStringArray.from_buffers(n, pa.py_buffer(ends), pa.py_buffer(text))
+    return pa.array([str(uuid.UUID(bytes=own)) for own in storage.to_pylist()], pa.large_string())
