@@ -223,10 +223,7 @@ def _choose_client(cluster: Cluster, source: FileSource) -> Cluster:
     if not held or held[0].client is cluster.client:
         return cluster
     client: Client = held[0].client
-    own, other = (
-        each.status == "running" and each.scheduler_info(n_workers=0)["id"] for each in (cluster.client, client)
-    )
-    if own != other:
+    if client.scheduler_info(n_workers=0).get("id") != cluster.client.scheduler_info(n_workers=0).get("id"):
         raise OptionError(
             f"the partitions of {source.name} are held by another cluster, not by {cluster}; pass the client= that "
             "holds them, or the DataFrame before persist()"

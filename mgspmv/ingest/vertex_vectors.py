@@ -152,20 +152,14 @@ def _read_ids(name: str, labels: Any, where: str, advice: str = "pass ids as int
 
 
 def _check_readable(name: str, given: Any) -> None:
-    """Raise OptionError for objects whose labels would be lost, or that are not computed yet."""
-    is_lazy = {"compute": _has_property(given, "index"), "collect": hasattr(given, "lazy")}
-    for method in is_lazy:
-        if is_lazy[method] and hasattr(given, method):
-            raise OptionError(
-                f"{name} is a {name_type(given)}, which is not computed yet; pass the result of .{method}()"
-            )
-    if hasattr(given, "coords") and hasattr(given, "dims"):
+    """Raise OptionError for objects whose labels would be lost, are not computed yet, or can be read only once."""
+    is_lazy = hasattr(given, "lazy") and hasattr(given, "collect")
+    is_lazy |= hasattr(given, "compute") and _has_property(given, "index")
+    if is_lazy or (hasattr(given, "coords") and hasattr(given, "dims")) or isinstance(given, Iterator):
         raise OptionError(
-            f"{name} is a {name_type(given)}; pass its .to_series() for numbers by id, or its .to_numpy() for "
-            "numbers by place"
+            f"{name} is a {name_type(given)}, which is not read as a vector; pass a computed Series or table of ids and "
+            f"numbers, or a list of ids, or {_BY_PLACE.removeprefix('pass ')}"
         )
-    if isinstance(given, Iterator):
-        raise OptionError(f"{name} is a {name_type(given)}, which can be read once only; pass a list of ids")
 
 
 def _has_index(given: Any) -> bool:

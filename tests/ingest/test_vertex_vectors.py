@@ -170,8 +170,16 @@ OWN = np.array([0, 1, 2, 7])
         (pd.DataFrame({"id": ["a"], "rank": [1], "score": [2]}), NAMES, "keep two, named `id` and `weight`"),
         (pl.DataFrame({"id": ["a"], "name": ["b"]}), NAMES, "found the columns id, name; keep two"),
         (pl.DataFrame({"id": ["a"], "rank": ["b"]}), NAMES, "must hold real numbers, not strings"),
-        (pl.DataFrame({"id": ["a"]}).lazy(), NAMES, r"which is not computed yet; pass the result of \.collect\(\)"),
-        (dd.from_pandas(pd.Series({"a": 1.0}), npartitions=1), NAMES, r"pass the result of \.compute\(\)"),
+        (
+            pl.DataFrame({"id": ["a"]}).lazy(),
+            NAMES,
+            r"x is a polars LazyFrame, which is not read as a vector; pass a computed Series",
+        ),
+        (
+            dd.from_pandas(pd.Series({"a": 1.0}), npartitions=1),
+            NAMES,
+            "is not read as a vector; pass a computed Series",
+        ),
         (
             [1.0, 0.0, 0.0, 3.0],
             NAMES,
@@ -185,7 +193,7 @@ OWN = np.array([0, 1, 2, 7])
         (["a", "b", "a"], NAMES, "the id 'a' more than once; give each id one number"),
         (np.array(["a", "b"]), NAMES, r"an array of strings, .* pass its \.tolist\(\)"),
         ("a", NAMES, r"x must be a vector over the vertices, not 'a'; pass a mapping .* such as \['a'\]"),
-        (iter(["a"]), NAMES, "can be read once only; pass a list"),
+        (iter(["a"]), NAMES, "which is not read as a vector; .* a list of ids"),
         ({True: 1.0}, None, "x has True in its keys, which is not an id"),
     ],
 )
@@ -206,7 +214,7 @@ def test_data_with_coordinates_are_refused():
     class DataArray:
         coords, dims = {}, ("id",)
 
-    with pytest.raises(OptionError, match=r"pass its \.to_series\(\) for numbers by id"):
+    with pytest.raises(OptionError, match="DataArray, which is not read as a vector; pass a computed Series"):
         classify_vector("x", DataArray())
 
 
