@@ -45,7 +45,7 @@ from mgspmv.exchange.peer_comm import Member, worker_error
 from mgspmv.heartbeat import beat
 from mgspmv.ingest.entries import EntryCounts, choose_rule
 from mgspmv.ingest.frames import FrameSource
-from mgspmv.ingest.shard import MergedIds, OwnIds, PartSummary, Shard, ShardSpec
+from mgspmv.ingest.shard import OwnIds, PartSummary, Shard, ShardSpec
 from mgspmv.ingest.source import FileSource
 from mgspmv.ingest.store_writing import check_folder, check_memory, check_stated, make_budget, make_report
 from mgspmv.model import IngestOptions, MatrixInfo, Progress, index_dtype
@@ -376,14 +376,10 @@ class _IngestSteps:
             return shape, own[0].type
         sample, n = sorted(id for ids in own for id in ids.sample), len(own)
         cuts = [sample[len(sample) * rank // n] for rank in range(1, n)] if sample else [0] * (n - 1)
-        merged: list[MergedIds] = self._do("number", "merge_ids", cuts)
-        firsts = [0, *np.cumsum([ids.n_ids for ids in merged]).tolist()]
-        self._do("number", "number_ids", firsts)
-        filled = [ids for ids in merged if ids.n_ids]
-        n, type = firsts[-1], own[0].type
-        if type == "int64" and (not filled or (filled[0].first, filled[-1].last) == (0, n - 1)):
-            return (n, n), None
-        return (n, n), type
+        counts: list[int] = self._do("number", "merge_ids", cuts)
+        firsts = [0, *np.cumsum(counts).tolist()]
+        are_numbers = all(self._do("number", "number_ids", firsts))
+        return (firsts[-1], firsts[-1]), None if are_numbers else own[0].type
 
     def _write_ids(self, version: Version, n: int, type: str) -> None:
         version.create_array("vertex_ids", n, str if type == "string" else np.dtype(np.int64))

@@ -199,13 +199,16 @@ def _parse_size(token: str, name: str, line: TextLine) -> int:
 
 
 def _find_form(header: Header, as_float64: bool) -> TableFormat:
-    values = _value_columns(header, as_float64)
-    if header.layout == "array":
-        return TableFormat(values, " ", _COMMENTS)
-    index = index_dtype(max(header.shape)).name
-    row = TextColumn("row", index, 1, header.n_rows)  # type: ignore[arg-type]  # int32 or int64
-    col = TextColumn("column", index, 1, header.n_cols)  # type: ignore[arg-type]  # likewise
-    return TableFormat((row, col, *values), " ", _COMMENTS)
+    columns: tuple[TextColumn, ...] = ()
+    if header.layout == "coordinate":
+        index: Any = index_dtype(max(header.shape)).name
+        columns = TextColumn("row", index, 1, header.n_rows), TextColumn("column", index, 1, header.n_cols)
+    if header.field == "real" or (header.field == "integer" and as_float64):
+        columns += (TextColumn("value", "float64"),)
+    elif header.field == "integer":
+        low = INT64_MIN + (header.symmetry == "skew-symmetric")  # the smallest int64 cannot be negated
+        columns += (TextColumn("value", "int64", low=low, hint=_BEYOND_INT64),)
+    return TableFormat(columns, " ", _COMMENTS)
 
 
 def _make_batch(header: Header, form: TableFormat, chunk: Chunk, columns: list[Any], n_before: int) -> CooBatch:
@@ -237,16 +240,6 @@ def _locate_values(numbers: np.ndarray, header: Header) -> tuple[np.ndarray, np.
     begins = np.cumsum(header.n_rows - tops) - (header.n_rows - tops)
     cols = np.searchsorted(begins, numbers, side="right") - 1
     return numbers - begins[cols] + tops[cols], cols
-
-
-def _value_columns(header: Header, as_float64: bool) -> tuple[TextColumn, ...]:
-    if header.field == "pattern":
-        return ()
-    if header.field == "real" or as_float64:
-        return (TextColumn("value", "float64"),)
-    # The smallest int64 cannot be negated.
-    low = INT64_MIN + (header.symmetry == "skew-symmetric")
-    return (TextColumn("value", "int64", low=low, hint=_BEYOND_INT64),)
 
 
 def _check_diagonal(batch: CooBatch, chunk: Chunk, form: TableFormat) -> None:

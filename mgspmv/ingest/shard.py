@@ -89,16 +89,6 @@ class OwnIds:
     """Ascending sample of the ids to merge, from which ranges of ids are chosen."""
 
 
-@dataclass(frozen=True)
-class MergedIds:
-    """Summary of a share's range of the merged ids."""
-
-    n_ids: int
-    first: Any
-    """Least id; None if there is none."""
-    last: Any
-
-
 class Shard:
     """Share of an ingest on one worker; see the module.
 
@@ -181,8 +171,8 @@ class Shard:
 
     # --- numbering
 
-    def merge_ids(self, cuts: Sequence[Any]) -> MergedIds:
-        """Merge the ids of all parts that are in this share's range.
+    def merge_ids(self, cuts: Sequence[Any]) -> int:
+        """Merge the ids of all parts that are in this share's range; return their number.
 
         Parameters
         ----------
@@ -206,8 +196,7 @@ class Shard:
         self._own_ids, places = rank_ids(ids)
         ends = np.cumsum([0 if own is None else len(own) for own in given])
         self._places = np.split(places, ends[:-1])
-        n = len(self._own_ids)
-        return MergedIds(n, *(self._own_ids[k].as_py() for k in (0, n - 1))) if n else MergedIds(0, None, None)
+        return len(self._own_ids)
 
     def give_ids(self, low: Any, high: Any) -> Any:
         """Return the ids of this share's part from `low` to before `high`, None for no bound, as an Arrow array; None
@@ -230,8 +219,8 @@ class Shard:
             return self._own_ids[place].as_py()
         return place if self._ids is None else self._ids[place]
 
-    def number_ids(self, firsts: Sequence[int]) -> None:
-        """Request the numbers of the ids of this share's part.
+    def number_ids(self, firsts: Sequence[int]) -> bool:
+        """Request the numbers of the ids of this share's part; return whether the ids in its range are their numbers.
 
         Parameters
         ----------
@@ -242,6 +231,9 @@ class Shard:
         dtype = index_dtype(firsts[-1])
         numbers = [places.astype(dtype) + dtype.type(first) for places, first in zip(given, firsts, strict=False)]
         self._numbers = np.concatenate(numbers)
+        own, first = self._own_ids, firsts[self._spec.rank]
+        is_integer = bool(pa.types.is_integer(own.type))
+        return is_integer and (not len(own) or (own[0].as_py(), own[-1].as_py()) == (first, first + len(own) - 1))
 
     # --- entries by rows
 

@@ -157,8 +157,8 @@ def _check_readable(name: str, given: Any) -> None:
     is_lazy |= hasattr(given, "compute") and _has_property(given, "index")
     if is_lazy or (hasattr(given, "coords") and hasattr(given, "dims")) or isinstance(given, Iterator):
         raise OptionError(
-            f"{name} is a {name_type(given)}, which is not read as a vector; pass a computed Series or table of ids and "
-            f"numbers, or a list of ids, or {_BY_PLACE.removeprefix('pass ')}"
+            f"{name} is a {name_type(given)}, which is not read as a vector; pass a computed Series or table of ids "
+            "and numbers, a list of ids, or np.asarray(...) for numbers by place"
         )
 
 
