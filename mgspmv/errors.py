@@ -172,11 +172,6 @@ class SourceError(MgspmvError, ValueError):
         what = f": {shorten(text)!r}" if text is not None else ""
         super().__init__(f"{where}{what}: {message}" if where else message)
 
-    def move(self, n_lines: int) -> SourceError:
-        """Return the same error with a line number larger by `n_lines`."""
-        assert self.line_number is not None
-        return type(self)(self.message, source=self.source, line_number=self.line_number + n_lines, text=self.text)
-
 
 class SourceNotFoundError(SourceError, FileNotFoundError):
     """The file or object to ingest does not exist."""

@@ -256,13 +256,19 @@ class LentFile(io.RawIOBase):
         return int(self._file.readinto(buffer))  # type: ignore[attr-defined]  # all files read here have it
 
 
-def find_state(file: Any) -> tuple[int, int] | None:
-    """Return the size of an open local file and the time of its last change; None if it is not a regular file.
+def find_state(file: Any) -> tuple[Any, ...] | None:
+    """Return what changes with the content of an open file: size and time of a local one, metadata of one at a URL.
 
-    The time is in whole seconds, as some file systems keep only these.
+    None if it is a pipe, an answer without ranges, or fetched at once. The time is in whole seconds, as some file
+    systems keep only these.
     """
-    found = os.fstat(file.fileno()) if isinstance(file, io.FileIO) else None
-    return (found.st_size, int(found.st_mtime)) if found is not None and stat.S_ISREG(found.st_mode) else None
+    if isinstance(file, io.FileIO):
+        found = os.fstat(file.fileno())
+        return (found.st_size, int(found.st_mtime)) if stat.S_ISREG(found.st_mode) else None
+    if getattr(file, "cache", None) is None or (file.size or 0) <= PIECE_BYTES:
+        return None
+    info = file.fs.info(file.path)
+    return (info.get("size"), *_find_marks(info).items())
 
 
 def _open_local(name: str, kind: type[io.FileIO] = io.FileIO) -> io.FileIO:
@@ -315,8 +321,7 @@ def open_url(url: str, cache_type: str = "readahead", *, is_streamed: bool = Fal
     Parameters
     ----------
     cache_type, cache_options : options of fsspec; type `none` disables reading ahead
-    is_streamed : whether it is read from beginning to end, so that it must not change meanwhile, and may come from a
-        web server that ignores ranges
+    is_streamed : whether it is read from beginning to end, so that it may come from a web server that ignores ranges
 
     Raises
     ------
@@ -330,14 +335,12 @@ def open_url(url: str, cache_type: str = "readahead", *, is_streamed: bool = Fal
         file: Any = ask() if url.startswith("http") else reach(ask)
         if (cache := getattr(file, "cache", None)) is None or not file.size:
             return cast(IO[bytes], file)
-        found = None
         if is_streamed and file.size > PIECE_BYTES:
-            found = _describe(file)
             try:
                 file._fetch_range(1, 2)
             except ValueError:  # the web server ignores ranges and sends the whole file
                 return cast(IO[bytes], file.fs.open(file.path, "rb", block_size=0))
-    cache.fetcher = partial(_fetch, file, url, cache.fetcher, found)
+    cache.fetcher = partial(_fetch, file, url, cache.fetcher)
     return cast(IO[bytes], file)
 
 
@@ -355,14 +358,8 @@ def open_sought(url: str) -> IO[bytes]:
     return file
 
 
-def _fetch(
-    file: Any, url: str, fetch: Callable[[int, int], bytes], found: dict[str, str] | None, start: int, stop: int
-) -> bytes:
+def _fetch(file: Any, url: str, fetch: Callable[[int, int], bytes], start: int, stop: int) -> bytes:
     """Fetch bytes start .. stop - 1 of a file, up to its end, and retry if the connection breaks.
-
-    Parameters
-    ----------
-    found : metadata that must be the same after the last byte; None if they are not compared
 
     Raises
     ------
@@ -382,8 +379,6 @@ def _fetch(
                 time.sleep(wait_s)
         if len(piece) != stop - start:
             raise OSError(f"received {len(piece)} of {stop - start} bytes from byte {start} on")
-        if found is not None and stop == file.size and _describe(file) != found:
-            raise OSError("it was changed while it was read")
     return piece
 
 
@@ -448,8 +443,3 @@ def describe_url(url: str) -> dict[str, Any]:
 def _find_marks(info: dict[str, Any]) -> dict[str, str]:
     """Return the metadata of a file that change with its content, as far as the server reports them."""
     return {name: str(info[name]) for name in MARKS if info.get(name) is not None}
-
-
-def _describe(file: Any) -> dict[str, str]:
-    info = file.fs.info(file.path)
-    return {"size": str(info.get("size")), **_find_marks(info)}

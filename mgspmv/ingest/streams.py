@@ -200,11 +200,13 @@ class _CountedFile(io.RawIOBase):
 
     Raises
     ------
-    SourceError : also at the end, a local file is in another state than before
+    SourceError : also at the end, the file is in another state than before
     """
 
     def __init__(self, file: IO[bytes], name: str, *, hashes: bool = False) -> None:
-        self._file, self._name, self._state = file, name, find_state(file)
+        self._file, self._name = file, name
+        with translating(name):
+            self._state = find_state(file)
         self.n_bytes, self.sha256 = 0, hashlib.sha256() if hashes else None
 
     def readable(self) -> bool:
@@ -213,7 +215,8 @@ class _CountedFile(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         with translating(self._name):
             n = self._file.readinto(buffer)  # type: ignore[attr-defined]  # all files read here have it
-        if not n and find_state(self._file) != self._state:
+            is_changed = not n and find_state(self._file) != self._state
+        if is_changed:
             raise SourceError(
                 "was changed while it was read; copy it first, or read it when nothing writes to it", source=self._name
             )
