@@ -105,9 +105,7 @@ class TextStream:
     MissingDependencyError : fsspec lacks the library of the URL's protocol
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], chunk_bytes: int = CHUNK_BYTES, *, hashes: bool = True
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], chunk_bytes: int = CHUNK_BYTES, *, hashes: bool = True) -> None:
         self.name = os.fspath(path)
         file = open_anywhere(self.name, is_streamed=True)
         self._size = find_size(file)

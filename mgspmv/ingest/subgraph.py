@@ -428,14 +428,18 @@ def _read_places(
     """Return the places of listed edges, without those from or to a dropped vertex."""
     info = stored.info
     # values of a mask tell which of its entries select
-    options = IngestOptions(info.kind, symmetrize=edges.symmetrize, weights=None if edges.is_mask else False)
+    options = IngestOptions(info.kind, weights=None if edges.is_mask else False)
     with sort_source(edges.source, options, report, replace(room, memory=room.memory // 2)) as listed:
         if edges.is_mask and listed.shape != info.shape:
             raise ShapeError(
                 f"{edges.name} is a mask of shape {listed.shape} but the matrix has shape {info.shape}; pass shape "
                 f"{info.shape}, or pairs of ids"
             )
-        places = find_places(stored, listed, room.memory, edges.name, is_mask=edges.is_mask)
+        memory = room.memory // (2 if edges.symmetrize else 1)
+        places = find_places(stored, listed, memory, edges.name, is_mask=edges.is_mask)
+    if edges.symmetrize:
+        ends = places.rows, places.cols
+        places = EdgeSet.of(np.concatenate(ends), np.concatenate(ends[::-1]), are_staying=False)
     rows, cols = places.rows, places.cols
     if is_kept is not None:
         order = stored.read_order()

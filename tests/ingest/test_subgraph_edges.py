@@ -166,6 +166,8 @@ def test_a_mask_is_what_it_adds_up_to(small):
     assert sorted(zip(*A.to_scipy().T.nonzero(), strict=True)) == [(1, 2), (2, 3)]
     assert mask.nnz == 7
     assert cut(place, without_edges=mask).info.nnz == 2
+    both_ways = sp.coo_array(([1, -1], ([0, 1], [1, 0])), shape=(5, 5))
+    assert cut(place, edges=both_ways, symmetrize=True).nnz == 1
     assert A.info.provenance["subgraphs"][-1]["edges"] == 3
 
 
