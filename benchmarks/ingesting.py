@@ -8,7 +8,7 @@ The file has the entries of an R-MAT graph in any order, none of them twice. Sci
 the arrays of CSR, which are written as `ingest` writes them; all stores must have the digest of ours, or the exit code
 is 1. The same entries are ingested from a Parquet table too. With `--names` it is a list of edges between names of 8 to
 20 letters, and programs number these in their order too. With `--workers` as many processes of a Dask cluster on this
-machine ingest the file too. All run in turn, in this process but for these, and use all processors where they can.
+machine ingest the table too. All run in turn, in this process but for these, and use all processors where they can.
 """
 
 from __future__ import annotations
@@ -338,9 +338,16 @@ def add_workers(programs: Mapping[str, Program], n_workers: int | None) -> Itera
 
 
 def ingest_by_workers(path: Path, store: Path, begin: Clock, client: Any) -> None:
-    """By `mgspmv.ingest` on a cluster."""
+    """By `mgspmv.ingest` of the Parquet table on a cluster, whose workers read row groups of it."""
     phases = {"join": "parse", "begin": "parse", "read": "parse", "write": "write"}
-    mg.ingest(path, store, client=client, progress=lambda phase: begin(phases.get(phase.name, "sort")))
+    given: dict[str, Any] = {"n_vertices": _read_size(path), "kind": "matrix"} if path.suffix == ".mtx" else {}
+    mg.ingest(
+        path.with_suffix(".parquet"),
+        store,
+        **given,
+        client=client,
+        progress=lambda phase: begin(phases.get(phase.name, "sort")),
+    )
 
 
 def _write_sorted(path: Path, store: Path, rows: np.ndarray, cols: np.ndarray, begin: Clock) -> None:
