@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 from mgspmv.cli.options import (
@@ -48,7 +48,8 @@ def ingest(
     options |= {"threads": place.threads, "timeout": place.timeout}
     sources = source[0] if len(source) == 1 else source
     with open_client(place) as client:
-        return answer_ingested(*make_store(store, mg.ingest, sources, store, **options, client=client))
+        info, elapsed_s = make_store(store, mg.ingest, sources, store, **options, client=client)
+    return answer_stored(info, elapsed_s, list_report(info.ingest_report))
 
 
 def update(
@@ -70,12 +71,11 @@ def update(
     options |= {"keep": keep, **vars(work), **reading.options}
     before = open_store(store).info
     info, elapsed_s = make_store(store, mg.update, store, insert=insert, delete=delete, **options)
-    answer = answer_changed(info, before, elapsed_s, "nothing to change")
     if info.version == before.version:
-        return answer
+        return answer_unchanged(info, elapsed_s, "nothing to change")
     made = info.provenance["updates"][-1]
     changes = f"{made['inserted']:,} entries inserted, {made['deleted']:,} deleted, {made['missing']:,} missing"
-    return replace(answer, parts=[*answer.parts, changes, *_list_reports(made)])
+    return answer_stored(info, elapsed_s, [changes, *_list_reports(made)], changed=True)
 
 
 def _list_reports(made: dict[str, Any]) -> list[str]:
@@ -122,7 +122,8 @@ def generate(
     options: dict[str, Any] = {**vars(storing), **vars(room), **given(vars(parameters))}
     options |= {"threads": place.threads, "timeout": place.timeout}
     with open_client(place) as client:
-        return answer_ingested(*make_store(store, mg.generate, model, store, **options, client=client))
+        info, elapsed_s = make_store(store, mg.generate, model, store, **options, client=client)
+    return answer_stored(info, elapsed_s, list_report(info.ingest_report))
 
 
 # --- commands for existing stores ------------------------------------------------------------------------------------
@@ -174,7 +175,9 @@ def transpose(store: str, *, keep: int | None = None, work: SortingOptions) -> A
 
     before = open_store(store).info
     info, elapsed_s = make_store(store, mg.transpose, store, keep=keep, **vars(work))
-    return answer_changed(info, before, elapsed_s, "the transpose is stored already")
+    if info.version == before.version:
+        return answer_unchanged(info, elapsed_s, "the transpose is stored already")
+    return answer_stored(info, elapsed_s, changed=True)
 
 
 def subgraph(
@@ -209,10 +212,9 @@ def subgraph(
     for name, file in given({"edges": edges, "without_edges": without_edges}).items():
         options[name] = open_edges(stored, file, **lines.options)
     info, elapsed_s = make_store(target, mg.subgraph, store, target, **options)
-    answer = answer_stored(info, elapsed_s)
     source = info.provenance["subgraphs"][-1]["source"]
     part = f"{info.shape[0]:,} of {source['shape'][0]:,} rows, {info.nnz:,} of {source['nnz']:,} entries"
-    return replace(answer, parts=[*answer.parts, part])
+    return answer_stored(info, elapsed_s, [part])
 
 
 def _check_lines(lines: TextOptions, edges: str | None) -> None:
@@ -308,16 +310,11 @@ def make_store(store: str, call: Callable[..., Any], *args: Any, **options: Any)
     return call(*args, **options).info, time.perf_counter() - began
 
 
-def answer_stored(info: MatrixInfo, elapsed_s: float) -> Answer:
-    payload = {"store": asdict(info), "seconds": elapsed_s}
+def answer_stored(info: MatrixInfo, elapsed_s: float, others: Iterable[str] = (), **fields: Any) -> Answer:
+    """Make the answer for a store that was made, with other lines and other fields of the payload."""
     order = [f"order: {_describe_order(info)}"] if "reordering" in info.provenance else []
-    return Answer(payload, [f"{info.url}: {_describe_matrix(info)}, made in {format_seconds(elapsed_s)}", *order])
-
-
-def answer_ingested(info: MatrixInfo, elapsed_s: float) -> Answer:
-    """Make the answer of `answer_stored`, with the ingest report."""
-    answer = answer_stored(info, elapsed_s)
-    return replace(answer, parts=[*answer.parts, *list_report(info.ingest_report)])
+    said = f"{info.url}: {_describe_matrix(info)}, made in {format_seconds(elapsed_s)}"
+    return Answer({"store": asdict(info), "seconds": elapsed_s} | fields, [said, *order, *others])
 
 
 def list_report(report: IngestReport | None, verb: str | None = None) -> list[str]:
@@ -328,17 +325,8 @@ def list_report(report: IngestReport | None, verb: str | None = None) -> list[st
     return [first, *map(translate_message, others)]
 
 
-def answer_changed(info: MatrixInfo, before: MatrixInfo, elapsed_s: float, reason: str) -> Answer:
-    """Make the answer for a store with a new version, or for an unchanged one.
-
-    Parameters
-    ----------
-    before : info of the previous version
-    reason : why nothing changed
-    """
-    if info.version != before.version:
-        answer = answer_stored(info, elapsed_s)
-        return replace(answer, payload=answer.payload | {"changed": True})
+def answer_unchanged(info: MatrixInfo, elapsed_s: float, reason: str) -> Answer:
+    """Make the answer for a store that has no new version."""
     payload = {"store": asdict(info), "seconds": elapsed_s, "changed": False}
     return Answer(payload, [f"{info.url}: {reason}; version {info.version} stays"])
 
