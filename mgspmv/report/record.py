@@ -22,8 +22,6 @@ FORMAT_VERSION = 1
 RUNS = Path(".mgspmv", "runs")
 """Path of the records of runs in the folder of a pipeline; their names are the times of their start."""
 RANKS = (".zarr", ".parquet", ".csv")
-_FORMER = ("degrees", "distribution")
-"""Fields of a step that earlier versions wrote."""
 StepKind = Literal["matrix", "pagerank", "batch", "product"]
 State = Literal["made", "kept", "failed", "skipped"]
 """State of a step in a run: made; kept unchanged from an earlier run; failed; or skipped, as a required step failed."""
@@ -203,7 +201,7 @@ def read_record(model: type[T], described: dict[str, Any], path: str) -> T:
     try:
         if "sha256" in described:
             check_seal(described)
-        known = {name: own for name, own in described.items() if name not in (key, "sha256", *_FORMER)}
+        known = {name: own for name, own in described.items() if name not in (key, "sha256")}
         record = check_fields(model, known)
         datetime.fromisoformat(record.began or "0001-01-01")
     except ValueError as error:
