@@ -249,7 +249,7 @@ class Solution(Ranks):
             )
         scaled: dict[str, Any] = {"scaler": scaler}
         if self._is_pagerank and (n_zero := int(np.count_nonzero(self.values == 0))):
-            scaled["n_zero"] = n_zero  # read by `select_highest`
+            scaled["n_zero"] = n_zero  # read by `_select_highest`
         return replace(self, values=values, options=self.options | scaled)
 
     def summary(self, bins: int = BINS) -> Summary:
@@ -358,7 +358,7 @@ class Solution(Ranks):
         >>> ranks.top(1)[0][0]
         'bob'
         """
-        where = self.select_highest(k)
+        where = self._select_highest(k)
         return TopRanks(where if self._ids is None else self._ids[where], self.values[where])
 
     def check_order(self, k: int = 10) -> Stability | None:
@@ -389,7 +389,7 @@ class Solution(Ranks):
         >>> found.is_proven, found.ties  # carol and dave, places 3 and 4, have equal ranks
         (False, ((1, 2), (3, 4)))
         """
-        k = min(len(self.select_highest(k)), len(self.values) - 1)
+        k = min(len(self._select_highest(k)), len(self.values) - 1)
         if k < 1 or self.scaler != "none" or not math.isfinite(self.error_bound_l1):
             return None
         judged, proven = check_order(self.values, k, self.error_bound_l1), self.stability
@@ -405,19 +405,8 @@ class Solution(Ranks):
         found = self.check_order(k)
         return found is None or (found.is_proven and not found.ties)
 
-    def select_highest(self, k: int) -> np.ndarray:
-        """Return the positions in `values` of the vertices that `top` returns, int64, (k,) or shorter.
-
-        Raises
-        ------
-        OptionError : k is less than 1
-
-        Examples
-        --------
-        >>> import mgspmv as mg
-        >>> mg.pagerank([("alice", "bob"), ("carol", "bob"), ("bob", "alice")]).select_highest(2)
-        array([1, 0])
-        """
+    def _select_highest(self, k: int) -> np.ndarray:
+        """Return the positions in `values` of the vertices that `top` returns, int64, (k,) or shorter."""
         if k < 1:
             raise OptionError(f"k must be at least 1, not {k}")
         if not self._is_pagerank:

@@ -240,7 +240,7 @@ def compare_ranks(before: Solution, now: Solution, k: int) -> dict[str, Any]:
 
     old, new = match_ids(before.ids, now.ids)
     was, is_now = before.values[old], now.values[new]
-    high_before, high_now = before.select_highest(k), now.select_highest(k)
+    high_before, high_now = before._select_highest(k), now._select_highest(k)
     was_high, is_high = np.isin(old, high_before), np.isin(new, high_now)
     either = was_high | is_high
     found: dict[str, Any] = to_json(
