@@ -14,11 +14,11 @@ Ids are integers, or strings, see `find_kind`.
 
 from __future__ import annotations
 
-import uuid
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 
 from mgspmv.errors import SourceError
 
@@ -141,4 +141,9 @@ def to_strings(ids: Any) -> Any:
     if not _is_uuid(ids.type):
         return ids.cast(pa.large_string())
     storage = ids if ids.type == pa.binary(16) else ids.storage
-    return pa.array([str(uuid.UUID(bytes=own)) for own in storage.to_pylist()], pa.large_string())
+    data = np.frombuffer(storage.buffers()[1] or b"", np.uint8, 16 * len(storage), 16 * storage.offset)
+    groups = np.frombuffer(data.tobytes().hex().encode(), "S8,S4,S4,S4,S12")  # the hyphens are between these digits
+    columns = [
+        pa.array(np.ascontiguousarray(groups[name])).cast(pa.large_string()) for name in groups.dtype.names or ()
+    ]
+    return pa.compute.binary_join_element_wise(*columns, pa.scalar("-", pa.large_string()))
