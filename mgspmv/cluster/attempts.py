@@ -43,7 +43,7 @@ from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.options import RankTask
 from mgspmv.solvers.pagerank import find_before
 from mgspmv.solvers.power import PowerTask, Step
-from mgspmv.solvers.run import Execution, Outcome, add_event, run, sum_seconds
+from mgspmv.solvers.run import Execution, Outcome, run
 from mgspmv.solvers.steps import STEPS_AT_ONCE
 from mgspmv.solvers.vectors import Query
 
@@ -97,8 +97,7 @@ class Recovering:
 
     def __post_init__(self) -> None:
         self._before = find_before(self.keeper)
-        self._epoch, self._n_first = self._before.epoch + 1, self._before.iteration
-        self._events: list[Event] = []
+        self._epoch, self._iteration = self._before.epoch + 1, self._before.iteration
         self._losses: list[End] = []
         self._raised: BaseException | None = None
         self._recoveries: list[Recovery] = []
@@ -124,27 +123,11 @@ class Recovering:
             except MgspmvError as error:
                 loss = self._check_loss(error)
             else:
-                self._add_seconds(outcome.seconds, time.perf_counter() - began)
+                if self._recoveries:
+                    elapsed_s = time.perf_counter() - began
+                    outcome.seconds["recover"] = max(0.0, elapsed_s - sum(outcome.seconds.values()))
                 return outcome
             self._go_back(loss)
-
-    def _add_seconds(self, seconds: dict[str, float], elapsed_s: float) -> None:
-        """Add the seconds of earlier attempts: their iterations by phase, and the rest as `recover`.
-
-        Parameters
-        ----------
-        elapsed_s : seconds of all attempts
-        """
-        if self._recoveries:
-            earlier = [event for event in self._events if event.epoch < self._epoch]
-            for phase, own_s in sum_seconds(earlier).items():
-                seconds[phase] += own_s
-            seconds["recover"] = max(0.0, elapsed_s - sum(seconds.values()))
-
-    @property
-    def _iteration(self) -> int:
-        """Number of iterations made, including those of a run that this one resumes."""
-        return self._n_first + len(self._events)
 
     def _make_attempt(self) -> Outcome:
         """Iterate to the end on the present workers."""
@@ -176,7 +159,7 @@ class Recovering:
             raise
 
     def _hear(self, event: Event) -> None:
-        add_event(self._events, event)
+        self._iteration = event.iteration
         self._call(self.emit, event)
 
     # --- workers that are lost

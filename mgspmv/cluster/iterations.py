@@ -56,7 +56,7 @@ class BlockIteration(ABC):
 
     Attributes
     ----------
-    loop : made by `start`
+    loop : result of `make_loop`
     computes : number of threads of the host, or name of the device
     width : most vectors in a pass
     """
@@ -78,12 +78,8 @@ class BlockIteration(ABC):
         return {other: Message(asked=tuple(halo.needed[other] for halo in self._halos)) for other in others}
 
     @abstractmethod
-    def connect(self, turns: AllToAll, hellos: Mapping[int, Message]) -> None:
-        """Prepare the exchange with the others from their first messages."""
-
-    @abstractmethod
-    def start(self) -> None:
-        """Make the loop and begin it."""
+    def make_loop(self, turns: AllToAll, hellos: Mapping[int, Message]) -> Loop | Batch | PowerLoop:
+        """Make the loop, and prepare the exchange with the others from their first messages."""
 
     @abstractmethod
     def collect(self) -> Collected:
@@ -128,13 +124,10 @@ class RankIteration(BlockIteration):
     def _make_steps(self, turns: AllToAll, hellos: Mapping[int, Message]) -> LocalSteps | DeviceSteps:
         """Return the steps, made from the others' first messages."""
 
-    def connect(self, turns: AllToAll, hellos: Mapping[int, Message]) -> None:
-        self._turns, self._steps = turns, self._make_steps(turns, hellos)
-
-    def start(self) -> None:
-        self._watch = self._steps.watch(self._task.options, self._turns.gather, self._growth)
-        self.loop = Loop(self._steps, self._task, self._watch, self._spec.before, self._spec.balance)
-        self.loop.start()
+    def make_loop(self, turns: AllToAll, hellos: Mapping[int, Message]) -> Loop:
+        self._steps = self._make_steps(turns, hellos)
+        self._watch = self._steps.watch(self._task.options, turns.gather, self._growth)
+        return Loop(self._steps, self._task, self._watch, self._spec.before, self._spec.balance)
 
     def check_ranks(self) -> RankCheck:
         return RankCheck(*self._steps.check_rows(), self.loop.mass, self.loop.balance)
@@ -285,18 +278,15 @@ class BatchPasses(BlockIteration):
         self._kept: list[FinishedVector] = []
         self.computes = kernel.threads if isinstance(kernel, CpuMany) else describe_device()
 
-    def connect(self, turns: AllToAll, hellos: Mapping[int, Message]) -> None:
-        self._exchange = self._make_exchange(turns, hellos)
-        given = (self._task.width, len(self._piece.queries), self._rows.kernel.best_width)
-        own = choose_width(*given, self._measure_free(self._exchange), f" on worker {self._spec.members[self.rank]}")
-        self.width = min(turns.gather(own))
-
-    def start(self) -> None:
+    def make_loop(self, turns: AllToAll, hellos: Mapping[int, Message]) -> Batch:
+        exchange, queries, task = self._make_exchange(turns, hellos), self._piece.queries, self._task
+        where = f" on worker {self._spec.members[self.rank]}"
+        fastest, free = self._rows.kernel.best_width, self._measure_free(exchange)
+        self.width = min(turns.gather(choose_width(task.width, len(queries), fastest, free, where)))
         kept, most = self._kept, self._count_kept()
         keep, is_full = partial(_keep, kept), lambda: len(kept) >= most
-        given = (self.width, self._exchange, self._n_dangling, self._piece.order, keep, is_full)
-        self.loop = Batch(self._rows, self._piece.queries, self._task, *given)
-        self.loop.start()
+        given = (self.width, exchange, self._n_dangling, self._piece.order, keep, is_full)
+        return Batch(self._rows, queries, task, *given)
 
     def take_kept(self) -> tuple[Sequence[FinishedVector], int]:
         kept = [*self._kept]
@@ -366,15 +356,13 @@ class PowerProducts(BlockIteration):
         self._piece, self.computes = piece, computes[0]
         self._reported = (0.0, 0.0, 0)  # seconds exchanged and waited, and bytes received, at the last iteration
 
-    def connect(self, turns: AllToAll, hellos: Mapping[int, Message]) -> None:
+    def make_loop(self, turns: AllToAll, hellos: Mapping[int, Message]) -> PowerLoop:
         zeros = partial(np.zeros, dtype=self._task.precision)
         self._turns = turns
         self._columns = [self._open_peer(turns, hellos, k).open(zeros) for k in range(len(self._halos))]
-
-    def start(self) -> None:
         products = Products(self._multiply_all, np.array, np.asarray, "", 0, self._combine, self._report_times)
-        self.loop = PowerLoop(products, self._piece.step, self._piece.x, self._task)
-        self._turns.begin()
+        turns.begin()
+        return PowerLoop(products, self._piece.step, self._piece.x, self._task)
 
     def collect(self) -> Collected:
         return replace(self.loop.collect(), transport="peer")

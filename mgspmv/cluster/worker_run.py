@@ -56,9 +56,9 @@ class WorkerRun:
         iteration = self.iteration
         with self._working("connect"):
             turns = AllToAll(self.links, self.rank, self._n_workers)
-            iteration.connect(turns, turns.greet(iteration.greet(turns.others)))
+            iteration.loop = iteration.make_loop(turns, turns.greet(iteration.greet(turns.others)))
             self.links.heartbeat.phase = "iteration 1"
-            iteration.start()
+            iteration.loop.start()
             self.n_terms *= iteration.width
             return iteration.loop.status
 
