@@ -20,9 +20,8 @@ from distributed.protocol import to_serialize
 from distributed.protocol.pickle import loads
 from tornado.ioloop import PeriodicCallback
 
-from mgspmv.cluster.device_row_block import DeviceRowBlock
 from mgspmv.cluster.messages import TaskSpec
-from mgspmv.cluster.row_block import ProductOptions, RowBlock, RowBlockSpec
+from mgspmv.cluster.row_block import DeviceRowBlock, ProductOptions, RowBlock, RowBlockSpec
 from mgspmv.cluster.security import HOSTS, guard
 from mgspmv.cluster.watchdog import LOOK_S, Hang, Watchdog
 from mgspmv.cluster.worker_metrics import METRICS

@@ -22,7 +22,7 @@ import numpy as np
 from mgspmv.checkpoints import RestoredState, describe_failure
 from mgspmv.cluster.executors import AttemptWorkers, Executor, Supersteps, TaskRounds, find_layout
 from mgspmv.cluster.matrix import DistributedMatrix
-from mgspmv.cluster.messages import BatchPiece, PowerPiece, Report, TaskSpec
+from mgspmv.cluster.messages import AnyTask, BatchPiece, PowerPiece, Report, TaskSpec
 from mgspmv.cluster.scheduler_client import End, record_failure
 from mgspmv.errors import (
     CapacityError,
@@ -74,6 +74,23 @@ def run_attempt(
         outcome = iterate(workers)
     outcome.seconds["start"] += entered - began
     return outcome
+
+
+def _run_once(
+    matrices: Sequence[DistributedMatrix],
+    task: AnyTask,
+    pieces: Callable[[], Sequence[Any]],
+    report: Progress,
+    iterate: Callable[[AttemptWorkers], Outcome],
+) -> Outcome:
+    """Make a run of one attempt; parameters as for `run_attempt`."""
+    matrix = matrices[0]
+
+    def make() -> Outcome:
+        spec = TaskSpec(task.run, matrix.members, matrix.cluster.patience, task, matrix.transport)
+        return run_attempt(matrices, spec, pieces, report, iterate)
+
+    return run_with_lease(matrix, report, make)
 
 
 @dataclass(eq=False)
@@ -255,11 +272,7 @@ def run_batch(
     def iterate(workers: AttemptWorkers) -> Outcome:
         return run(Supersteps(workers, sys.maxsize, on_reports=hear), lambda event: emit(event, n_ended[0]))
 
-    def make() -> Outcome:
-        spec = TaskSpec(task.run, matrix.members, matrix.cluster.patience, task, matrix.transport)
-        return run_attempt([matrix], spec, cut, report, iterate)
-
-    return run_with_lease(matrix, report, make)
+    return _run_once([matrix], task, cut, report, iterate)
 
 
 def run_power(
@@ -300,11 +313,8 @@ def run_power(
         rows = [slice(a, b) for a, b in pairwise(matrix.bounds)]
         return [PowerPiece(placed.place(itemgetter(own)), start[own]) for own in rows]
 
-    def make() -> Outcome:
-        spec = TaskSpec(task.run, matrix.members, matrix.cluster.patience, task)
-        return run_attempt(
-            matrices, spec, cut, report, lambda workers: run(Supersteps(workers, task.options.max_iter), emit)
-        )
+    def iterate(workers: AttemptWorkers) -> Outcome:
+        return run(Supersteps(workers, task.options.max_iter), emit)
 
-    outcome = run_with_lease(matrix, report, make)
+    outcome = _run_once(matrices, task, cut, report, iterate)
     return replace(outcome, values=restore(outcome.values, matrix.order))

@@ -342,17 +342,8 @@ def list_planned(matrix: DistributedMatrix) -> list[int]:
 
 def describe_workers(computes: list[int | str]) -> str:
     """Describe the hardware of workers: threads of their hosts, or devices."""
-    threads = [c for c in computes if isinstance(c, int)]
-    described = []
-    if threads:
-        each = f"{min(threads)}" if min(threads) == max(threads) else f"{min(threads)} to {max(threads)}"
-        described.append(f"{_count_workers(len(threads))} of {each} {'thread' if each == '1' else 'threads'}")
-    devices = Counter(c for c in computes if isinstance(c, str))
-    return ", ".join([*described, *(f"{_count_workers(n)} of {name}" for name, n in devices.items())])
-
-
-def _count_workers(n: int) -> str:
-    return f"{n} {'worker' if n == 1 else 'workers'}"
+    kinds = Counter(f"{c} {'thread' if c == 1 else 'threads'}" if isinstance(c, int) else c for c in computes)
+    return ", ".join(f"{n} {'worker' if n == 1 else 'workers'} of {kind}" for kind, n in kinds.items())
 
 
 def join_events(events: tuple[Event, ...]) -> Event:

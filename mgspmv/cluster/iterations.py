@@ -18,9 +18,8 @@ import numpy as np
 from distributed.comm import get_address_host
 
 from mgspmv.checkpoints import StateAddress, WrittenSlice, write_slice
-from mgspmv.cluster.device_row_block import DeviceRowBlock
 from mgspmv.cluster.messages import BatchPiece, PowerPiece, RankCheck, RoundReport, TaskSpec
-from mgspmv.cluster.row_block import ProductOptions, RowBlock
+from mgspmv.cluster.row_block import DeviceRowBlock, ProductOptions, RowBlock
 from mgspmv.exchange.exchange import ClientExchange, DeviceCopies, Exchange, LocalExchange
 from mgspmv.exchange.halo import Halo
 from mgspmv.exchange.nccl import greet

@@ -16,7 +16,7 @@ from mgspmv.cluster.connect import start_cuda
 from mgspmv.errors import CapacityError, FormatError
 from mgspmv.model import default_threads
 from mgspmv.solvers.options import Reads
-from tests.cluster.test_device_row_block import count_devices, devices  # noqa: F401  # a fixture
+from tests.cluster.test_row_block_devices import count_devices, devices  # noqa: F401  # a fixture
 from tests.support.pairwise import cover_pairs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
