@@ -64,12 +64,8 @@ class Checkpointer:
     """Seconds so far that the run waited for checkpoints."""
     kept: RunProgress | None = None
     """Progress at the last complete checkpoint of this run; None before the first."""
-    _since_s: float = 0.0
+    _since_s: float = field(default_factory=lambda: time.monotonic())
     _warned: set[str] = field(default_factory=set)
-
-    def begin(self) -> None:
-        """Start the interval to the first checkpoint, when the iterations begin."""
-        self._since_s = time.monotonic()
 
     def look(self, write: Write, changes: Sequence[float]) -> None:
         """Write a checkpoint between two iterations if it is due; `changes` are those of all iterations of this run."""

@@ -127,8 +127,6 @@ def run(
     execution.start()
     started = time.perf_counter()
     on_start()
-    if keeper is not None:
-        keeper.begin()
     for event in execution.advance():
         events.append(event)
         changes.append(event.change)

@@ -111,7 +111,6 @@ def make_keeper(place):
     checkpoints.prepare(is_shared=False)
     own = Checkpointer(checkpoints, {"matrix": "m"}, "r", 30.0, notify=told.append)
     own.told = told
-    own.begin()
     return own
 
 
