@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from mgspmv.errors import OptionError, SourceError
-from mgspmv.ingest.device_sorting import DeviceSorter, is_worth_a_device
+from mgspmv.ingest.device_sorting import DeviceSorter, is_worth_a_device, to_host
 from mgspmv.ingest.duplicates import find_duplicate, merge_duplicates
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.numbering import OccurringIds, are_numbers, look_up
@@ -264,7 +264,8 @@ def feed_entries(
 
     def prepare(read: tuple[CooBatch, float | None]) -> _Prepared:
         batch = feed.prepare(read)
-        return replace(batch, entries=sorter.upload(batch.entries)) if isinstance(sorter, DeviceSorter) else batch
+        move = sorter.upload if isinstance(sorter, DeviceSorter) else to_host
+        return replace(batch, entries=move(batch.entries))
 
     with ThreadPoolExecutor(sorter.threads, "mgspmv-prepare") as pool:
         for batch in prefetch_map(pool, prepare, read or _follow(source), sorter.threads):

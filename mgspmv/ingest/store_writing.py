@@ -32,6 +32,7 @@ from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source, Stated
 from mgspmv.ingest.stored import StoredRows
+from mgspmv.ingest.tables import settle
 from mgspmv.ingest.tokens import find_times
 from mgspmv.ingest.zarr_groups import GroupSource
 from mgspmv.ingest_report import IngestReport, SourceColumn
@@ -180,7 +181,8 @@ def store_source(
 
         def describe_made(made: Assembled) -> dict[str, Any]:
             ingested = make_report(made_from, read.counts, made.nnz, read.rule, provenance.get("options", {}))
-            return provenance | {"report": to_json(ingested)}
+            settled: dict[str, Any] = settle(provenance)
+            return settled | {"report": to_json(ingested)}
 
         writing: dict[str, Any] = {"base": base, "order": order, "has_transpose": options.transpose}
         return write_version(store, matrix, describe_made, report, own, **writing)

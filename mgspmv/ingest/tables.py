@@ -8,7 +8,7 @@ import os
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
@@ -44,9 +44,20 @@ BATCH_ROWS = 1 << 20
 PART_ROWS = 1 << 17
 """Rows per part of a batch, which one thread encodes."""
 GROUP_BYTES = 1 << 25
-"""Most bytes of the columns of a row group that a thread reads at once; larger groups are read one after the other."""
+"""Most bytes of the columns of a row group that a thread reads at once; larger groups are read in batches."""
+LEAST_GROUP = 1 << 14
+"""Least rows of row groups, on average, that are read one by one."""
 BUFFER_BYTES = 1 << 20
 """Bytes of a column of Parquet per read; without a limit, Arrow reads whole row groups."""
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    """Rows that are read when they are parsed, by the same thread."""
+
+    num_rows: int
+    load: Callable[[], Any]
+    """Function that returns an Arrow record batch."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +69,7 @@ class Table:
     schema: Any
     """Arrow schema, or names of the columns; the types are needed only in `read`."""
     read: Callable[[list[str]], Iterator[Any]]
-    """Function that yields the given columns of all rows as Arrow record batches of bounded size."""
+    """Function that yields the given columns of all rows as Arrow record batches of bounded size, or as row groups."""
     first_row: int = 0
     """Number of the first row, from 0; not 0 if another process reads earlier rows."""
     n_rows: int | None = None
@@ -202,6 +213,9 @@ class TableSource(EdgeSource):
         provenance = {"format": self._format, **describe_files(self.name, files), "header": header}
         return Combined(None, {**provenance, **filled[0].listed, "taken": taken})
 
+    def summarize(self) -> Any:
+        return replace(self._told, files=settle(self._told.files))
+
     @abstractmethod
     def _tables(self) -> Generator[Table]:
         """Open and yield the tables, at least one, one after the other."""
@@ -216,12 +230,23 @@ class TableSource(EdgeSource):
         for k, table in enumerate(tables):
             n_rows, self._all_columns = 0, self._all_columns or table.columns
             for batch in table.read(self._choose_columns(table)):
-                step = BATCH_ROWS if self.leaves_ids else PART_ROWS
-                for start in range(0, max(1, batch.num_rows), step):
-                    rows = batch.slice(start, step)
+                for rows in self._cut(batch):
                     n_rows += rows.num_rows
                     fraction = (k + n_rows / table.n_rows) / self._n_tables if table.n_rows else None
                     yield table, table.first_row + n_rows - rows.num_rows, rows, fraction
+
+    def _cut(self, batch: Any) -> Iterator[Any]:
+        """Yield a batch in parts for one thread each."""
+        start = 0
+        while start == 0 or start < batch.num_rows:
+            rows = batch if isinstance(batch, RowGroup) else batch.slice(start, self._part_rows)
+            start += max(1, rows.num_rows)
+            yield rows
+
+    @property
+    def _part_rows(self) -> int:
+        """Rows per part: more where threads have less to do with each."""
+        return BATCH_ROWS if self.leaves_ids else PART_ROWS
 
     def _choose_columns(self, table: Table) -> list[str]:
         """Return the names of the columns of sources, targets and, optionally, weights."""
@@ -256,6 +281,7 @@ class TableSource(EdgeSource):
         SourceError : an invalid row, or columns of types that are not read
         """
         table, first, rows, fraction = read
+        rows = rows.load() if isinstance(rows, RowGroup) else rows
         columns = [*map(decode, rows.columns[:2]), *rows.columns[2:]]
         types, names = [column.type for column in columns], rows.schema.names
         kinds = [find_kind(each) for each in types]
@@ -396,35 +422,40 @@ class ParquetSource(TableSource):
         return parts
 
     def _tables(self) -> Generator[Table]:
+        hasher = ThreadPoolExecutor(1, "mgspmv-hash")
         for name, groups in self._groups:
             with _open_parquet(name) as file:
                 lengths = _measure_groups(file)
                 read = range(len(lengths)) if groups is None else groups
+                if not read.start:
+                    is_hashed = self.hashes_files and "://" not in name and len(read) == len(lengths)
+                    self._files_read.append({"name": name} | (_describe_file(name, hasher) if is_hashed else {}))
                 n_rows, first_row = sum(lengths[k] for k in read), sum(lengths[: read.start])
                 yield Table(name, file.schema_arrow, self._make_reader(name, file, read), first_row, n_rows)
             self._counts["row_groups"] += len(read)
-            if not read.start:
-                is_hashed = self.hashes_files and "://" not in name and len(read) == len(lengths)
-                self._files_read.append(_describe_file(name) if is_hashed else {"name": name})
+        hasher.shutdown(wait=False)
 
     def _make_reader(self, name: str, file: Any, groups: range) -> Callable[[list[str]], Iterator[Any]]:
         threads = self._threads or default_threads()
 
-        def read_group(names: list[str], k: int) -> list[Any]:
-            with pa.parquet.ParquetFile(name, metadata=file.metadata, pre_buffer=False) as own:
-                batches: list[Any] = own.read_row_group(k, names, use_threads=False).to_batches(BATCH_ROWS)
-                return batches
+        said = "the Parquet file is damaged or cut short ({}); fetch it again"
+
+        def load(names: list[str], k: int) -> Any:
+            with reading_table(name, said), pa.parquet.ParquetFile(name, metadata=file.metadata) as own:
+                rows = own.read_row_group(k, names, use_threads=False).select(names).combine_chunks()
+                return rows.to_batches()[0] if rows.num_rows else make_empty(rows.schema)
 
         def read(names: list[str]) -> Iterator[Any]:
             yield make_empty(file.schema_arrow).select(names)
-            with reading_table(name, "the Parquet file is damaged or cut short ({}); fetch it again"):
-                if threads == 1 or "://" in name or _measure_columns(file, groups, names) > GROUP_BYTES:
-                    batches = file.iter_batches(BATCH_ROWS, groups, names, use_threads=threads != 1)
-                    yield from (rows.select(names) for rows in batches)
-                    return
-                with ThreadPoolExecutor(threads, "mgspmv-read") as pool:
-                    for own in prefetch_map(pool, partial(read_group, names), groups, threads):
-                        yield from (rows.select(names) for rows in own)
+            is_many = sum(file.metadata.row_group(k).num_rows for k in groups) < LEAST_GROUP * len(groups)
+            is_apart = threads == 1 or "://" in name or is_many
+            if not is_apart and _measure_columns(file, groups, names) <= GROUP_BYTES:
+                for k in groups:
+                    yield RowGroup(file.metadata.row_group(k).num_rows, partial(load, names, k))
+                return
+            with reading_table(name, said):
+                for rows in file.iter_batches(BATCH_ROWS, groups, names, use_threads=threads != 1):
+                    yield rows.select(names)
 
         return read
 
@@ -466,10 +497,23 @@ def _measure_groups(file: Any) -> list[int]:
     return [file.metadata.row_group(k).num_rows for k in range(file.metadata.num_row_groups)]
 
 
-def _describe_file(name: str) -> dict[str, Any]:
-    """Return the provenance of a local file; a remote one would be fetched twice."""
-    with open(name, "rb") as file:
-        return {"name": name, "bytes": os.path.getsize(name), "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+def _describe_file(name: str, hasher: ThreadPoolExecutor) -> dict[str, Any]:
+    """Return the size of a local file, and its SHA-256, which is computed meanwhile; see `settle`."""
+
+    def digest() -> str:
+        with open(name, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    return {"bytes": os.path.getsize(name), "sha256": hasher.submit(digest)}
+
+
+def settle(values: Any) -> Any:
+    """Return JSON values with results in place of futures, for which this waits."""
+    if isinstance(values, dict):
+        return {name: settle(value) for name, value in values.items()}
+    if isinstance(values, list):
+        return [settle(value) for value in values]
+    return values.result() if isinstance(values, Future) else values
 
 
 def _join_ranges(ranges: Sequence[range | None]) -> range | None:
