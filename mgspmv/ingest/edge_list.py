@@ -168,7 +168,7 @@ class EdgeListSource(EdgeSource):
 
     def batches(self) -> Iterator[CooBatch]:
         """Yield all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
-        facts = _EdgeListFacts(self._form)
+        facts = self._facts = _EdgeListFacts(self._form)
         with closing(self._read(facts)) as chunks:
             first = next(chunks)
             assert facts.form is not None
@@ -183,6 +183,12 @@ class EdgeListSource(EdgeSource):
         if self._form is None:
             joined = self.join([self._told])
             self._layout = replace(self.number(joined.claim), provenance=joined.provenance, stated=joined.stated)
+
+    def leave_ids(self) -> None:
+        self.leaves_ids = True
+        if isinstance(self._made, OccurringIntegers):
+            claims = self._facts.claims[:1]  # all files must state as many vertices as the first
+            self._made.leave(counts=any("nodes" in own for own in claims))
 
     def split(self, n_parts: int) -> list[EdgeListSource]:
         """Return parts of whole files for other processes, see `FileSource`; the first edge determines how all lines

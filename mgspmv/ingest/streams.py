@@ -301,6 +301,10 @@ def _cut_at_lines(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
     """
     rest = b""
     for piece in pieces:
+        if b"\r" not in piece and not rest.endswith(b"\r") and (cut := piece.rfind(b"\n") + 1):
+            yield _drop_byte_order_marks(b"".join((rest, memoryview(piece)[:cut])))
+            rest = piece[cut:]
+            continue
         block = rest + piece
         end = len(block) - block.endswith(b"\r")  # as a \n may follow in the next piece
         if b"\r" in block:

@@ -29,6 +29,7 @@ from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.store_writing import check_stated, make_report, write_version
 from mgspmv.ingest.stored import RowNumbers, StoredRows
 from mgspmv.ingest.subgraph import check_room, find_places, find_table_bytes, list_ends, list_labels
+from mgspmv.ingest.tables import settle
 from mgspmv.lookup import VertexLookup, open_ids
 from mgspmv.model import CooBatch, Duplicates, IngestOptions, MatrixInfo, Progress, index_dtype
 from mgspmv.order import check_square, invert
@@ -134,7 +135,7 @@ def update_store(
                 to_delete=0 if places is None else len(places.rows),
             )
             read = {"insert": added, "delete": removed}
-            sources = {name: dict(batch.layout.provenance) for name, batch in read.items() if batch is not None}
+            sources = {name: settle(batch.layout.provenance) for name, batch in read.items() if batch is not None}
             provenance = describe(sources, changes)
             update = provenance["updates"][-1]
             update["reports"] = _report(sources, read, changes, rows.rule, update["options"])

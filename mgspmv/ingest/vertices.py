@@ -85,7 +85,7 @@ class OccurringIntegers:
         self._most = room.memory // ID_BYTES
         self._seen: np.ndarray | None = np.zeros(0, bool)
         self._lowest, self._highest = 0, -1
-        self._n_read = 0
+        self._n_read, self._is_left = 0, False
 
     def encode(self, *columns: np.ndarray) -> list[np.ndarray]:
         for ids in columns:
@@ -93,11 +93,13 @@ class OccurringIntegers:
                 self._take(ids)
         return list(columns)
 
-    def leave(self) -> None:
-        """Leave the numbering to the caller in any case."""
-        self._seen = None
+    def leave(self, *, counts: bool = False) -> None:
+        """Leave the numbering to the caller in any case; `counts` says whether `extent` is still needed."""
+        self._seen, self._is_left = None, not counts
 
     def _take(self, ids: np.ndarray) -> None:
+        if self._is_left:
+            return
         self._n_read += len(ids)
         self._lowest, self._highest = min(self._lowest, int(ids.min())), max(self._highest, int(ids.max()))
         if self._lowest < 0 or self._highest >= min(self._most, max(_MARKED, self._limit)):
