@@ -32,9 +32,9 @@ LONGEST_LABEL = 40
 LEAST, MOST = 1e-300, 1e300
 """Bounds of numbers on logarithmic axes; matplotlib's ticks beyond them are 0 or infinite."""
 
-_WIDTH, _HEIGHT, _ROW = 11.5, 3.1, 0.19
+_WIDTH, _HEIGHT, _ROW = 8.0, 3.0, 0.19
 """Inches: width of a chart, height without its legend, and height of a row of the legend."""
-_LEGEND_COLUMNS = 3
+_LEGEND_COLUMNS = 2
 _DASHES = ("-", (0, (5, 3)), (0, (1, 2.2)))
 _VARIABLES = [*(f"c{number}" for number in range(N_COLORS)), "text", "muted", "rule", "card"]
 """Color variables of the style sheet; matplotlib draws with placeholders for them."""
@@ -133,8 +133,6 @@ def draw_lines(
 ) -> Chart:
     """Draw lines on a logarithmic y axis, with levels to compare them with.
 
-    A single line has no legend; its levels are labeled where they are drawn.
-
     Points that are not finite, or not in `LEAST` .. `MOST`, are left out, and so are lines after the first
     `MOST_LINES`, which the note counts.
 
@@ -154,7 +152,7 @@ def draw_lines(
         replace(line, points=[(a, b) for a, b in line.points if LEAST <= b <= MOST]) for line in lines[:MOST_LINES]
     ]
     levels = [level for level in levels if LEAST <= level[0] <= MOST]
-    n_rows = math.ceil((len(shown) + len(levels)) / _LEGEND_COLUMNS) if len(shown) > 1 else 0
+    n_rows = math.ceil((len(shown) + len(levels)) / _LEGEND_COLUMNS)
     out = StringIO()
     with rc_context(_STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # fonts are chosen by the browser
@@ -170,9 +168,6 @@ def draw_lines(
             _draw_line(axes, line, number)
         for value, label in levels:
             axes.axhline(value, label=label, color=_STAND_INS["muted"], linewidth=1, linestyle=(0, (1, 3)))
-            if not n_rows:
-                edge = axes.get_yaxis_transform()
-                axes.annotate(label, (0, value), xycoords=edge, xytext=(4, 3), textcoords="offset points")
         if n_rows:
             figure.legend(loc="outside lower left", ncols=_LEGEND_COLUMNS)
         figure.savefig(out, format="svg", transparent=True, metadata=_NO_METADATA)

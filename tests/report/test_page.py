@@ -254,6 +254,7 @@ def test_runs_that_did_not_converge():
     rows = {row[0]: row[1:] for row in page.tables["Runs"][1:]}
     assert rows["g/short"] == ["failed", "1e-6", "2", "max iter", "0.3", "2 s", "8"]
     assert rows["g/none"] == ["failed", *["–"] * 6]
+    assert "short" in page.texts["text"]
     assert page.texts["strong"][-2:] == ["g/short", "g/none"]
     assert {"it ended as max_iter", "no such file"} <= set(page.texts["p"])
     assert "Outputs" not in page.tables
