@@ -17,7 +17,7 @@ from mgspmv.export.export import Format, check_vertices, choose_format, export_m
 from mgspmv.export.export import check_target as check_file
 from mgspmv.ingest.store_writing import find_budget
 from mgspmv.ingest.subgraph import check_bounds, choose_edges, write_subgraph
-from mgspmv.model import MatrixInfo, default_threads
+from mgspmv.model import MatrixInfo
 from mgspmv.monitor.progress import ProgressOption, make_report, watched
 from mgspmv.solvers.options import check_threads, parse_size
 from mgspmv.store.locations import StoreLike
@@ -33,13 +33,15 @@ def export(
     format: Format | None = None,
     vertices: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
+    memory: str | int | None = None,
     threads: int | None = None,
+    scratch: str | os.PathLike[str] | None = None,
     progress: ProgressOption = None,
 ) -> MatrixInfo:
     """Write a stored matrix in the order and with the ids of its source; ingesting the result makes the same store.
 
     Entry (i, j) of a graph is the arc i -> j, and rows and columns have the numbers of the source, also where the store
-    is renumbered. Text and Parquet are written in pieces; for the other formats the matrix must fit in memory.
+    is renumbered. The matrix is never in memory as a whole.
 
     Parameters
     ----------
@@ -55,8 +57,8 @@ def export(
         File for the ids, one per line in the order of rows, as `ingest` takes them by `vertices`.
     overwrite : bool, default False
         Replace the file, or the exported group, once the new one is complete.
-    threads : int, optional
-        Number of threads; default all processors.
+    memory, threads, scratch
+        As for `ingest`; entries are only sorted where a renumbered matrix becomes `npz`, `anndata` or `binsparse`.
     progress : callable or bool, optional
         Called with each `Phase`; True and False show and hide the progress, as does `show_progress`.
 
@@ -69,7 +71,7 @@ def export(
     OptionError : an unknown format; a suffix that is not the format's; a matrix or ids that the format cannot hold
     StoreExistsError : the target exists and is not to be overwritten
     StoreError : `store` cannot be read, or `target` not be written; then nothing is left of it
-    CapacityError : the matrix does not fit in memory, for `npz`, `anndata` and `binsparse`
+    CapacityError : a renumbered matrix has more rows than there is memory for
 
     Examples
     --------
@@ -88,7 +90,8 @@ def export(
     stored = open_given(store)
     if vertices is not None:
         check_vertices(stored, vertices, overwrite=overwrite)
-    export_matrix(stored, target, chosen, threads or default_threads(), make_report(progress), vertices)
+    room = find_budget(target, parse_size("memory", memory), threads, scratch)
+    export_matrix(stored, target, chosen, room, make_report(progress), vertices)
     return stored.info
 
 

@@ -504,11 +504,15 @@ class Matrix(EmbeddedMatrix):
         """
         import scipy.sparse
 
-        from mgspmv.export.arrays import read_matrix
+        indptr, indices = self.stored.read_array("indptr"), self.stored.read_array("indices")
+        data: Any = np.ones(self.nnz) if self.is_pattern else self.stored.read_array("data")
+        if self.order is not None:
+            from mgspmv.ingest.radix_sort import sort_parts
 
-        found = read_matrix(self.stored)
-        data = found.data.astype(np.float64) if self.is_pattern else found.data
-        return scipy.sparse.csr_array((data, found.indices, found.indptr), shape=self.shape)
+            rows = np.repeat(self.order, np.diff(indptr))
+            block = sort_parts([(rows, self.order[indices], data)], 0, *self.shape)
+            indptr, indices, data = block.indptr, block.indices, block.data
+        return scipy.sparse.csr_array((data, indices, indptr), shape=self.shape)
 
     def __rmatmul__(self, x: Any) -> np.ndarray:
         """Return x @ A, which is A.T @ x: of shape (n_cols,) or (k, n_cols); needs the stored transpose."""

@@ -233,13 +233,13 @@ def export(
     *,
     format: str | None = None,
     vertices: Annotated[str | None, option("File for ids, one per line, for `ingest --vertices`.", "FILE")] = None,
-    threads: int | None = None,
+    work: SortingOptions,
     overwrite: bool = False,
 ) -> Answer:
     """Export a stored matrix for other programs, in the order of its source."""
     import mgspmv as mg
 
-    options: dict[str, Any] = {"format": format, "vertices": vertices, "overwrite": overwrite, "threads": threads}
+    options: dict[str, Any] = {"format": format, "vertices": vertices, "overwrite": overwrite, **vars(work)}
     began = time.perf_counter()
     note_checkpoint(f"{target} is unchanged")
     info = mg.export(store, target, **options)

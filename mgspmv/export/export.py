@@ -19,14 +19,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet
-import scipy.sparse
 import zarr
 
 from mgspmv.errors import OptionError, StoreExistsError
-from mgspmv.export.arrays import read_ids, read_matrix, write_anndata, write_binsparse
+from mgspmv.export.arrays import open_arrays, read_ids, write_anndata, write_binsparse, write_npz
 from mgspmv.files import create_file, exists, is_url
 from mgspmv.ingest.headers import has_list_header
 from mgspmv.ingest.prefetch import prefetch_map
+from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.stored import cut_entries, list_entries, read_entries
 from mgspmv.ingest.tokens import SAMPLE_LINES, Undecided
 from mgspmv.model import CooBatch, Progress, check_choice, index_dtype
@@ -109,7 +109,7 @@ def export_matrix(
     stored: StoredMatrix,
     target: str | os.PathLike[str],
     format: Format,
-    threads: int,
+    room: MemoryBudget,
     report: Progress,
     vertices: str | os.PathLike[str] | None = None,
 ) -> None:
@@ -117,8 +117,9 @@ def export_matrix(
 
     Parameters
     ----------
-    threads : number of threads that read and write
-    report : called with ("export", entries done, total entries)
+    room : threads that read and write; memory for sorting, if a renumbered matrix is written in a format that has
+        rows in order
+    report : called with (phase, done, total); phases `sort` and `export`
     vertices : path to write the ids to; None to leave them out
 
     Raises
@@ -126,9 +127,9 @@ def export_matrix(
     StoreError : the store cannot be read, or the target cannot be written and is removed
     OptionError : a matrix that may have duplicate entries, for binsparse; an id that cannot be written to CSV or a list
         of vertices
-    CapacityError : as in `read_matrix`
+    CapacityError : as in `open_arrays`
     """
-    info, name = stored.info, os.fspath(target)
+    info, name, threads = stored.info, os.fspath(target), room.threads
     if format == "binsparse" and info.duplicates == "keep":
         raise OptionError(
             f"{info.url} was made with duplicates='keep', but binsparse allows one entry at each position; choose "
@@ -138,7 +139,7 @@ def export_matrix(
         if vertices is not None:
             write_vertices(stored, stack.enter_context(create_file(vertices)))
         if format in ("npz", *GROUPS):
-            matrix = read_matrix(stored, threads)
+            arrays = stack.enter_context(open_arrays(stored, room, report, has_ones=format != "binsparse"))
         if format in GROUPS:
             group = stack.enter_context(create_group(name, {_MARK: format}))
         else:
@@ -151,12 +152,11 @@ def export_matrix(
             case "parquet":
                 write_parquet(stored, file, threads, report)
             case "npz":
-                scipy.sparse.save_npz(file, matrix, compressed=False)
-                report("export", info.nnz, info.nnz)
+                write_npz(info, arrays, file)
             case "anndata":
-                write_anndata(group, stored, matrix, threads, report)
+                write_anndata(group, stored, arrays, threads)
             case "binsparse":
-                write_binsparse(group, info, matrix, threads, report)
+                write_binsparse(group, info, arrays, threads)
 
 
 def _is_export(url: str) -> bool:

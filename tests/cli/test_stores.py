@@ -132,9 +132,9 @@ def test_options_of_export_are_given_on(monkeypatch):
     invoke("ingest", "a.mtx", "a.zarr")
     info, given = mgspmv.open("a.zarr").info, {}
     monkeypatch.setattr(mgspmv, "export", lambda *args, **options: given.update(options, args=args) or info)
-    words = "--format npz --vertices v --threads 3 --overwrite"
+    words = "--format npz --vertices v --memory 2GiB --threads 3 --scratch s --overwrite"
     invoke("export", "a.zarr", "b.npz", *words.split())
-    wanted = {"format": "npz", "vertices": "v", "threads": 3, "overwrite": True}
+    wanted = {"format": "npz", "vertices": "v", "memory": "2GiB", "threads": 3, "scratch": "s", "overwrite": True}
     assert given == wanted | {"args": ("a.zarr", "b.npz")}
 
 
