@@ -1,7 +1,7 @@
 """Charts, drawn by matplotlib: on the axes of a user, or as SVG embedded in the page of a report.
 
 Colors of a page are variables of the page's style sheet, so that a chart is light, dark or printed as the page is. Up
-to `MOST_LINES` lines differ in color or dash.
+to `MOST_LINES` lines differ in color or dash, and each chart has a description in words.
 """
 
 from __future__ import annotations
@@ -9,32 +9,34 @@ from __future__ import annotations
 import math
 import re
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mgspmv.display.numbers import shorten
+from mgspmv.display.numbers import format_number, format_power, shorten
 from mgspmv.errors import MissingDependencyError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 POINTS = 1000
 """Most points of a plotted distribution, in geometric progression of their places."""
 N_COLORS = 6
 MOST_LINES = 12
-LONGEST_LABEL = 40
+LONGEST_LABEL = 56
 """Most characters of a label in the legend."""
 LEAST, MOST = 1e-300, 1e300
 """Bounds of numbers on logarithmic axes; matplotlib's ticks beyond them are 0 or infinite."""
 
-_WIDTH, _HEIGHT, _ROW = 8.0, 3.0, 0.19
-"""Inches: width of a chart, height without its legend, and height of a row of the legend."""
-_LEGEND_COLUMNS = 2
+_WIDE, _NARROW, _ROW = (11.5, 3.1), (4.4, 2.5), 0.19
+"""Inches: width of a chart and height of its axes, for wide and for narrow windows; height of a row of the legend."""
+_LEGEND = 4, 150
+"""Most columns of the legend of a wide chart, and characters in a row of it."""
 _DASHES = ("-", (0, (5, 3)), (0, (1, 2.2)))
 _VARIABLES = [*(f"c{number}" for number in range(N_COLORS)), "text", "muted", "rule", "card"]
 """Color variables of the style sheet; matplotlib draws with placeholders for them."""
@@ -120,8 +122,11 @@ class Chart:
 
     title: str
     svg: str
+    """Drawing for wide windows and paper."""
+    narrow_svg: str
+    """The same for narrow windows."""
     note: str
-    """Lines that are not drawn; empty if all are."""
+    """Data that is not drawn, with the reason; empty if all is drawn."""
 
 
 def draw_lines(
@@ -133,46 +138,53 @@ def draw_lines(
 ) -> Chart:
     """Draw lines on a logarithmic y axis, with levels to compare them with.
 
-    Points that are not finite, or not in `LEAST` .. `MOST`, are left out, and so are lines after the first
-    `MOST_LINES`, which the note counts.
+    A single line has no legend; its levels are labeled where they are drawn.
+
+    Points that are not finite, or not in `LEAST` .. `MOST` on a logarithmic axis, are left out, and so are lines after
+    the first `MOST_LINES`; the note of the chart counts them.
 
     Raises
     ------
     MissingDependencyError : matplotlib is not installed
     """
-    try:
-        from matplotlib import rc_context
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependencyError(
-            "charts of a report need matplotlib, which is not installed; pip install 'mgspmv[report]'"
-        ) from error
-
     shown = [
-        replace(line, points=[(a, b) for a, b in line.points if LEAST <= b <= MOST]) for line in lines[:MOST_LINES]
+        Series(line.label, [(a, b) for a, b in line.points if math.isfinite(a) and LEAST <= b <= MOST], line.is_success)
+        for line in lines[:MOST_LINES]
     ]
+    points = [point for line in shown for point in line.points]
     levels = [level for level in levels if LEAST <= level[0] <= MOST]
-    n_rows = math.ceil((len(shown) + len(levels)) / _LEGEND_COLUMNS)
-    out = StringIO()
-    with rc_context(_STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph")  # fonts are chosen by the browser
-        figure = Figure((_WIDTH, _HEIGHT + _ROW * n_rows), layout="constrained")
+
+    def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        axes.set(xlabel=x, ylabel=y)
-        if any(line.points for line in shown):
-            axes.set(yscale="log")
-            axes.yaxis.set_major_formatter("{x:.0e}")
-        else:
-            axes.text(0.5, 0.5, "nothing to draw", transform=axes.transAxes, ha="center")
         for number, line in enumerate(shown):
             _draw_line(axes, line, number)
         for value, label in levels:
             axes.axhline(value, label=label, color=_STAND_INS["muted"], linewidth=1, linestyle=(0, (1, 3)))
-        if n_rows:
-            figure.legend(loc="outside lower left", ncols=_LEGEND_COLUMNS)
-        figure.savefig(out, format="svg", transparent=True, metadata=_NO_METADATA)
-    n_hidden = len(lines) - len(shown)
-    return Chart(title, _embed(out.getvalue(), title), f"lines not drawn: {n_hidden:,}" if n_hidden else "")
+            if len(shown) == 1:
+                edge = axes.get_yaxis_transform()
+                axes.annotate(label, (0, value), xycoords=edge, xytext=(4, 3), textcoords="offset points")
+        if points:
+            _set_log_axis(axes, [*(b for _, b in points), *(value for value, _ in levels)])
+        else:
+            axes.text(0.5, 0.5, "nothing to draw", transform=axes.transAxes, ha="center")
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
+
+    n_lost = sum(len(line.points) for line in lines[:MOST_LINES]) - len(points)
+    notes = [f"lines not drawn: {len(lines) - len(shown):,}"] * (len(lines) > len(shown))
+    if n_lost:
+        notes.append(f"points not drawn because they are not positive, not finite or out of range: {n_lost:,}")
+    said = [f"Lines; across: {x}, linear; up: {y}, logarithmic.", *(f"{label}." for _, label in levels)]
+    said += map(_describe_line, shown)
+    keys = [shorten(line.label, LONGEST_LABEL) for line in shown] + [label for _, label in levels]
+    n_columns = max(1, min(_LEGEND[0], _LEGEND[1] // max(map(len, keys)))) if len(shown) > 1 else 0
+
+    def render(width: float, height: float, n_columns: int) -> str:
+        n_rows = math.ceil(len(keys) / n_columns) if n_columns else 0
+        return _render(title, " ".join(said), (width, height + _ROW * n_rows), draw, n_columns)
+
+    wide, narrow = render(*_WIDE, n_columns), render(*_NARROW, min(1, n_columns))
+    return Chart(title, wide, narrow, "; ".join(notes))
 
 
 def _draw_line(axes: Axes, line: Series, number: int) -> None:
@@ -186,12 +198,48 @@ def _draw_line(axes: Axes, line: Series, number: int) -> None:
         axes.plot(places[-1:], values[-1:], marker="o" if line.is_success else "x", markersize=4, **drawn)
 
 
-def _embed(drawn: str, title: str) -> str:
-    """Return the SVG of a figure for a page, whose style sheet has the rules and the colors."""
-    drawn = drawn.partition("<svg ")[2]
-    drawn = re.sub(r"<style.*?</style>", "", drawn)
+def _set_log_axis(axes: Axes, values: Sequence[float]) -> None:
+    """Make the y axis logarithmic, from one power of ten to another, with ticks at some of those between."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    first, last = math.floor(math.log10(min(values)) + 1e-9), math.ceil(math.log10(max(values)) - 1e-9)
+    axes.set(yscale="log", ylim=(10.0**first, 10.0 ** max(last, first + 1)))
+    axes.yaxis.set_major_locator(LogLocator(numticks=7))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(lambda value, _: format_power(round(math.log10(value))))
+
+
+def _describe_line(line: Series) -> str:
+    """Return the first and last point of a line, for screen readers."""
+    ends = line.points[:: max(1, len(line.points) - 1)]
+    said = [f"{format_number(value)} at {format_number(place)}" for place, value in ends]
+    return f"{line.label}: {' to '.join(said[:2]) or 'nothing'}."
+
+
+def _render(title: str, description: str, size: tuple[float, float], draw: Callable[[Figure], None], n: int) -> str:
+    """Return the SVG of a figure that `draw` fills, with a legend of n columns below; without one if n is 0."""
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependencyError(
+            "charts of a report need matplotlib, which is not installed; pip install 'mgspmv[report]'"
+        ) from error
+
+    out = StringIO()
+    with rc_context(_STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # fonts are chosen by the browser
+        figure = Figure(size, layout="constrained")
+        draw(figure)
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        if n:
+            figure.legend(handles, labels, loc="outside lower left", ncols=n)
+        figure.savefig(out, format="svg", transparent=True, metadata=_NO_METADATA)
+    drawn = out.getvalue().partition("<svg ")[2]
+    drawn = re.sub(r"<style.*?</style>", "", drawn)  # the rule is in the style sheet of the page
     drawn = re.sub(r'<g id="[^"]*"', "<g", drawn)  # ids are not unique across the charts of a page
     for name, stand_in in _STAND_INS.items():
         drawn = drawn.replace(stand_in, f"var(--{name})")
     start, _, rest = drawn.partition(">")
-    return f'<svg role="img" aria-label="{escape(title)}" {start}><title>{escape(title)}</title>{rest}'.strip()
+    said = f"<title>{escape(title)}</title><desc>{escape(description)}</desc>"
+    return f'<svg role="img" aria-label="{escape(title)}" {start}>{said}{rest}'.strip()

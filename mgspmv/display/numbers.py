@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
 
 def read_number(value: Any) -> float:
     """Read a number of a record, in which non-finite ones are names; NaN for None."""
@@ -61,6 +63,11 @@ def format_phases(seconds: dict[str, float], limit: int = 4) -> str:
     shown = {name: f"{elapsed_s * factor:.2f}" for name, elapsed_s in longest}
     phases = [f"{name} {elapsed} {unit}" for name, elapsed in shown.items() if elapsed != "0.00"]
     return ": ".join(filter(None, (f"{total * factor:.2f} {unit}", ", ".join(phases))))
+
+
+def format_power(exponent: int) -> str:
+    """Format ten to this power."""
+    return f"10{str(exponent).translate(_SUPERSCRIPTS)}"
 
 
 def shorten(text: str, limit: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from importlib.resources import files
@@ -274,23 +274,32 @@ def _list_facts(run: RunRecord) -> list[tuple[str, str]]:
         "file": "" if run.file == run.name else run.file,
         "program": f"mgspmv {run.version}" if run.version else "",
         "versions": _list_versions(records),
-        "hardware": "; ".join(filter(None, dict.fromkeys(_list_hardware(records)))),
+        "hardware": "; ".join(_list_hardware(records)),
     }
     return [(name, value) for name, value in facts.items() if value]
 
 
 def _list_versions(records: Iterable[StepRecord]) -> str:
-    """List the versions of Python and libraries of the last step; those of each step are in its provenance."""
-    versions = [record.provenance.get("versions", {}) for record in records]
-    return ", ".join(f"{name} {own}" for name, own in (versions[-1] if versions else {}).items() if name != "mgspmv")
-
-
-def _list_hardware(records: Iterable[StepRecord]) -> Iterator[str]:
-    """Yield the hardware of the steps, with repetitions."""
+    """List the versions of Python and libraries; if steps differ, all of their versions."""
+    found: dict[str, list[str]] = {}
     for record in records:
-        machine = record.provenance.get("machine", {})
-        yield ", ".join(str(machine[name]) for name in ("host", "processor") if machine.get(name))
-        yield format_value(record.matrix.get("hardware") or "")
+        for name, version in record.provenance.get("versions", {}).items():
+            found.setdefault(name, []).append(str(version))
+    named = {name: " and ".join(dict.fromkeys(versions)) for name, versions in found.items() if name != "mgspmv"}
+    return ", ".join(f"{name} {versions}" for name, versions in named.items())
+
+
+def _list_hardware(records: Sequence[StepRecord]) -> list[str]:
+    """List the hardware of the steps, without repetitions."""
+    said = []
+    for machine in (record.provenance.get("machine", {}) for record in records):
+        parts = [str(machine[name]) for name in ("host", "processor") if machine.get(name)]
+        if "processors" in machine:
+            parts.append(f"{machine['processors']} {'processor' if machine['processors'] == 1 else 'processors'}")
+        parts += [format_bytes(machine["memory_bytes"])] if "memory_bytes" in machine else []
+        said.append(", ".join(parts))
+    said += [format_value(record.matrix.get("hardware") or "") for record in records]
+    return [hardware for hardware in dict.fromkeys(said) if hardware]
 
 
 def _list_problems(run: RunRecord) -> list[tuple[list[str], str, str]]:

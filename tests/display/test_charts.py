@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import sys
 import xml.etree.ElementTree as ET
@@ -36,7 +37,8 @@ def test_lines_are_where_their_points_are() -> None:
     assert steps[0][0] > 0 < steps[0][1]
     level = next(path for path in paths_of(chart, "var(--muted)") if len(path) == 2)
     assert level[:, 1] == pytest.approx(line[5][1], abs=0.01)
-    assert {"a", "tol 1e-6", "iteration", "change", "1e−07", "1e−01"} <= set(texts_of(chart))
+    assert {"tol 1e-6", "iteration", "change", "10⁻⁷", "10⁻¹"} <= set(texts_of(chart))
+    assert "a" not in texts_of(chart), "one line needs no legend"
     assert chart.note == ""
     assert chart == draw_lines(
         "falls", [Series("a", FALLING, True)], "iteration", "change", levels=[(1e-6, "tol 1e-6")]
@@ -58,11 +60,29 @@ def test_lines_differ_in_dash_or_color() -> None:
     assert chart.note == "lines not drawn: 5"
 
 
+def test_charts_for_narrow_windows_have_the_same_lines() -> None:
+    chart = draw_lines("two", [Series("a", FALLING), Series("b", FALLING[:2])], "x", "y", levels=[(1e-6, "tol 1e-6")])
+    widths = [float(re.match(r'<svg [^>]*width="([\d.]+)pt"', svg)[1]) for svg in (chart.svg, chart.narrow_svg)]
+    assert widths == [828, 316.8]
+    wide, narrow = (next(iter(ET.fromstring(svg).iter(f"{SVG}desc"))).text for svg in (chart.svg, chart.narrow_svg))
+    assert wide == narrow
+    for svg in (chart.svg, chart.narrow_svg):
+        assert {"a", "b", "tol 1e-6"} <= {"".join(e.itertext()) for e in ET.fromstring(svg).iter(f"{SVG}text")}
+
+
+def test_points_without_a_place_are_counted() -> None:
+    points = [(0, 0.3), (1, 0.5), (2, 0.0), (3, math.nan), (4, math.inf), (5, 0.1)]
+    chart = draw_lines("zero", [Series("a", points)], "x", "y")
+    assert "a: 0.3 at 0 to 0.1 at 5." in chart.svg
+    assert chart.note == "points not drawn because they are not positive, not finite or out of range: 3"
+
+
 def test_numbers_beyond_the_axes_are_not_drawn() -> None:
     """Damaged results have any finite number; ticks of a logarithmic axis would be 0 or infinite."""
     points = [(1, 1e308), (2, 0.1), (3, 5e-324)]
     levels = [(1e308, "far"), (5e-324, "near"), (0.3, "tol 0.3")]
     chart = draw_lines("odd", [Series("a", points)], "x", "y", levels=levels)
+    assert chart.note == "points not drawn because they are not positive, not finite or out of range: 2"
     assert "tol 0.3" in chart.svg
     assert "far" not in chart.svg
 

@@ -8,6 +8,7 @@ from mgspmv.display.numbers import (
     format_bytes,
     format_number,
     format_phases,
+    format_power,
     format_scaled,
     format_seconds,
     read_number,
@@ -48,6 +49,7 @@ def test_numbers():
         "999 G",
         "4e+03 T",
     ]
+    assert format_power(-12) == "10⁻¹²"
 
 
 def test_names_of_what_is_not_finite_are_read():

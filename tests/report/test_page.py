@@ -124,7 +124,7 @@ def test_summary(page, run):
     assert facts["took"] == "83.4 s"
     assert facts["program"] == "mgspmv 0.1.0"
     assert facts["versions"] == "python 3.12.3, numpy 2.1.0"
-    assert facts["hardware"].startswith("node-7, x86_64; ")
+    assert facts["hardware"].startswith("node-7, x86_64, 8 processors, 64 GB; ")
     assert {"8 made, 1 kept, 1 failed, 2 skipped", "6 successful, 146 iterations"} <= set(page.texts["span"])
     assert page.texts["strong"][-3:] == ["web/cut off", "broken", "broken/alpha=0.5, broken/alpha=0.8"]
     assert any(text.endswith("none.txt: there is no file of this name") for text in page.texts["p"])
@@ -152,7 +152,9 @@ def test_charts(page):
     titles = page.texts["figcaption"]
     assert titles == ["web: convergence", "rmat: convergence"]
     drawings = [attrs for tag, attrs in page.elements if tag == "svg" and attrs.get("role") == "img"]
-    assert [attrs["aria-label"] for attrs in drawings] == titles
+    assert [attrs["aria-label"] for attrs in drawings] == [title for title in titles for _ in ("wide", "narrow")]
+    assert len(page.texts["desc"]) == len(drawings)
+    assert all(len(text) > 30 for text in page.texts["desc"])
     assert {"tol 1e-8", "tol 1e-10", "tol 1e-7"} <= set(page.texts["text"])
     assert {"damping/alpha=0.5", "nightly"} <= set(page.texts["text"])
 
@@ -243,6 +245,7 @@ def test_a_batch_of_many_vectors():
     assert page.tables["g: seeds, <b>0</b>"][0] == ["", "Vertex", "Rank", ""]
     assert "0 successful, 360 iterations" in page.texts["span"]
     assert {"seeds, <b>1</b> (slowest)", "seeds, <b>7</b>"} <= set(page.texts["text"])
+    assert "seeds, <b>1</b> (slowest): 0.5 at 1 to 0.1 at 2." in page.texts["desc"][0]
 
 
 def test_runs_that_did_not_converge():
@@ -254,7 +257,7 @@ def test_runs_that_did_not_converge():
     rows = {row[0]: row[1:] for row in page.tables["Runs"][1:]}
     assert rows["g/short"] == ["failed", "1e-6", "2", "max iter", "0.3", "2 s", "8"]
     assert rows["g/none"] == ["failed", *["–"] * 6]
-    assert "short" in page.texts["text"]
+    assert "short: 0.5 at 1 to 0.1 at 2." in page.texts["desc"][0]
     assert page.texts["strong"][-2:] == ["g/short", "g/none"]
     assert {"it ended as max_iter", "no such file"} <= set(page.texts["p"])
     assert "Outputs" not in page.tables
@@ -270,7 +273,7 @@ def test_tolerances_of_each_mode(option):
         for mode, tol in [("l1", 0.2), ("l1_per_node", 0.01), ("relative", 0.2), ("fixed", None)]
     ]  # fmt: skip
     page = render(*steps)
-    assert sorted(text for text in page.texts["text"] if text.startswith("tol ")) == ["tol 0.2", "tol 0.5"]
+    assert sorted(text for text in page.texts["text"] if text.startswith("tol ")) == ["tol 0.2"] * 2 + ["tol 0.5"] * 2
     assert "change (L1, relative to the rank)" in page.texts["text"]
 
 
@@ -329,3 +332,4 @@ def test_numbers_that_are_not_finite_are_read():
     assert page.tables["Runs"][1][4:7] == ["2", "non finite", "∞"]
     assert page.tables["g: run"][1] == ["1", "a", "–", ""]
     assert page.list("span", "style") == ["width:0%"]
+    assert "points not drawn because they are not positive, not finite or out of range: 1." in page.texts["p"]
