@@ -225,13 +225,6 @@ class EmbeddedMatrix(MatrixProperties):
             self._loaded.out_weights = OutWeights(self.stored, 0, self.shape[0], self.place.threads)
         return self._loaded.out_weights.read(use_weights)
 
-    def find_out_weight(self, use_weights: bool) -> Any:
-        """Return out-weights as `read_out_weight` does, on the device if the matrix is held there."""
-        stored = self.stored
-        if stored.original is not None or not is_on_device(stored):
-            return self.read_out_weight(use_weights)
-        return stored.arrays["out_weight"] if use_weights else stored.arrays["out_degree"].astype(np.float64)
-
     def multiply(
         self,
         x: Any,
@@ -294,3 +287,11 @@ class EmbeddedMatrix(MatrixProperties):
 def limit_to_free(limits: MemoryLimits) -> MemoryLimits:
     """Return the free memory of the device and of the host, capped by these limits."""
     return MemoryLimits(limit(free_device_memory(), limits.device), limit(free_memory(), limits.host))
+
+
+def find_out_weight(A: EmbeddedMatrix, use_weights: bool) -> Any:
+    """Return out-weights as `read_out_weight` does, on the device if the matrix is held there."""
+    stored = A.stored
+    if stored.original is not None or not is_on_device(stored):
+        return A.read_out_weight(use_weights)
+    return stored.arrays["out_weight"] if use_weights else stored.arrays["out_degree"].astype(np.float64)

@@ -22,6 +22,7 @@ from mgspmv.api.arguments import (
     read_number,
     reads_input,
 )
+from mgspmv.api.embedded import find_out_weight
 from mgspmv.checkpoints import BEGINNING, Checkpoints, RunProgress
 from mgspmv.errors import (
     CapacityError,
@@ -281,7 +282,7 @@ def _rank_embedded(
     else:
         from mgspmv.solvers.steps import DeviceSteps
 
-        weight = start.take_weight(lambda: A.find_out_weight(dtype is not None))
+        weight = start.take_weight(lambda: find_out_weight(A, dtype is not None))
         device = A.bind_steps(dtype, options.precision, layout, options.top)
         steps = DeviceSteps(device, start.on_device(weight), task, is_counted=start.is_counted)
     loaded = time.perf_counter()

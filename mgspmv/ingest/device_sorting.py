@@ -55,7 +55,7 @@ ID_BYTES = 40
 
 
 def is_worth_a_device(n_entries: float) -> bool:
-    """Return whether so many entries are sorted on a device, if there is one."""
+    """Return whether this number of entries is sorted on a device, if there is one."""
     return n_entries >= LEAST
 
 

@@ -216,6 +216,7 @@ def sort_source(
     kind = options.kind or source.default_kind
     with contextlib.ExitStack() as stack:
         sorter = stack.enter_context(EntrySorter(room.memory, room.threads, room.folder))
+        feed = EntryFeed(source, options)
         read, device = _follow(source), None
         first = next(read)
         if is_worth_a_device(_expect(*first)):
@@ -223,7 +224,7 @@ def sort_source(
         if device is not None:
             stack.enter_context(device)
             source.leave_ids()
-        feed = feed_entries(source, options, device or sorter, report, chain([first], read))
+        fill(feed, device or sorter, report, chain([first], read))
         layout = source.layout()
         feed.check(layout)
         if device is not None:
@@ -247,20 +248,20 @@ def _expect(batch: CooBatch, fraction: float | None) -> float:
     return len(batch.rows) / (fraction or 1.0)
 
 
-def feed_entries(
-    source: Source,
-    options: IngestOptions,
+def feed_entries(source: Source, options: IngestOptions, sorter: EntrySorter, report: Progress) -> EntryFeed:
+    """Add all entries of a source to a sorter; the caller checks them afterwards. Errors as for `sort_source`."""
+    feed = EntryFeed(source, options)
+    fill(feed, sorter, report, _follow(source))
+    return feed
+
+
+def fill(
+    feed: EntryFeed,
     sorter: EntrySorter | DeviceSorter,
     report: Progress,
-    read: Iterable[tuple[CooBatch, float | None]] | None = None,
-) -> EntryFeed:
-    """Add all entries of a source to a sorter; the caller checks them afterwards. Errors as for `sort_source`.
-
-    Parameters
-    ----------
-    read : batches of the source, as by `_follow`, if some were read before
-    """
-    feed = EntryFeed(source, options)
+    read: Iterable[tuple[CooBatch, float | None]],
+) -> None:
+    """Add batches, each with the fraction of the source that was read by then, to a sorter."""
 
     def prepare(read: tuple[CooBatch, float | None]) -> _Prepared:
         batch = feed.prepare(read)
@@ -268,12 +269,11 @@ def feed_entries(
         return replace(batch, entries=move(batch.entries))
 
     with ThreadPoolExecutor(sorter.threads, "mgspmv-prepare") as pool:
-        for batch in prefetch_map(pool, prepare, read or _follow(source), sorter.threads):
+        for batch in prefetch_map(pool, prepare, read, sorter.threads):
             feed.put(batch, sorter)
             expected = int(sorter.n_entries / batch.fraction) if batch.fraction else None
             CompiledLater.pays = CompiledLater.pays or max(sorter.n_entries, expected or 0) > LARGE
             report("read", sorter.n_entries, expected)
-    return feed
 
 
 def _follow(source: Source) -> Iterator[tuple[CooBatch, float | None]]:

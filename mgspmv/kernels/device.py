@@ -361,7 +361,7 @@ class Staging:
             return memory, cupy.cuda.Event(disable_timing=True)
 
     def put(self, array: Any) -> Any:
-        """Return a copy of an array on the device, complete after `finish`, or the array itself if it is there."""
+        """Return a copy of an array on the device, complete after `finish`, or an array of the device itself."""
         if not isinstance(array, np.ndarray):
             return array
         import cupy
