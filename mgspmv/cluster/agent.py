@@ -44,7 +44,6 @@ NAME = "mgspmv"
 """Name of the plugin on each worker."""
 END_S = 2.0
 """Seconds to wait for the device memory of earlier runs to be freed before free memory is measured."""
-DESCRIBE_OP = "mgspmv_describe"
 FREE_OP, ABORT_OP = "mgspmv_free", "mgspmv_abort"
 """Operations that a client requests from an agent, through the scheduler."""
 HANGS = "mgspmv_hangs"
@@ -104,11 +103,10 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         watching = PeriodicCallback(self.watchdog.look, 1000 * LOOK_S)
         worker.periodic_callbacks[NAME] = watching  # Dask stops it when the worker closes
         watching.start()
-        worker.metrics[HANGS] = lambda _: self._list_hangs()
+        worker.metrics[HANGS] = lambda _: self.list_hangs()
         METRICS.holders.add(self)
         worker.handlers.update(
             {
-                DESCRIBE_OP: self.describe,
                 FREE_OP: self.free,
                 ABORT_OP: self.abort,
                 LINK_OP: self.accept_link,
@@ -156,14 +154,6 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
 
     # --- for clients and other workers
 
-    async def describe(self, devices: bool) -> dict[str, object]:
-        """Describe free memory, device and held keys; only the hanging tasks if there are any. The first query of the
-        device allocates some of its memory."""
-        if hangs := self._list_hangs():
-            return {"told": to_serialize(WorkerDescription(hangs))}
-        device = await asyncio.to_thread(find_device) if devices else DeviceInfo("backend='cpu' was requested")
-        return {"told": to_serialize(WorkerDescription((), free_memory(), device, frozenset(self.held)))}
-
     async def free(self, keys: list[str]) -> None:
         """Free the objects of these keys at once."""
         for key in keys:
@@ -178,7 +168,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
             each.close(reason)
         deadline = time.monotonic() + wait_s
         while any(each.is_busy for each in own.values()):
-            if time.monotonic() > deadline or self._list_hangs(waits=False):
+            if time.monotonic() > deadline or self.list_hangs(waits=False):
                 break
             await asyncio.sleep(0.01)
         for key in own:
@@ -201,7 +191,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         comm.abort()
         return ServerStatus.dont_reply
 
-    def _list_hangs(self, *, waits: bool = True) -> list[Hang]:
+    def list_hangs(self, *, waits: bool = True) -> list[Hang]:
         """Describe the hanging tasks of this worker; `waits` includes tasks that just wait for other workers."""
         hangs = [hang.describe() for hang in self.watchdog.list_hangs() if waits or not hang.heartbeat.waits]
         if (stuck := find_stuck()) is not None:
@@ -227,10 +217,16 @@ def find_device() -> DeviceInfo:
     return DeviceInfo(None, describe_device(), device_id(), free_device_memory(), find_nccl_problem())
 
 
-async def install(dask_worker: Worker) -> None:
-    """Install an agent on a worker that has none."""
+async def describe_worker(devices: bool, dask_worker: Worker) -> WorkerDescription:
+    """Install an agent on a worker that has none. Describe free memory, device and held keys; only the hanging tasks if
+    there are any. The first query of the device allocates some of its memory."""
     if NAME not in dask_worker.plugins:
         await dask_worker.plugin_add(plugin=Agent(), name=NAME, catch_errors=False)
+    agent = dask_worker.plugins[NAME]
+    if hangs := agent.list_hangs():
+        return WorkerDescription(hangs)
+    device = await asyncio.to_thread(find_device) if devices else DeviceInfo("backend='cpu' was requested")
+    return WorkerDescription((), free_memory(), device, frozenset(agent.held))
 
 
 def get_agent() -> Agent:

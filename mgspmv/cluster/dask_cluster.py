@@ -18,13 +18,12 @@ from distributed.versions import get_versions
 
 from mgspmv.cluster.agent import (
     ABORT_OP,
-    DESCRIBE_OP,
     FREE_OP,
     NOT_ASKED,
     DeviceInfo,
     WorkerDescription,
+    describe_worker,
     do_watched,
-    install,
 )
 from mgspmv.cluster.scheduler_client import GRACE_S, SchedulerClient, cancel_all
 from mgspmv.cluster.scheduling import call_worker, check_cancelled, enter_span, hold_lease
@@ -136,13 +135,12 @@ class Cluster(SchedulerClient):
             differences = "; ".join(list_differences(versions))
             raise VersionMismatchError(f"{differences}. Install the same versions on all workers as here", phase="join")
         fit = [member for member in versions if member not in unfit]
-        await asyncio.gather(*map(self._install, fit))
-        message = {"op": DESCRIBE_OP, "devices": devices}
-        answers = await self._ask_present(fit, message, max(JOIN_S, wait_s), until_s)
-        described: dict[Member, WorkerDescription] = {m: answer["told"] for m, answer in answers.items()}
+        answered = await asyncio.gather(*(self._describe(member, devices) for member in fit))
+        described = {member: told for member, told in zip(fit, answered, strict=True) if told is not None}
         hanging = {m: _describe_hang(told.hangs) for m, told in described.items() if told.hangs}
         if len(hanging) == len(described):
-            all_said = "; ".join(f"worker {member} {said}" for member, said in hanging.items())
+            failures = hanging or dict.fromkeys(fit, "does not answer")
+            all_said = "; ".join(f"worker {member} {said}" for member, said in failures.items())
             raise WorkerTimeoutError(f"no worker of {self} can compute (during join): {all_said}", phase="join")
         infos = [
             WorkerInfo(
@@ -211,22 +209,18 @@ class Cluster(SchedulerClient):
             )
         return dict(sorted(running.items(), key=lambda item: (str(type(item[0].name)), item[0].name)))
 
-    async def _install(self, member: Member) -> None:
+    async def _describe(self, member: Member, devices: bool) -> WorkerDescription | None:
+        """Install an agent on a member, and return its description; None if it does not answer."""
+        asked = self.client.run(describe_worker, devices, workers=[member.address], on_error="return")
         try:
-            answers = await asyncio.wait_for(
-                self.client.run(install, workers=[member.address], on_error="return"), max(INSTALL_S, self.timeout)
-            )
-        except TimeoutError as error:
-            raise WorkerTimeoutError(
-                f"worker {member} did not install its mgspmv agent within {max(INSTALL_S, self.timeout):g} s (during "
-                "join); its event loop is busy, or it imports from a slow file system",
-                worker=str(member.name),
-                phase="join",
-            ) from error
-        answer = answers.get(member.address)
-        if isinstance(answer, BaseException):
+            answer = (await asyncio.wait_for(asked, max(INSTALL_S, self.timeout))).get(member.address)
+        except TimeoutError:
+            self._silent.add(member)
+            return None
+        if not isinstance(answer, WorkerDescription):
             await self._check_members([member], "join")
             raise ClusterError(f"worker {member}: {answer}", worker=str(member.name), phase="join") from answer
+        return answer
 
     # --- tasks
 

@@ -9,7 +9,6 @@ import pytest
 import mgspmv as mg
 from mgspmv.cluster import agent as agent_module
 from mgspmv.cluster import dask_cluster as module
-from mgspmv.cluster.agent import DESCRIBE_OP
 from mgspmv.cluster.dask_cluster import Cluster
 from mgspmv.errors import ClusterError, VersionMismatchError, WorkerTimeoutError
 from tests.support.clusters import check_left, find_left
@@ -62,15 +61,17 @@ def test_workers_are_waited_for_as_long_as_they_may_be_silent(graph, in_process,
 
 
 def test_a_worker_that_hangs_while_it_joins_is_left_out(graph, in_process, monkeypatch):
-    monkeypatch.setattr(module, "JOIN_S", 0.1)
+    monkeypatch.setattr(module, "INSTALL_S", 0.1)
     client = in_process(2)
-    graph.distribute(client).close()  # workers have their agents now
-    worker = client.cluster.workers[1]
+    worker, describe = client.cluster.workers[1], module.describe_worker
+    address = worker.address
 
-    async def hang(**_):
-        await asyncio.Event().wait()
+    async def hang(devices, dask_worker):
+        if dask_worker.address == address:
+            await asyncio.Event().wait()
+        return await describe(devices, dask_worker=dask_worker)
 
-    monkeypatch.setitem(worker.handlers, DESCRIBE_OP, hang)
+    monkeypatch.setattr(module, "describe_worker", hang)
     with pytest.warns(UserWarning, match="left out") as warned, graph.distribute(client, timeout=1) as D:
         assert D.workers == (0,)
     assert [str(w.message) for w in warned] == [f"worker 1 ({worker.address}) does not answer and is left out"]

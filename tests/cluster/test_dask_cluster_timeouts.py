@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from mgspmv.cluster import dask_cluster as cluster_module
 from mgspmv.cluster import ingest
 from mgspmv.cluster.agent import HANGS
 from mgspmv.cluster.dask_cluster import Cluster
@@ -80,17 +79,6 @@ def not_answer_a_share(monkeypatch):
         share._ask_shard(1, "give_ids")
 
 
-def not_take_the_agent(monkeypatch):
-    monkeypatch.setattr(cluster_module, "INSTALL_S", 0.05)
-    cluster = make_cluster()
-
-    async def run(*args, **options):
-        await asyncio.Event().wait()
-
-    cluster.client = SimpleNamespace(run=run)
-    asyncio.run(cluster._install(MEMBERS[1]))
-
-
 def let_nobody_join():
     async def broadcast(**message):
         await asyncio.Event().wait()
@@ -112,7 +100,6 @@ def bring_about(action, monkeypatch):
         (hang, 1, "iteration 7"),
         (keep_another_waiting, 1, "iteration 7"),
         (not_answer_a_share, 1, "ingest"),
-        (not_take_the_agent, None, "join"),
         (let_nobody_join, None, "join"),
     ],
 )
