@@ -334,6 +334,9 @@ class DeviceRowBlock(RowBlock):
         """
         key = (None if self.stored.info.is_pattern else dtype, layout)
         if key not in self._layouts:
+            if self._streaming is not None:  # earlier products hold the memory that is planned for the layout
+                with self._lock:
+                    self._products.clear()
             if layout != "sell-slices":
                 begin_compiling(None if key[0] is None else np.dtype(key[0]), precision)
             with report_full_device("the layout of the matrix for steps of PageRank"):
