@@ -31,6 +31,7 @@ from mgspmv.solvers.options import (
     check_threads,
     parse_size,
 )
+from mgspmv.store.held import HeldMatrix
 from mgspmv.store.locations import StoreLike, is_in_memory
 from mgspmv.store.matrix import StoredMatrix
 from mgspmv.store.read import open_store
@@ -329,6 +330,8 @@ class Matrix(EmbeddedMatrix):
     def close(self) -> None:
         """Free the loaded arrays. The matrix can be used again, and is then loaded again."""
         super().close()
+        if isinstance(self.stored, HeldMatrix) and self.stored.copy is not None:
+            self.stored = self.stored.copy
         if self._is_owner and self._loaded.transpose is not None:
             self._loaded.transpose.close()
 

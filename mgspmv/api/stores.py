@@ -31,7 +31,7 @@ from mgspmv.model import (
 )
 from mgspmv.monitor.progress import ProgressOption, make_report, watched
 from mgspmv.solvers.options import BackendChoice, check_threads, parse_size
-from mgspmv.store.held import PLACE
+from mgspmv.store.held import PLACE, HeldMatrix
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.matrix import StoredMatrix
 from mgspmv.store.read import open_store
@@ -187,7 +187,11 @@ def ingest(
         opened = opening(threads=room.threads, id_room=room.for_ids)
         writing: dict[str, Any] = {"base": base, "allow_hypersparse": allow_hypersparse}
         making = (opened, target, options, describe, report, room)
-        info = store_source(*making, **writing, make_device_sorter=sort_on_device)
+        kept: dict[str, Any] = {}
+        info = store_source(*making, **writing, make_device_sorter=sort_on_device, kept=kept)
+        if kept:
+            written = open_store(target, info.version)
+            return Matrix(HeldMatrix(info=written.info, place=target, arrays=kept, copy=written))
     return open_written(target, info)
 
 

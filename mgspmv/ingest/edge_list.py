@@ -32,7 +32,6 @@ from mgspmv.ingest.headers import (
 from mgspmv.ingest.matrix_market import is_banner
 from mgspmv.ingest.source import Combined, EdgeSource, Layout, Stated
 from mgspmv.ingest.streams import (
-    BATCH_BYTES,
     Chunk,
     TextLine,
     TextStream,
@@ -141,7 +140,7 @@ class EdgeListSource(EdgeSource):
     Parameters
     ----------
     path : local path or URL, or several; may be compressed with gzip, bzip2, xz or zstd; `-` is standard input
-    batch_bytes : bytes of text a batch is made from
+    batch_bytes : bytes of text a batch is made from; default by the size of the file
     is_vertex : returns whether a name is a known id, so that a first line with it is not a header
     options : of `EdgeSource`
 
@@ -156,7 +155,7 @@ class EdgeListSource(EdgeSource):
         self,
         path: Path | Sequence[Path],
         *,
-        batch_bytes: int = BATCH_BYTES,
+        batch_bytes: int | None = None,
         is_vertex: Callable[[str], bool] | None = None,
         **options: Any,
     ) -> None:

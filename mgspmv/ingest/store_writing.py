@@ -143,6 +143,7 @@ def store_source(
     base: str | None,
     allow_hypersparse: bool = False,
     make_device_sorter: MakeDeviceSorter = no_device,
+    kept: dict[str, Any] | None = None,
 ) -> MatrixInfo:
     """Read a source and write it as the new version of a store, in the order of the source or in that of the options.
 
@@ -151,6 +152,7 @@ def store_source(
     describe : function from the source's provenance to the store's
     allow_hypersparse : see `check_stated`
     make_device_sorter : as for `sort_source`, for a graph in the order of the source
+    kept : receives the arrays that were built on a device, by name
 
     Returns
     -------
@@ -184,7 +186,7 @@ def store_source(
             settled: dict[str, Any] = settle(provenance)
             return settled | {"report": to_json(ingested)}
 
-        writing: dict[str, Any] = {"base": base, "order": order, "has_transpose": options.transpose}
+        writing: dict[str, Any] = {"base": base, "order": order, "has_transpose": options.transpose, "kept": kept}
         return write_version(store, matrix, describe_made, report, own, **writing)
 
 
@@ -252,6 +254,7 @@ def write_version(
     has_transpose: bool,
     phase: str = "sort and write",
     unless: StoredMatrix | None = None,
+    kept: dict[str, Any] | None = None,
 ) -> MatrixInfo:
     """Write a matrix as the new version of a store.
 
@@ -265,6 +268,7 @@ def write_version(
     order : method that made the order of the matrix; None if it has none
     phase : phase in calls of `report`
     unless : version that stays the current one if the matrix has its digest
+    kept : as for `store_source`
 
     Returns
     -------
@@ -294,6 +298,8 @@ def write_version(
         for name, array in arrays.items():
             report(f"write {name}", 0, None)
             version.write_array(name, DeviceSlices(array), room.threads)
+        if kept is not None:
+            kept.update(arrays)
         least = find_least(arrays.get("data"))
         return Assembled(len(arrays["indices"]), {}, [] if least is None else [least])
 

@@ -1,4 +1,4 @@
-"""Matrices that are held in the memory of this process, on the host or on a device, without a store."""
+"""Matrices that are held in the memory of this process, on the host or on a device, without a store or beside one."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ PIECE = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class HeldMatrix(StoredMatrix):
-    """Matrix whose arrays are those of NumPy, or of CuPy on the current device, read for one call.
+    """Matrix whose arrays are those of NumPy, or of CuPy on the current device.
 
     What is read is a view where nothing has to be converted or moved; views are read-only on the host.
     """
+
+    copy: StoredMatrix | None = None
+    """The same matrix in a store, which may have more arrays; None without a store."""
 
     __repr__ = StoredMatrix.__repr__
 
@@ -41,6 +44,8 @@ class HeldMatrix(StoredMatrix):
         dtype: Any = None,
         checks: bool = True,
     ) -> np.ndarray:
+        if name not in self.arrays and self.copy is not None:
+            return self.copy.read_array(name, start, stop, threads, allocate, dtype=dtype, checks=checks)
         array: np.ndarray = self.arrays[name][start:stop]
         if dtype is not None and array.dtype != dtype:
             array = _convert(array, dtype)
@@ -66,7 +71,9 @@ class HeldMatrix(StoredMatrix):
 
     @cached_property
     def digest(self) -> str:
-        """Digest of the store that an ingest of the source would write."""
+        """Digest of the store, or of the one that an ingest of the source would write."""
+        if self.copy is not None:
+            return self.copy.digest
         info = self.info if self.original is None else self.original.info
         arrays = self.arrays if self.original is None else self.original.arrays
         own = {name: to_host(array) for name, array in arrays.items() if not name.startswith(TRANSPOSE)}
@@ -74,7 +81,9 @@ class HeldMatrix(StoredMatrix):
         return combine_digests({name: digest_array(array) for name, array in own.items()}, claims)
 
     def address(self) -> Any:
-        return find_address(self.place, self.info.url)
+        if self.copy is None:
+            return find_address(self.place, self.info.url)
+        return (self.copy if self.original is None else self.copy.transpose()).address()
 
 
 def is_on_device(stored: StoredMatrix) -> bool:

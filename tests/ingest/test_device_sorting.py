@@ -7,6 +7,7 @@ import pytest
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
+from mgspmv.api import stores
 from mgspmv.errors import SourceError
 from mgspmv.ingest import device_sorting
 from mgspmv.ingest.device_sorting import DeviceSorter, to_numpy
@@ -16,7 +17,7 @@ from mgspmv.ingest.open import open_source
 from mgspmv.ingest.store_writing import find_budget, store_source
 from mgspmv.kernels.device import Staging, free_device_memory
 from mgspmv.model import IngestOptions, ignore
-from mgspmv.store.held import PLACE
+from mgspmv.store.held import PLACE, HeldMatrix
 
 RNG = np.random.default_rng(5)
 SRC, DST = RNG.integers(0, 500, (2, 3000))
@@ -152,6 +153,25 @@ def test_sums_as_large_as_int64(sorters):
     graph = ([0, 0, 1, 1], [1, 1, 0, 0], [2**62, 2**62 - 1, -(2**62), -(2**62)])
     found = load(graph, IngestOptions("graph"), sorters[0])
     assert to_numpy(found.arrays["data"]).tolist() == [-(2**63), 2**63 - 1]
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_matrices_written_are_held_until_they_are_closed(name, sorters, monkeypatch, tmp_path):
+    monkeypatch.setattr(stores, "sort_on_device", sorters[0])
+    graph = GRAPHS[name]
+    wanted = mg.pagerank(graph)
+    with mg.ingest(graph, tmp_path / "g.zarr", transpose=True) as A:
+        stored = A.stored
+        assert isinstance(stored, HeldMatrix)
+        assert A.info == mg.open(tmp_path / "g.zarr").info
+        assert stored.address() == mg.open(tmp_path / "g.zarr").stored.address()
+        assert A.T.stored.address() == mg.open(tmp_path / "g.zarr").T.stored.address()
+        assert mg.pagerank(A).digest() == wanted.digest()
+        assert mg.pagerank(A.T).digest() == mg.pagerank(mg.open(tmp_path / "g.zarr").T).digest()
+        np.testing.assert_array_equal(A.vertex_ids, mg.open(tmp_path / "g.zarr").vertex_ids)
+    assert A.stored is stored.copy
+    assert mg.pagerank(A).digest() == wanted.digest()
+    assert mg.update(A, insert=(graph[0][:1], graph[1][:1], *(own[:1] for own in graph[2:]))).info.number == 2
 
 
 @pytest.mark.gpu
