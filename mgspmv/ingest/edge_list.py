@@ -183,7 +183,7 @@ class EdgeListSource(EdgeSource):
             joined = self.join([self._told])
             self._layout = replace(self.number(joined.claim), provenance=joined.provenance, stated=joined.stated)
 
-    def leave_ids(self) -> None:
+    def leave_ids(self, prepare: Callable[[CooBatch, float | None], Any]) -> None:
         self.leaves_ids = True
         if isinstance(self._made, OccurringIntegers):
             claims = self._facts.claims[:1]  # all files must state as many vertices as the first

@@ -223,7 +223,7 @@ def sort_source(
             device = make_device_sorter(sorter)
         if device is not None:
             stack.enter_context(device)
-            source.leave_ids()
+            source.leave_ids(partial(_prepare, feed, device))
         fill(feed, device or sorter, report, chain([first], read))
         layout = source.layout()
         feed.check(layout)
@@ -263,10 +263,8 @@ def fill(
 ) -> None:
     """Add batches, each with the fraction of the source that was read by then, to a sorter."""
 
-    def prepare(read: tuple[CooBatch, float | None]) -> _Prepared:
-        batch = feed.prepare(read)
-        move = sorter.upload if isinstance(sorter, DeviceSorter) else to_host
-        return replace(batch, entries=move(batch.entries))
+    def prepare(read: tuple[Any, float | None]) -> _Prepared:
+        return read[0] if isinstance(read[0], _Prepared) else _prepare(feed, sorter, *read)
 
     with ThreadPoolExecutor(sorter.threads, "mgspmv-prepare") as pool:
         for batch in prefetch_map(pool, prepare, read, sorter.threads):
@@ -274,6 +272,13 @@ def fill(
             expected = int(sorter.n_entries / batch.fraction) if batch.fraction else None
             CompiledLater.pays = CompiledLater.pays or max(sorter.n_entries, expected or 0) > LARGE
             report("read", sorter.n_entries, expected)
+
+
+def _prepare(feed: EntryFeed, sorter: EntrySorter | DeviceSorter, batch: CooBatch, fraction: float | None) -> _Prepared:
+    """Prepare a batch, and move it to where it is sorted."""
+    prepared = feed.prepare((batch, fraction))
+    move = sorter.upload if isinstance(sorter, DeviceSorter) else to_host
+    return replace(prepared, entries=move(prepared.entries))
 
 
 def _follow(source: Source) -> Iterator[tuple[CooBatch, float | None]]:

@@ -74,13 +74,21 @@ class Source(ABC):
     may_be_empty = False
     """Whether it may have no edges, even if nothing else states the vertices or the type of their ids."""
 
-    def leave_ids(self) -> None:
-        """Leave ids that are integers to the sorter from now on, even if some batches have been read."""
-        self.leaves_ids = True
+    prepares: Callable[[CooBatch, float | None], Any] | None = None
+    """Prepares a batch, and the fraction read then, where it is parsed; None to leave it to the caller of `batches`."""
+
+    def leave_ids(self, prepare: Callable[[CooBatch, float | None], Any]) -> None:
+        """Leave ids that are integers to the sorter from now on, even if some batches have been read.
+
+        Parameters
+        ----------
+        prepare : what `batches` may yield the results of, in place of batches; called in the threads that parse
+        """
+        self.leaves_ids, self.prepares = True, prepare
 
     @abstractmethod
-    def batches(self) -> Iterator[CooBatch]:
-        """Yield all entries, symmetric ones mirrored; all batches have values, or none has."""
+    def batches(self) -> Iterator[Any]:
+        """Yield all entries as `CooBatch`, symmetric ones mirrored; all batches have values, or none has."""
 
     @abstractmethod
     def layout(self) -> Layout:
@@ -183,8 +191,8 @@ class EdgeSource(FileSource):
         self._made: Any = None
         """Mapping from ids to codes, once the first batch is read."""
 
-    def leave_ids(self) -> None:
-        super().leave_ids()
+    def leave_ids(self, prepare: Callable[[CooBatch, float | None], Any]) -> None:
+        super().leave_ids(prepare)
         if hasattr(self._made, "leave"):
             self._made.leave()
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from mmap import ACCESS_READ, mmap
 from typing import Any, Self
 
 import numpy as np
@@ -46,6 +45,8 @@ PART_ROWS = 1 << 17
 """Rows per part of a batch, which one thread encodes."""
 GROUP_BYTES = 1 << 25
 """Most bytes of the columns of a row group that a thread reads at once; larger groups are read in batches."""
+HASHED_BYTES = 1 << 24
+"""Bytes of a file that are hashed at a time."""
 LEAST_GROUP = 1 << 14
 """Least rows of row groups, on average, that are read one by one."""
 BUFFER_BYTES = 1 << 20
@@ -108,7 +109,11 @@ class _EdgeRows:
     dtype: str
     """Dtype of the weights; `missing` if there are none."""
     ids: list[Any]
-    """Sources and targets: NumPy arrays of integers, or Arrow arrays of large strings; empty in a summary."""
+    """Sources and targets: NumPy arrays of integers, or Arrow arrays of large strings; empty in a summary, and where
+    the rows are prepared."""
+    n_rows: int = 0
+    prepared: Any = None
+    """The rows as `Source.prepares` returned them; None if they were left to the caller."""
     weights: np.ndarray | None = None
     fraction: float | None = None
     """Approximate fraction of all rows read up to the last of these; None if unknown."""
@@ -188,7 +193,7 @@ class TableSource(EdgeSource):
         with contextlib.closing(self._tables()) as tables, ThreadPoolExecutor(threads, "mgspmv-encode") as pool:
             empty = None
             for rows in prefetch_map(pool, self._parse, self._read(tables), n_ahead):
-                if len(rows.ids[0]):
+                if rows.n_rows:
                     yield self._encode(rows)
                 else:
                     empty = empty or rows
@@ -308,24 +313,28 @@ class TableSource(EdgeSource):
         ]
         weights = _to_numbers(columns[2]) if len(columns) > 2 else None
         dtype = "missing" if weights is None else weights.dtype.name
-        return replace(form, dtype=dtype, ids=ids, weights=weights, fraction=fraction, problem=problem)
+        form = replace(form, dtype=dtype, fraction=fraction, problem=problem, n_rows=rows.num_rows)
+        if self.prepares is not None and not are_names and isinstance(self._made, OccurringIntegers):
+            return replace(form, prepared=self.prepares(CooBatch(ids[0], ids[1], weights), fraction))
+        return replace(form, ids=ids, weights=weights)
 
-    def _encode(self, rows: _EdgeRows) -> CooBatch:
-        """Return the entries of parsed rows, in their order.
+    def _encode(self, rows: _EdgeRows) -> Any:
+        """Return the entries of parsed rows, in their order, or what they were prepared to.
 
         Raises
         ------
         SourceError : ids or weights of another type than those before, or an id that is not in the list of vertices
         """
         if self._form is None:
-            self._form = replace(rows, ids=[], weights=None)
+            self._form = replace(rows, ids=[], weights=None, prepared=None)
             column = TextColumn("vertex", "string" if rows.are_names else "int64")
             self._made, self._listed = choose_vertices(column, self._reading, self._id_room, self.name)
         self._form.check(rows)
         self.fraction = rows.fraction
-        self._counts["rows"] += len(rows.ids[0])
-        is_left = self.leaves_ids and isinstance(self._made, OccurringIntegers)
-        codes = rows.ids if is_left else self._made.encode(*rows.ids)
+        self._counts["rows"] += rows.n_rows
+        if rows.prepared is not None:
+            return rows.prepared
+        codes = self._made.encode(*rows.ids)
         for name, column, own in zip(rows.names, rows.ids, codes, strict=False):
             if (k := find_unknown(self._made, own)) is not None:
                 raise rows.make_error(
@@ -442,7 +451,10 @@ class ParquetSource(TableSource):
         said = "the Parquet file is damaged or cut short ({}); fetch it again"
 
         def load(names: list[str], k: int) -> Any:
-            with reading_table(name, said), pa.parquet.ParquetFile(name, metadata=file.metadata) as own:
+            with (
+                reading_table(name, said),
+                pa.parquet.ParquetFile(name, metadata=file.metadata, memory_map=True) as own,
+            ):
                 rows = own.read_row_group(k, names, use_threads=False).select(names).combine_chunks()
                 return rows.to_batches()[0] if rows.num_rows else make_empty(rows.schema)
 
@@ -502,9 +514,12 @@ def _describe_file(name: str, hasher: ThreadPoolExecutor) -> dict[str, Any]:
     """Return the size of a local file, and its SHA-256, which is computed meanwhile; see `settle`."""
 
     def digest() -> str:
-        # Mapped, as each read of a piece would wait for the interpreter, which is busy with other threads.
-        with open(name, "rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as content:
-            return hashlib.sha256(content).hexdigest()
+        # In large pieces, as after each one this waits for the interpreter, which is busy with other threads.
+        found, piece = hashlib.sha256(), memoryview(bytearray(HASHED_BYTES))
+        with open(name, "rb", buffering=0) as file:
+            while n := file.readinto(piece):
+                found.update(piece[:n])
+        return found.hexdigest()
 
     return {"bytes": os.path.getsize(name), "sha256": hasher.submit(digest)}
 
