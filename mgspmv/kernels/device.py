@@ -9,8 +9,9 @@ import functools
 import importlib.util
 import queue
 import struct
+from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -27,6 +28,8 @@ from mgspmv.store.matrix import StoredMatrix
 STAGING_BYTES = 8 * CHUNK_ELEMENTS
 """Bytes of a pinned buffer, which holds the largest chunk of a store."""
 _ROOM = Lock()
+_SPARE: defaultdict[int, queue.SimpleQueue[tuple[np.ndarray, Any]]] = defaultdict(queue.SimpleQueue)
+"""Pinned buffers that no one uses, with an event each, by device: making one takes longer than filling it."""
 NO_CUPY = "CuPy is not installed"
 LITTLE = 1 << 28
 """Bytes of unused device memory that may be kept in addition to the memory that was planned."""
@@ -329,6 +332,7 @@ class Staging:
         import cupy
 
         self._device, self._stream = cupy.cuda.Device(), cupy.cuda.Stream(non_blocking=True)
+        self._spare = _SPARE[int(self._device)]
         self._free: queue.SimpleQueue[tuple[np.ndarray, Any] | None] = queue.SimpleQueue()
         for _ in range(2 * (threads or default_threads())):
             self._free.put(None)  # made when it is first needed
@@ -356,6 +360,8 @@ class Staging:
         import cupy
         import cupyx
 
+        with suppress(queue.Empty):
+            return self._spare.get_nowait()
         with self._device:
             memory: np.ndarray = cupyx.empty_pinned(STAGING_BYTES, np.uint8)
             return memory, cupy.cuda.Event(disable_timing=True)
@@ -375,8 +381,12 @@ class Staging:
         return there
 
     def finish(self) -> None:
-        """Wait until all copies have completed."""
+        """Wait until all copies have completed; others may use the buffers then."""
         self._stream.synchronize()
+        for _ in range(self._free.qsize()):
+            if (buffer := self._free.get()) is not None:
+                self._spare.put(buffer)
+            self._free.put(None)
 
 
 def _align(array: Any) -> Any:
