@@ -29,6 +29,10 @@ class DeviceArraySource(Source):
     def __init__(self, arrays: tuple[Any, ...], form: str) -> None:
         self._arrays, self.name = arrays, f"{len(arrays[0])} arcs in {form}"
 
+    @property
+    def n_stated(self) -> int:
+        return len(self._arrays[0])
+
     def batches(self) -> Iterator[CooBatch]:
         rows, cols, *values = self._arrays
         yield CooBatch(rows, cols, values[0] if values else None)

@@ -54,7 +54,7 @@ ID_BYTES = 40
 """Bytes per entry for ids that are sorted, and the numbers that take their places."""
 
 
-def is_worth_a_device(n_entries: float) -> bool:
+def is_worth_a_device(n_entries: int) -> bool:
     """Return whether this number of entries is sorted on a device, if there is one."""
     return n_entries >= LEAST
 

@@ -217,14 +217,16 @@ def sort_source(
     with contextlib.ExitStack() as stack:
         sorter = stack.enter_context(EntrySorter(room.memory, room.threads, room.folder))
         feed = EntryFeed(source, options)
-        read, device = _follow(source), None
-        first = next(read)
-        if is_worth_a_device(_expect(*first)):
+        read, first, device = _follow(source), list[tuple[Any, float | None]](), None
+        if (expected := source.n_stated) is None:
+            first = [next(read)]
+            expected = int(len(first[0][0].rows) / (first[0][1] or 1.0))
+        if is_worth_a_device(expected):
             device = make_device_sorter(sorter)
         if device is not None:
             stack.enter_context(device)
             source.leave_ids(partial(_prepare, feed, device))
-        fill(feed, device or sorter, report, chain([first], read))
+        fill(feed, device or sorter, report, chain(first, read))
         layout = source.layout()
         feed.check(layout)
         if device is not None:
@@ -241,11 +243,6 @@ def sort_source(
         own = kind, feed.dtype, rule, layout, source.name, sorter
         there = None if device is None or device.is_moved else device
         yield SortedSource(*own, drops_loops=options.self_loops == "drop", counts=feed.counts, device=there)
-
-
-def _expect(batch: CooBatch, fraction: float | None) -> float:
-    """Return the number of entries to expect of a source, by its first batch."""
-    return len(batch.rows) / (fraction or 1.0)
 
 
 def feed_entries(source: Source, options: IngestOptions, sorter: EntrySorter, report: Progress) -> EntryFeed:
@@ -281,7 +278,7 @@ def _prepare(feed: EntryFeed, sorter: EntrySorter | DeviceSorter, batch: CooBatc
     return replace(prepared, entries=move(prepared.entries))
 
 
-def _follow(source: Source) -> Iterator[tuple[CooBatch, float | None]]:
+def _follow(source: Source) -> Iterator[tuple[Any, float | None]]:
     """Yield the batches of a source, each with the approximate fraction of the source read so far."""
     for batch in source.batches():
         yield batch, source.fraction

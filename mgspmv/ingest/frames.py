@@ -71,6 +71,11 @@ class FrameSource(TableSource):
         self._places: dict[int, tuple[int, int]] = {}
         """First byte and number of bytes of each partition that is kept."""
 
+    @property
+    def n_stated(self) -> int | None:
+        has_length = hasattr(self._frame, "__len__") and not self._is_computed
+        return len(self._frame) if has_length else None
+
     def _tables(self) -> Generator[Table]:
         if self.numbers:
             yield Table(self.name, self._all_columns, self._read_kept)

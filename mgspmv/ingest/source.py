@@ -77,6 +77,11 @@ class Source(ABC):
     prepares: Callable[[CooBatch, float | None], Any] | None = None
     """Prepares a batch, and the fraction read then, where it is parsed; None to leave it to the caller of `batches`."""
 
+    @property
+    def n_stated(self) -> int | None:
+        """Number of entries, if it is known before the first batch."""
+        return None
+
     def leave_ids(self, prepare: Callable[[CooBatch, float | None], Any]) -> None:
         """Leave ids that are integers to the sorter from now on, even if some batches have been read.
 

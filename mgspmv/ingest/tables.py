@@ -252,7 +252,7 @@ class TableSource(EdgeSource):
     @property
     def _part_rows(self) -> int:
         """Rows per part: more where threads have less to do with each."""
-        return BATCH_ROWS if self.leaves_ids else PART_ROWS
+        return 2 * BATCH_ROWS if self.leaves_ids else PART_ROWS
 
     def _choose_columns(self, table: Table) -> list[str]:
         """Return the names of the columns of sources, targets and, optionally, weights."""
@@ -314,9 +314,14 @@ class TableSource(EdgeSource):
         weights = _to_numbers(columns[2]) if len(columns) > 2 else None
         dtype = "missing" if weights is None else weights.dtype.name
         form = replace(form, dtype=dtype, fraction=fraction, problem=problem, n_rows=rows.num_rows)
-        if self.prepares is not None and not are_names and isinstance(self._made, OccurringIntegers):
+        if self.prepares is not None and not are_names and self._numbers_occurring and rows.num_rows:
             return replace(form, prepared=self.prepares(CooBatch(ids[0], ids[1], weights), fraction))
         return replace(form, ids=ids, weights=weights)
+
+    @property
+    def _numbers_occurring(self) -> bool:
+        """Whether vertices are those that occur."""
+        return self._reading.n_vertices is None and self._reading.vertices is None
 
     def _encode(self, rows: _EdgeRows) -> Any:
         """Return the entries of parsed rows, in their order, or what they were prepared to.
@@ -329,6 +334,8 @@ class TableSource(EdgeSource):
             self._form = replace(rows, ids=[], weights=None, prepared=None)
             column = TextColumn("vertex", "string" if rows.are_names else "int64")
             self._made, self._listed = choose_vertices(column, self._reading, self._id_room, self.name)
+            if self.leaves_ids and isinstance(self._made, OccurringIntegers):
+                self._made.leave()
         self._form.check(rows)
         self.fraction = rows.fraction
         self._counts["rows"] += rows.n_rows
@@ -410,6 +417,15 @@ class ParquetSource(TableSource):
         self._n_tables = len(files)
         self._groups: list[tuple[str, range | None]] = [(name, None) for name in files]
         """Files, each with its row groups that are read; None for all."""
+
+    @property
+    def n_stated(self) -> int | None:
+        """Rows of the first file, if it is the only one."""
+        [(name, groups), *more] = self._groups
+        if more or groups is not None or "://" in name:
+            return None
+        with _open_parquet(name) as file:
+            return sum(_measure_groups(file))
 
     def split(self, n_parts: int) -> list[ParquetSource]:
         """Split the source, see `FileSource`; files are cut between row groups, or not at all if there are many."""
