@@ -20,8 +20,8 @@ from benchmarks.machines import choose_machine
 from mgspmv.errors import BackendError
 from mgspmv.kernels.device import read_block
 from mgspmv.model import INT32_LIMIT
-from mgspmv.store.matrix import StoredMatrix
 from mgspmv.store.read import StoreAddress
+from mgspmv.store.stored_matrix import StoredMatrix
 
 ROUNDS = 5
 """How often runs of iterations are timed; the least counts."""

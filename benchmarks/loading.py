@@ -29,8 +29,8 @@ from benchmarks.program import add_file_options, run_program
 from benchmarks.stores import open_cache
 from benchmarks.tables import Setting, Table, format_text, write_files
 from mgspmv.model import default_threads
-from mgspmv.store.matrix import StoredMatrix
 from mgspmv.store.read import open_store
+from mgspmv.store.stored_matrix import StoredMatrix
 
 CEILING = 1.03
 """Most that loading may take with the check, over what it takes without."""

@@ -15,7 +15,7 @@ from mgspmv.errors import OptionError, UnknownIdError, shorten
 from mgspmv.store.chunks import CHUNK_ELEMENTS
 
 if TYPE_CHECKING:
-    from mgspmv.store.matrix import StoredMatrix
+    from mgspmv.store.stored_matrix import StoredMatrix
 
 CHUNKS_HELD = 4
 """Number of chunks of ids in memory while single ids are looked up."""

@@ -44,9 +44,9 @@ from mgspmv.solvers.options import PageRankOptions, Placement, Reads, describe_e
 from mgspmv.solvers.run import Outcome, add_event
 from mgspmv.solvers.vectors import Weights
 from mgspmv.store.locations import StoreLike
-from mgspmv.store.matrix import StoredMatrix
 from mgspmv.store.metadata import MatrixProperties
 from mgspmv.store.read import open_store
+from mgspmv.store.stored_matrix import StoredMatrix
 
 if TYPE_CHECKING:
     from mgspmv.cluster.matrix import DistributedMatrix

@@ -33,8 +33,8 @@ from mgspmv.solvers.options import (
 )
 from mgspmv.store.held import HeldMatrix
 from mgspmv.store.locations import StoreLike, is_in_memory
-from mgspmv.store.matrix import StoredMatrix
 from mgspmv.store.read import open_store
+from mgspmv.store.stored_matrix import StoredMatrix
 
 if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator

@@ -31,10 +31,10 @@ from mgspmv.model import (
 )
 from mgspmv.monitor.progress import ProgressOption, make_report, watched
 from mgspmv.solvers.options import BackendChoice, check_threads, parse_size
-from mgspmv.store.held import PLACE, HeldMatrix
+from mgspmv.store.held import PLACE, Arrays, HeldMatrix
 from mgspmv.store.locations import StoreLike
-from mgspmv.store.matrix import StoredMatrix
 from mgspmv.store.read import open_store
+from mgspmv.store.stored_matrix import StoredMatrix
 from mgspmv.store.versions import check_keep, check_target
 from mgspmv.version import __version__
 
@@ -185,10 +185,19 @@ def ingest(
     else:
         room = find_budget(target, n_bytes, threads, scratch)
         opened = opening(threads=room.threads, id_room=room.for_ids)
-        writing: dict[str, Any] = {"base": base, "allow_hypersparse": allow_hypersparse}
-        making = (opened, target, options, describe, report, room)
-        kept: dict[str, Any] = {}
-        info = store_source(*making, **writing, make_device_sorter=sort_on_device, kept=kept)
+        kept: Arrays = {}
+        info = store_source(
+            opened,
+            target,
+            options,
+            describe,
+            report,
+            room,
+            base=base,
+            allow_hypersparse=allow_hypersparse,
+            make_device_sorter=sort_on_device,
+            kept=kept,
+        )
         if kept:
             written = open_store(target, info.version)
             return Matrix(HeldMatrix(info=written.info, place=target, arrays=kept, copy=written))

@@ -45,9 +45,10 @@ from mgspmv.exchange.peer_comm import Member, worker_error
 from mgspmv.heartbeat import beat
 from mgspmv.ingest.entries import EntryCounts, choose_rule
 from mgspmv.ingest.frames import FrameSource
+from mgspmv.ingest.reports import make_report
 from mgspmv.ingest.shard import OwnIds, PartSummary, Shard, ShardSpec
 from mgspmv.ingest.source import FileSource
-from mgspmv.ingest.store_writing import check_folder, check_memory, check_stated, make_budget, make_report
+from mgspmv.ingest.store_writing import check_folder, check_memory, check_stated, make_budget
 from mgspmv.model import IngestOptions, MatrixInfo, Progress, index_dtype
 from mgspmv.store.chunks import WrittenRange
 from mgspmv.store.write import StoreSize, Version, begin_version, check_space, find_least

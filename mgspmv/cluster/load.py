@@ -30,7 +30,7 @@ from mgspmv.model import Precision, Progress
 from mgspmv.partition import limit, plan_rows, warn_of_streaming
 from mgspmv.plan import Plan
 from mgspmv.solvers.options import Placement, Reads, TransportChoice
-from mgspmv.store.matrix import StoredMatrix
+from mgspmv.store.stored_matrix import StoredMatrix
 
 
 @dataclass(frozen=True)

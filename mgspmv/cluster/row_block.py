@@ -47,8 +47,8 @@ from mgspmv.model import CsrBlock, Precision, default_threads
 from mgspmv.partition import choose_piece
 from mgspmv.plan import Streaming
 from mgspmv.solvers.inputs import OutWeights
-from mgspmv.store.matrix import StoredMatrix
 from mgspmv.store.read import StoreAddress
+from mgspmv.store.stored_matrix import StoredMatrix
 
 CONCURRENT = 4
 """Divisor of the entries per streamed piece if layouts or other kernels already hold device memory."""

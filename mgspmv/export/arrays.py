@@ -33,7 +33,7 @@ from mgspmv.ingest.stored import PIECE_ROWS, StoredRows
 from mgspmv.model import MatrixInfo, Progress, index_dtype
 from mgspmv.order import restore
 from mgspmv.store.chunks import CHUNK_ELEMENTS, AppendArray
-from mgspmv.store.matrix import StoredMatrix
+from mgspmv.store.stored_matrix import StoredMatrix
 
 ArrayName = Literal["indptr", "indices", "data"]
 Pieces = Iterator[np.ndarray]

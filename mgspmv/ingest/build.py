@@ -26,7 +26,7 @@ from mgspmv.ingest.values import infinite_error
 from mgspmv.kernels.later import compile_later
 from mgspmv.model import STOCHASTIC_TOLERANCE, CooBatch, CsrBlock, Kind, Progress, default_threads, index_dtype
 from mgspmv.order import list_rows
-from mgspmv.store.matrix import StoredMatrix
+from mgspmv.store.stored_matrix import StoredMatrix
 from mgspmv.store.write import find_least
 
 _FILLED = 1 << 20

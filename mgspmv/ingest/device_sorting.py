@@ -39,7 +39,7 @@ from mgspmv.kernels.entry_sorting import (
 )
 from mgspmv.kernels.formats import array_module
 from mgspmv.model import INT32_LIMIT, CooBatch, Duplicates
-from mgspmv.store.matrix import TRANSPOSE
+from mgspmv.store.stored_matrix import TRANSPOSE
 
 LEAST = 1 << 20
 """Least entries that are worth the device."""

@@ -113,7 +113,16 @@ class _EdgeListFacts:
         ------
         SourceError : it has another form than files before it
         """
-        check_alike(name, head, self.form or head)
+        first = self.form or head
+        are_told = all(each.first is not None or each.names is not None for each in (head, first))
+        are_edges = head.first is not None and first.first is not None
+        if are_told and (head.names != first.names or (are_edges and head.form != first.form)):
+            raise SourceError(
+                f"it has {head.describe()}, but files before it have {first.describe()}; files that are ingested "
+                "together must have one form: pass delimiter=, header=, columns= or comment= for all, or ingest them "
+                "separately",
+                source=name,
+            )
         if self.form is None or (self.form.first is None and (head.first is not None or self.form.names is None)):
             self.form = head
         self.claims.append(head.preamble.claims)
@@ -419,24 +428,6 @@ def read_head(
     by = "a comment" if not is_header else "as given" if reading.header else "by its names"
     header_by = None if names is None else by
     return Head(preamble, int(is_header), text.peek_line(), names, header_by, delimiter, columns, n_columns)
-
-
-def check_alike(name: str, head: Head, first: Head) -> None:
-    """Raise SourceError if a file has another form than the first file that has edges or names of columns.
-
-    Parameters
-    ----------
-    name : path or URL of the file
-    """
-    if any(each.first is None and each.names is None for each in (head, first)):
-        return
-    are_edges = head.first is not None and first.first is not None
-    if head.names != first.names or (are_edges and head.form != first.form):
-        raise SourceError(
-            f"it has {head.describe()}, but files before it have {first.describe()}; files that are ingested together "
-            "must have one form: pass delimiter=, header=, columns= or comment= for all, or ingest them separately",
-            source=name,
-        )
 
 
 def _read_preamble(text: TextStream, reading: StatedForm, preamble: Preamble | None = None) -> Preamble:

@@ -14,12 +14,13 @@ from mgspmv.errors import CapacityError
 from mgspmv.ingest.build import assemble
 from mgspmv.ingest.entries import MakeDeviceSorter, SortedSource, no_device, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
+from mgspmv.ingest.reports import make_report
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source
-from mgspmv.ingest.store_writing import check_stated, find_size, make_report
+from mgspmv.ingest.store_writing import check_stated, find_size
 from mgspmv.model import IngestOptions, MatrixInfo, Progress, free_memory, index_dtype
-from mgspmv.store.held import PLACE, HeldMatrix
-from mgspmv.store.matrix import TRANSPOSE
+from mgspmv.store.held import PLACE, Arrays, HeldMatrix
+from mgspmv.store.stored_matrix import TRANSPOSE
 from mgspmv.store.versions import FORMAT_VERSION
 from mgspmv.store.write import StoreSize, find_least
 from mgspmv.validation import to_json
@@ -28,7 +29,7 @@ VERSION = "v000000-memory"
 """Version of a matrix that is not in a store."""
 
 
-class GrowingArray:
+class HeldArray:
     """Array in memory that is built by appending.
 
     Parameters
@@ -85,18 +86,16 @@ def load_source(
             return hold(read, built, len(built["indices"]), find_least(built.get("data")), options)
         _check_room(size)
         transposed = stack.enter_context(EntrySorter(own.memory, own.threads, own.folder))
-        made = assemble(read, GrowingArray, report, transposed if options.transpose else None)
+        made = assemble(read, HeldArray, report, transposed if options.transpose else None)
         arrays = dict(made.arrays)
         if options.transpose:
             rows = (Layout(read.shape[::-1]), read.name, transposed)
-            other = assemble(SortedSource("matrix", read.dtype, "keep", *rows), GrowingArray, report)
+            other = assemble(SortedSource("matrix", read.dtype, "keep", *rows), HeldArray, report)
             arrays |= {f"{TRANSPOSE}{name}": array for name, array in other.arrays.items()}
         return hold(read, arrays, made.nnz, made.least, options)
 
 
-def hold(
-    read: SortedSource, arrays: dict[str, Any], nnz: int, least: float | None, options: IngestOptions
-) -> HeldMatrix:
+def hold(read: SortedSource, arrays: Arrays, nnz: int, least: float | None, options: IngestOptions) -> HeldMatrix:
     """Return the matrix of these arrays.
 
     Parameters

@@ -20,14 +20,14 @@ from mgspmv.ingest.frames import FrameSource, find_library, source_from_arrays
 from mgspmv.ingest.headers import StatedForm
 from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.objects import GraphSource, NpzSource, ScipySource, convert_arrays, is_networkx, is_sparse
+from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Source
 from mgspmv.ingest.stored import StoreSource
-from mgspmv.ingest.tables import ParquetSource
 from mgspmv.ingest.zarr_groups import GROUP_FORMATS, GroupSource, find_matrix_store, is_group_path
 from mgspmv.model import IngestOptions, Kind, check_choice
-from mgspmv.store.matrix import StoredMatrix
 from mgspmv.store.read import open_store
+from mgspmv.store.stored_matrix import StoredMatrix
 
 FORMATS = ("matrix-market", "edge-list", "parquet", "npz", *GROUP_FORMATS)
 INGESTIBLE = (

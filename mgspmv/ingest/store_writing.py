@@ -12,7 +12,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -26,22 +26,22 @@ from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, OptionError, StoreError
 from mgspmv.ingest.build import Assembled, assemble
 from mgspmv.ingest.device_sorting import DeviceSlices
-from mgspmv.ingest.entries import EntryCounts, MakeDeviceSorter, SortedRows, SortedSource, no_device, sort_source
+from mgspmv.ingest.entries import MakeDeviceSorter, SortedRows, SortedSource, no_device, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.prefetch import prefetch_map
+from mgspmv.ingest.reports import make_report
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source, Stated
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.tables import settle
-from mgspmv.ingest.tokens import find_times
 from mgspmv.ingest.zarr_groups import GroupSource
-from mgspmv.ingest_report import IngestReport, SourceColumn
-from mgspmv.model import Duplicates, IngestOptions, MatrixInfo, Progress, default_threads, free_memory, index_dtype
+from mgspmv.model import IngestOptions, MatrixInfo, Progress, default_threads, free_memory, index_dtype
 from mgspmv.order import METHODS, WITH_PATTERN, estimate_bytes, invert, renumber_entries, restore
 from mgspmv.os_errors import describe_os_error, is_operators
 from mgspmv.store.chunks import AppendArray
+from mgspmv.store.held import Arrays
 from mgspmv.store.locations import StoreLike, find_folder
-from mgspmv.store.matrix import StoredMatrix
+from mgspmv.store.stored_matrix import StoredMatrix
 from mgspmv.store.write import StoreSize, begin_version, check_space, find_least
 from mgspmv.validation import to_json
 
@@ -55,9 +55,6 @@ SUM_PART = 3
 """Divisor of the memory for the entries of a sorted matrix: sums of columns may take one part of this many."""
 ROWS_PER_ENTRY, FREE_ROWS = 100, 1 << 23
 """Rows or columns that a source may state per entry, and the number that it may state in any case."""
-_FILE_FORMATS = ("edge-list", "matrix-market", "parquet", "npz")
-_LEAST_TIMES = 2
-"""Smallest number of rows whose whole-number weights may be reported as times."""
 
 
 def find_budget(
@@ -143,7 +140,7 @@ def store_source(
     base: str | None,
     allow_hypersparse: bool = False,
     make_device_sorter: MakeDeviceSorter = no_device,
-    kept: dict[str, Any] | None = None,
+    kept: Arrays | None = None,
 ) -> MatrixInfo:
     """Read a source and write it as the new version of a store, in the order of the source or in that of the options.
 
@@ -254,7 +251,7 @@ def write_version(
     has_transpose: bool,
     phase: str = "sort and write",
     unless: StoredMatrix | None = None,
-    kept: dict[str, Any] | None = None,
+    kept: Arrays | None = None,
 ) -> MatrixInfo:
     """Write a matrix as the new version of a store.
 
@@ -443,71 +440,3 @@ def _renumber(
             n_done += len(batch.rows)
             report("renumber", n_done, matrix.most_entries)
     return before, after
-
-
-# --- reports ---------------------------------------------------------------------------------------------------------
-
-
-def make_report(
-    source: dict[str, Any],
-    counts: EntryCounts,
-    nnz: int,
-    rule: Duplicates,
-    options: Mapping[str, Any],
-) -> IngestReport:
-    """Make the report of what was read and stored.
-
-    Parameters
-    ----------
-    source : provenance of the source, from which `taken` is removed: facts about its columns and lines, namely
-        `columns` (`source`, `target` and `weight`, each [number, name] or None), `not_read` (likewise a list),
-        `delimiter`, `header` and `header_by`, `n_header`, `n_comments`, `n_rows`, and `notes`, sentences.
-        Each may be missing
-    counts : counts of all entries
-    nnz : number of stored entries
-    rule : rule for duplicates
-    options : options of the ingest that the user passed
-    """
-    taken = source.pop("taken", {})
-    columns = {name: SourceColumn(*column) for name, column in taken.get("columns", {}).items() if column is not None}
-    not_read = [SourceColumn(*column) for column in taken.get("not_read", ())]
-    if options.get("weights") is False and "weight" in columns:
-        not_read.append(columns.pop("weight"))
-    n_rows = taken.get("n_rows", counts.n_given)
-    n_mirrored = counts.n_given + counts.n_mirrored - n_rows
-    return IngestReport(
-        name=source.get("name", ""),
-        format=source.get("format"),
-        n_files=len(source["files"]) if "files" in source else int(source.get("format") in _FILE_FORMATS),
-        source=columns.get("source"),
-        target=columns.get("target"),
-        weight=columns.get("weight"),
-        weight_range=None if counts.least is None or counts.greatest is None else (counts.least, counts.greatest),
-        not_read=tuple(not_read),
-        delimiter=taken.get("delimiter"),
-        header=taken.get("header"),
-        header_by=taken.get("header_by"),
-        n_header_lines=taken.get("n_header", 0),
-        n_comment_lines=taken.get("n_comments", 0),
-        n_rows=n_rows,
-        n_mirrored=n_mirrored,
-        n_loops_dropped=counts.n_loops,
-        duplicates=rule,
-        n_merged=counts.n_given + counts.n_mirrored - counts.n_loops - nnz,
-        n_entries=nnz,
-        notes=tuple(taken.get("notes", ())),
-        warnings=tuple(_list_warnings(columns.get("weight"), counts, n_rows, options)),
-    )
-
-
-def _list_warnings(
-    weight: SourceColumn | None, counts: EntryCounts, n_rows: int, options: Mapping[str, Any]
-) -> list[str]:
-    if weight is None or options.get("weights") is True or n_rows < _LEAST_TIMES:
-        return []
-    if not counts.are_whole or counts.least is None or counts.greatest is None:
-        return []
-    times = find_times(counts.least, counts.greatest)
-    if times is None:
-        return []
-    return [f"{weight} looks like times ({times[0]} .. {times[1]}); pass weights=False if it is not a weight"]

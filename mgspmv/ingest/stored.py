@@ -16,7 +16,7 @@ from mgspmv.lookup import open_ids
 from mgspmv.model import CooBatch, CsrBlock, Duplicates, Kind, MatrixInfo, default_threads, index_dtype
 from mgspmv.order import list_rows
 from mgspmv.store.chunks import CHUNK_ELEMENTS
-from mgspmv.store.matrix import StoredMatrix
+from mgspmv.store.stored_matrix import StoredMatrix
 
 Bounds = tuple[float, float]
 """Least and greatest value to keep."""

@@ -40,7 +40,7 @@ from mgspmv.lookup import UNKNOWN, VertexLookup, open_ids
 from mgspmv.model import CsrBlock, IngestOptions, MatrixInfo, Progress, index_dtype
 from mgspmv.order import invert, list_rows
 from mgspmv.store.locations import StoreLike
-from mgspmv.store.matrix import StoredMatrix
+from mgspmv.store.stored_matrix import StoredMatrix
 
 ORDER_BYTES = 32
 """Bytes per vertex while the order of the kept vertices is computed."""

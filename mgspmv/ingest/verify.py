@@ -10,8 +10,8 @@ from mgspmv.errors import StoreDamagedError, StoreError
 from mgspmv.model import STOCHASTIC_TOLERANCE, MatrixInfo, Progress, index_dtype
 from mgspmv.store.chunks import digest_array
 from mgspmv.store.locations import StoreLike
-from mgspmv.store.matrix import StoredMatrix
 from mgspmv.store.read import ZarrMatrix, open_store, read_recorded
+from mgspmv.store.stored_matrix import StoredMatrix
 from mgspmv.store.write import find_least
 
 

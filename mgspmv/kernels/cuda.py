@@ -32,7 +32,7 @@ from mgspmv.kernels.operands import Terms, multiply_columns
 from mgspmv.kernels.streaming import hold_pieces
 from mgspmv.model import FIXED_POINT, FLOAT32_LEAST_ROUNDING, FLOAT32_ROUNDING, CsrBlock, Precision, RowCheck, StepSums
 from mgspmv.plan import Streaming
-from mgspmv.store.matrix import StoredMatrix
+from mgspmv.store.stored_matrix import StoredMatrix
 
 COLUMN_GRIDS = 8
 """Thread blocks per multiprocessor of a kernel over the rows of many vectors."""

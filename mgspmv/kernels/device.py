@@ -23,7 +23,7 @@ from mgspmv.errors import BackendError, CapacityError, MissingDependencyError
 from mgspmv.kernels.modules import LEAST_ARCH, load_module, specialize
 from mgspmv.model import INT32_LIMIT, CsrBlock, default_threads
 from mgspmv.store.chunks import CHUNK_ELEMENTS
-from mgspmv.store.matrix import StoredMatrix
+from mgspmv.store.stored_matrix import StoredMatrix
 
 STAGING_BYTES = 8 * CHUNK_ELEMENTS
 """Bytes of a pinned buffer, which holds the largest chunk of a store."""

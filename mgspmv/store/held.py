@@ -13,10 +13,12 @@ from mgspmv.errors import OptionError
 from mgspmv.model import default_threads
 from mgspmv.store.chunks import digest_array
 from mgspmv.store.locations import find_address
-from mgspmv.store.matrix import TRANSPOSE, Allocate, HostArray, StoredMatrix
+from mgspmv.store.stored_matrix import TRANSPOSE, Allocate, HostArray, StoredMatrix
 from mgspmv.store.versions import combine_digests
 
 PLACE = "memory://"
+Arrays = dict[str, Any]
+"""Arrays of NumPy or CuPy by name, as in a store."""
 PIECE = 1 << 20
 """Most elements that a thread copies at a time."""
 

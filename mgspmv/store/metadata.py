@@ -11,7 +11,7 @@ import numpy as np
 from mgspmv.display.frames import render_card
 from mgspmv.ingest_report import IngestReport
 from mgspmv.model import Kind, MatrixInfo
-from mgspmv.store.matrix import StoredMatrix
+from mgspmv.store.stored_matrix import StoredMatrix
 
 
 class MatrixProperties:

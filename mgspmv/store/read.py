@@ -21,7 +21,7 @@ from mgspmv.model import MatrixInfo
 from mgspmv.store import chunks
 from mgspmv.store.chunks import decode_checksums
 from mgspmv.store.locations import StoreLike, find_address
-from mgspmv.store.matrix import TRANSPOSE, Allocate, HostArray, StoredMatrix
+from mgspmv.store.stored_matrix import TRANSPOSE, Allocate, HostArray, StoredMatrix
 from mgspmv.store.versions import (
     KEY,
     MEND,

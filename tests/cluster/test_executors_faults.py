@@ -173,7 +173,7 @@ def test_workers_that_do_not_agree(graph, client):
 
 
 def load_slowly(dask_worker):
-    from mgspmv.store.matrix import StoredMatrix
+    from mgspmv.store.stored_matrix import StoredMatrix
 
     original = StoredMatrix.read_block
 
@@ -186,7 +186,7 @@ def load_slowly(dask_worker):
 
 
 def fail_to_load(dask_worker):
-    from mgspmv.store.matrix import StoredMatrix
+    from mgspmv.store.stored_matrix import StoredMatrix
 
     original = StoredMatrix.read_block
 

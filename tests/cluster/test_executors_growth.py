@@ -12,7 +12,7 @@ from distributed import Client
 from distributed.comm import tcp
 
 import mgspmv as mg
-from mgspmv.store.matrix import StoredMatrix
+from mgspmv.store.stored_matrix import StoredMatrix
 from tests.support.clusters import start_cluster
 from tests.support.hearing import on_events
 

@@ -16,8 +16,8 @@ from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.matrix_market import MatrixMarketSource
+from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.scratch import ANY_ROOM
-from mgspmv.ingest.tables import ParquetSource
 from tests.support.stores import forget_checksums
 
 

@@ -12,7 +12,7 @@ import pytest
 import mgspmv as mg
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.open import open_source
-from mgspmv.ingest.tables import ParquetSource
+from mgspmv.ingest.parquet import ParquetSource
 from tests.support.arrays import read_numbered
 from tests.support.shrinking import shrink
 
@@ -118,7 +118,7 @@ def test_memory_does_not_grow_with_the_row_group(tmp_path, monkeypatch):
     """Of a row group of 48 MB no more is held than some batches and buffers."""
     rng = np.random.default_rng(3)
     path = write(tmp_path / "e.parquet", *rng.integers(0, 2**60, (3, 2_000_000)), row_group_size=2_000_000)
-    shrink(monkeypatch, ingest__tables={"BATCH_ROWS": 1 << 14})
+    shrink(monkeypatch, ingest__parquet={"BATCH_ROWS": 1 << 14})
     held = pa.total_allocated_bytes()
     peak = max(pa.total_allocated_bytes() - held for _ in ParquetSource(path).batches())
     assert peak < 12 << 20

@@ -23,8 +23,8 @@ from mgspmv.errors import ChecksumError, StoreDamagedError
 from mgspmv.store import chunks
 from mgspmv.store.chunks import MOST_CHUNK, digest_array
 from mgspmv.store.locations import wait_for
-from mgspmv.store.matrix import StoredMatrix
 from mgspmv.store.read import open_store
+from mgspmv.store.stored_matrix import StoredMatrix
 from mgspmv.store.write import write_array
 from tests.support.arrays import CsrArrays, write_store
 from tests.support.memory import measure_peak

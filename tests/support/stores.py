@@ -19,7 +19,7 @@ from zarr.storage import MemoryStore, WrapperStore
 from mgspmv.model import MatrixInfo
 from mgspmv.store.chunks import digest_array, encode_checksums
 from mgspmv.store.locations import wait_for
-from mgspmv.store.matrix import StoredMatrix
+from mgspmv.store.stored_matrix import StoredMatrix
 from mgspmv.store.versions import combine_digests, digest_attributes
 from tests.support.arrays import CsrArrays, write_store
 
