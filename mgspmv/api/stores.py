@@ -31,7 +31,7 @@ from mgspmv.model import (
 )
 from mgspmv.monitor.progress import ProgressOption, make_report, watched
 from mgspmv.solvers.options import BackendChoice, check_threads, parse_size
-from mgspmv.store.held import PLACE, Arrays, HeldMatrix
+from mgspmv.store.held import PLACE, HeldArrays, HeldMatrix
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.read import open_store
 from mgspmv.store.stored_matrix import StoredMatrix
@@ -185,7 +185,7 @@ def ingest(
     else:
         room = find_budget(target, n_bytes, threads, scratch)
         opened = opening(threads=room.threads, id_room=room.for_ids)
-        kept: Arrays = {}
+        kept: HeldArrays = {}
         info = store_source(
             opened,
             target,

@@ -19,7 +19,7 @@ from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.store_writing import check_stated, find_size
 from mgspmv.model import IngestOptions, MatrixInfo, Progress, free_memory, index_dtype
-from mgspmv.store.held import PLACE, Arrays, HeldMatrix
+from mgspmv.store.held import PLACE, HeldArrays, HeldMatrix
 from mgspmv.store.stored_matrix import TRANSPOSE
 from mgspmv.store.versions import FORMAT_VERSION
 from mgspmv.store.write import StoreSize, find_least
@@ -95,7 +95,7 @@ def load_source(
         return hold(read, arrays, made.nnz, made.least, options)
 
 
-def hold(read: SortedSource, arrays: Arrays, nnz: int, least: float | None, options: IngestOptions) -> HeldMatrix:
+def hold(read: SortedSource, arrays: HeldArrays, nnz: int, least: float | None, options: IngestOptions) -> HeldMatrix:
     """Return the matrix of these arrays.
 
     Parameters

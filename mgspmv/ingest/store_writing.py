@@ -39,7 +39,7 @@ from mgspmv.model import IngestOptions, MatrixInfo, Progress, default_threads, f
 from mgspmv.order import METHODS, WITH_PATTERN, estimate_bytes, invert, renumber_entries, restore
 from mgspmv.os_errors import describe_os_error, is_operators
 from mgspmv.store.chunks import AppendArray
-from mgspmv.store.held import Arrays
+from mgspmv.store.held import HeldArrays
 from mgspmv.store.locations import StoreLike, find_folder
 from mgspmv.store.stored_matrix import StoredMatrix
 from mgspmv.store.write import StoreSize, begin_version, check_space, find_least
@@ -140,7 +140,7 @@ def store_source(
     base: str | None,
     allow_hypersparse: bool = False,
     make_device_sorter: MakeDeviceSorter = no_device,
-    kept: Arrays | None = None,
+    kept: HeldArrays | None = None,
 ) -> MatrixInfo:
     """Read a source and write it as the new version of a store, in the order of the source or in that of the options.
 
@@ -251,7 +251,7 @@ def write_version(
     has_transpose: bool,
     phase: str = "sort and write",
     unless: StoredMatrix | None = None,
-    kept: Arrays | None = None,
+    kept: HeldArrays | None = None,
 ) -> MatrixInfo:
     """Write a matrix as the new version of a store.
 

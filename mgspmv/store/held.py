@@ -1,4 +1,4 @@
-"""Matrices that are held in the memory of this process, on the host or on a device, without a store or beside one."""
+"""Matrices that are held in the memory of this process, on the host or on a device, also if they are in a store."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from mgspmv.store.stored_matrix import TRANSPOSE, Allocate, HostArray, StoredMat
 from mgspmv.store.versions import combine_digests
 
 PLACE = "memory://"
-Arrays = dict[str, Any]
-"""Arrays of NumPy or CuPy by name, as in a store."""
+HeldArrays = dict[str, Any]
+"""HeldArrays of NumPy or CuPy by name, as in a store."""
 PIECE = 1 << 20
 """Most elements that a thread copies at a time."""
 
