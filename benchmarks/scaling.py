@@ -64,7 +64,8 @@ LEGEND = (
     "same: whether the ranks have the bits of those of the fewest workers, in `exact`; in `float32` the largest "
     "relative difference to the exact ranks of these, or, where there are none, to theirs in `float32`.",
     "held: by the worker that holds most, matrix and vectors. load peak: most that is taken of a device while the "
-    f"matrix is loaded and first used, with what CUDA and NCCL take. permitted: {PERMITTED_SHARE:g} times the matrix as it is held, "
+    "matrix is loaded and first used, with what CUDA and NCCL take. permitted: "
+    f"{PERMITTED_SHARE:g} times the matrix as it is held, "
     f"the vectors of a run, and {PERMITTED_BYTES / 1e9:g} GB.",
     "cuGraph: on as many GPUs, (time of 25 iterations - time of 5) / 20 of the slowest, told of all vertices or "
     f"of those with arcs, whichever is faster; its ranks after {FEW} iterations were compared with the ones here.",
