@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from mgspmv.errors import SourceError
+from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest.duplicates import SUM_TOO_LARGE
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.numbering import are_numbers
@@ -206,9 +206,19 @@ class DeviceSorter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        """Free all entries."""
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Free all entries.
+
+        Raises
+        ------
+        CapacityError : in place of an error of CuPy, where others took the memory of the device meanwhile
+        """
         self._parts, self._table = [], None
+        if kind is not None and kind.__name__ == "OutOfMemoryError":
+            raise CapacityError(
+                f"{self.n_entries:,} entries do not fit into the memory that is left on the device ({error}); free "
+                "some, or set CUDA_VISIBLE_DEVICES= to sort them on the host"
+            ) from error
 
     def _sort(self, bits: int, *, merges: bool, drops_loops: bool) -> tuple[SortedKeys, Any]:
         """Return the sorted keys of all entries, and the values; the parts are freed."""

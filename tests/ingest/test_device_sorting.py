@@ -8,7 +8,8 @@ from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.api import stores
-from mgspmv.errors import SourceError
+from mgspmv.api.arguments import as_matrix
+from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest import device_sorting
 from mgspmv.ingest.device_sorting import DeviceSorter, to_numpy
 from mgspmv.ingest.entries import no_device
@@ -153,6 +154,34 @@ def test_sums_as_large_as_int64(sorters):
     graph = ([0, 0, 1, 1], [1, 1, 0, 0], [2**62, 2**62 - 1, -(2**62), -(2**62)])
     found = load(graph, IngestOptions("graph"), sorters[0])
     assert to_numpy(found.arrays["data"]).tolist() == [-(2**63), 2**63 - 1]
+
+
+class OutOfMemoryError(MemoryError):
+    """Named as CuPy's."""
+
+
+def test_memory_that_others_take(sorters, monkeypatch):
+    make, _ = sorters
+
+    def fail(*arguments, **options):
+        raise OutOfMemoryError("out of memory allocating 8 bytes")
+
+    monkeypatch.setattr(device_sorting, "build_rows", fail)
+    message = r"3,000 entries do not fit into the memory that is left on the device \(out of .*CUDA_VISIBLE_DEVICES="
+    with pytest.raises(CapacityError, match=message):
+        load(GRAPHS["dense"], IngestOptions("graph"), make)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("weight", [False, True])
+def test_graphs_held_on_a_device_that_are_streamed(weight, sorters):
+    graph = (SRC, DST, WEIGHTS)[: 2 + weight]
+    wanted = mg.pagerank(mg.ingest(graph).on("cpu"))
+    with as_matrix(graph) as A:
+        placed = A.on("cuda", device_memory=int(1.1 * A.plan(device_memory=1000, backend="cpu").least_device_memory))
+        with pytest.warns(UserWarning, match="do not fit in GPU memory"):
+            ranks = mg.pagerank(placed)
+    assert ranks.digest() == wanted.digest()
 
 
 @pytest.mark.parametrize("name", GRAPHS)
