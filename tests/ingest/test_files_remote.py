@@ -27,6 +27,7 @@ from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.scratch import ANY_ROOM
 from mgspmv.ingest.streams import TextStream
 from tests.support.buckets import serve_s3
+from tests.support.commands import invoke
 from tests.support.shrinking import shrink
 from tests.support.waiting import HANG_S
 
@@ -136,6 +137,62 @@ def web():
     server = Web()
     yield server
     server.close()
+
+
+@pytest.mark.parametrize("has_sizes", [True, False])
+@pytest.mark.parametrize("has_ranges", [True, False])
+def test_texts_of_a_web_server(web, has_ranges, has_sizes):
+    web.has_ranges, web.has_sizes = has_ranges, has_sizes
+    for name in ("/e.txt", "/e.txt.gz", "/small", "/empty", "/e?version=2"):
+        text = {"/small": b"1 2\n", "/empty": b""}.get(name, TEXT)
+        web.files[name] = gzip.compress(text) if name.endswith(".gz") else text
+        found, provenance = read_text(web.url + name)
+        assert found == text, name
+        assert provenance == {
+            "name": web.url + name,
+            "bytes": len(web.files[name]),
+            "sha256": hashlib.sha256(web.files[name]).hexdigest(),
+            "compression": "gzip" if name.endswith(".gz") else None,
+        }
+
+
+def test_the_store_is_that_of_the_file(web, tmp_path):
+    web.files["/e.txt"] = TEXT
+    (tmp_path / "e.txt").write_bytes(TEXT)
+    assert mg.ingest(f"{web.url}/e.txt").info.digest == mg.ingest(tmp_path / "e.txt").info.digest
+
+
+def test_signatures_of_urls_are_kept_nowhere(web, tmp_path):
+    web.files["/e.txt?sig=hidden"] = TEXT
+    url = f"{web.url}/e.txt?sig=hidden"
+    info = mg.ingest(url, tmp_path / "e.zarr", format="edge-list").info
+    assert info.provenance["source"]["name"] == f"{web.url}/e.txt?sig=***"
+    assert all(b"hidden" not in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    web.status["/e.txt?sig=hidden"] = 403
+    for mode in ("--json", "--debug"):
+        said = invoke("ingest", url, str(tmp_path / "f.zarr"), "--format", "edge-list", mode, code=3)
+        assert "sig=***" in said[1]
+        assert "hidden" not in "".join(said)
+
+
+def test_patterns_of_a_web_server(web):
+    for k in range(3):
+        web.files[f"/edges/{k}.csv.gz"] = gzip.compress(b"%d,%d\n" % (k, k + 1))
+    web.files["/edges/_notes.csv.gz"] = web.files["/edges/other"] = b"none of these"
+    assert find_files(f"{web.url}/edges/*.csv.gz") == [f"{web.url}/edges/{k}.csv.gz" for k in range(3)]
+    info = mg.ingest(f"{web.url}/edges/*.csv.gz").info
+    assert (info.shape, info.nnz) == ((4, 4), 3)
+    assert [file["name"] for file in info.provenance["source"]["files"]] == find_files(f"{web.url}/edges/*.csv.gz")
+    with pytest.raises(SourceNotFoundError, match="no file matches this pattern"):
+        find_files(f"{web.url}/edges/*.zst")
+
+
+def test_a_parquet_table_of_a_web_server(web, tmp_path):
+    ends = np.random.default_rng(0).integers(0, 1000, (2, 50_000))
+    pq.write_table(pa.table({"a": ends[0], "b": ends[1]}), tmp_path / "e.parquet", row_group_size=5000)
+    web.files["/e.parquet"] = (tmp_path / "e.parquet").read_bytes()
+    info = mg.ingest(f"{web.url}/e.parquet").info
+    assert info.digest == mg.ingest(tmp_path / "e.parquet").info.digest
 
 
 def test_texts_of_a_web_server_are_shared_out_whole(web):
