@@ -19,6 +19,12 @@ from tests.support.shrinking import shrink
 EDGES = ([5, 5, 7, 2, 7], [7, 2, 5, 7, 7], [1.5, 2.0, 0.25, 3.0, 4.0])
 
 
+@pytest.fixture(autouse=True, params=[1 << 14, 0])
+def least_group(request, monkeypatch):
+    """Least rows of row groups that threads read one by one: more than here, or none."""
+    shrink(monkeypatch, ingest__parquet={"LEAST_GROUP": request.param})
+
+
 def write(path, *columns, names=("src", "dst", "weight"), **options):
     table = pa.table(list(columns), names=list(names[: len(columns)]))
     pq.write_table(table, path, **options)
