@@ -138,6 +138,18 @@ def wrap_numbers(vector: np.ndarray) -> Any:
     return pa.Array.from_buffers(pa.from_numpy_dtype(vector.dtype), len(vector), [None, buffer])
 
 
+def unwrap_numbers(array: Any) -> np.ndarray:
+    """Return an array of numbers of Arrow, none of which is missing, as one of NumPy, without pandas if possible."""
+    import pyarrow as pa
+
+    is_plain = pa.types.is_integer(array.type) or pa.types.is_floating(array.type)
+    if not is_plain or array.null_count or not isinstance(array, pa.Array) or array.buffers()[1] is None:
+        found: np.ndarray = array.to_numpy(zero_copy_only=False)
+        return found
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
+
+
 def _import(library: str) -> Any:
     try:
         return importlib.import_module(library)

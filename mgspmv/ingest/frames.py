@@ -274,7 +274,7 @@ def _take_ids(name: str, array: Any) -> Any:
     """Return ids as an Arrow array, in which NaN, None and NA of pandas and NumPy are missing."""
     vector = _take_vector(name, array)
     if not len(vector):
-        return pa.array([], pa.int64())  # NumPy converts an empty list to float64
+        return pa.nulls(0, pa.int64())  # NumPy converts an empty list to float64
     try:
         ids = _wrap(array, vector) if vector.dtype.kind in "biuf" else _convert_array(array)
     except (pa.ArrowException, TypeError, OverflowError) as error:

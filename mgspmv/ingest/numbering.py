@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from mgspmv.display.frames import wrap_numbers
+from mgspmv.display.frames import unwrap_numbers, wrap_numbers
 from mgspmv.errors import SourceError
 from mgspmv.ingest.scratch import ANY_ROOM, FileArray, MemoryBudget, ScratchFile
 from mgspmv.ingest.source import Layout
@@ -140,8 +140,8 @@ def _to_arrow(ids: Any, type: Any) -> Any:
 def rank_ids(ids: Any) -> tuple[Any, np.ndarray]:
     """Return the distinct ids of an Arrow array, ascending, and the place of each id among them."""
     coded = ids.dictionary_encode()
-    order = np.asarray(pa.compute.sort_indices(coded.dictionary))
-    return coded.dictionary.take(order), find_ranks(order)[np.asarray(coded.indices)]
+    order = unwrap_numbers(pa.compute.sort_indices(coded.dictionary))
+    return coded.dictionary.take(order), find_ranks(order)[unwrap_numbers(coded.indices)]
 
 
 def find_ranks(order: np.ndarray) -> np.ndarray:
@@ -203,7 +203,7 @@ class OccurringIds:
         self._begin()
 
     def _begin(self) -> None:
-        self._known = pa.array([], self._type) if self._listed is None else self._listed
+        self._known = pa.nulls(0, self._type) if self._listed is None else self._listed
         self._batches = list[Any]()
         """Ids of the batches that are not among the known ones yet, by code."""
         self._places = [np.zeros(0, np.int32)]
@@ -214,7 +214,7 @@ class OccurringIds:
         if self._is_full:
             self._spill()
         coded = pa.concat_arrays([_to_arrow(ids, self._type) for ids in columns]).dictionary_encode()
-        ids, codes = coded.dictionary, self._n_codes + np.asarray(coded.indices).astype(np.int64)
+        ids, codes = coded.dictionary, self._n_codes + unwrap_numbers(coded.indices).astype(np.int64)
         if self.unused_first is not None and pa.compute.index(ids, self.unused_first).as_py() >= 0:
             self.unused_first = None
         self._batches.append(ids)
@@ -245,7 +245,7 @@ class OccurringIds:
         coded, n_known = pa.chunked_array([self._known, *self._batches]).dictionary_encode(), len(self._known)
         if coded.num_chunks:
             self._known, self._batches = coded.chunk(0).dictionary, []
-            self._places.append(np.concatenate([np.asarray(chunk.indices) for chunk in coded.chunks])[n_known:])
+            self._places.append(np.concatenate([unwrap_numbers(chunk.indices) for chunk in coded.chunks])[n_known:])
         if self._listed is not None and len(self._known) > len(self._listed):
             raise SourceError(
                 f"{self._known[len(self._listed)].as_py()!r} is not in the list of vertices; add it there or remove "
@@ -256,7 +256,7 @@ class OccurringIds:
     def _rank(self) -> tuple[Any, np.ndarray]:
         """Return the ids, ascending, and the place of the id of each code among them."""
         self._join_known()
-        order = np.asarray(pa.compute.sort_indices(self._known))
+        order = unwrap_numbers(pa.compute.sort_indices(self._known))
         return self._known.take(pa.array(order)), find_ranks(order)[np.concatenate(self._places)]
 
     def _spill(self) -> None:

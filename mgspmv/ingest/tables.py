@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute
 import pyarrow.parquet
 
+from mgspmv.display.frames import unwrap_numbers
 from mgspmv.errors import SourceError
 from mgspmv.ingest.column_names import (
     ColumnChoice,
@@ -288,8 +289,8 @@ class TableSource(EdgeSource):
                 raise
             problem = error
         if not rows.num_rows:
-            columns = [pa.array([], pa.large_string() if are_names else pa.int64())] * 2 + [
-                column if kind in ("integer", "number") else pa.array([], pa.float64())
+            columns = [pa.nulls(0, pa.large_string() if are_names else pa.int64())] * 2 + [
+                column if kind in ("integer", "number") else pa.nulls(0, pa.float64())
                 for column, kind in zip(columns[2:], kinds[2:], strict=True)
             ]
         elif are_names and self._reading.n_vertices is not None:
@@ -377,7 +378,7 @@ def _check_columns(form: _EdgeRows, columns: Sequence[Any], kinds: Sequence[str 
 def _to_numbers(weights: Any) -> np.ndarray:
     if pa.types.is_decimal(weights.type) or pa.types.is_float16(weights.type) or pa.types.is_null(weights.type):
         weights = weights.cast(pa.float64())
-    return np.asarray(weights.to_numpy(zero_copy_only=False))
+    return unwrap_numbers(weights)
 
 
 def make_empty(schema: Any) -> Any:

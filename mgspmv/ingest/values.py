@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
+from mgspmv.display.frames import unwrap_numbers
 from mgspmv.errors import SourceError
 
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
@@ -132,8 +133,7 @@ def decode(ids: Any) -> Any:
 def to_integers(ids: Any) -> np.ndarray:
     """Return integers of Arrow, decimals without decimal places among them, as a NumPy array; none is missing."""
     ids = ids.cast(pa.int64()) if pa.types.is_decimal(ids.type) else ids
-    array: np.ndarray = ids.to_numpy(zero_copy_only=False)
-    return array
+    return unwrap_numbers(ids)
 
 
 def to_strings(ids: Any) -> Any:

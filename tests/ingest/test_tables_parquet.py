@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -128,3 +130,9 @@ def test_memory_does_not_grow_with_the_row_group(tmp_path, monkeypatch):
     held = pa.total_allocated_bytes()
     peak = max(pa.total_allocated_bytes() - held for _ in ParquetSource(path).batches())
     assert peak < 12 << 20
+
+
+def test_numbers_are_read_and_written_without_pandas(tmp_path):
+    path = write(tmp_path / "e.parquet", *EDGES)
+    program = "import sys, mgspmv as mg; mg.pagerank(sys.argv[1]).save(sys.argv[2]); assert 'pandas' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program, path, tmp_path / "ranks.parquet"], check=True)
