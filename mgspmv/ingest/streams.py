@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import TracebackType
 from typing import IO, Any, cast
 
@@ -37,6 +38,15 @@ MANY_CHUNKS = 256
 
 LINE_LIMIT_BYTES = 2**20
 """Greatest length of a line in bytes; a longer one indicates that the file is not a text file."""
+
+LEAST_RANGED = 2**24
+"""Least bytes of a local file of which threads read ranges, if it is not hashed."""
+
+LOOK_BYTES = 2**14
+"""Bytes in which the end of a line is looked for at first."""
+
+LONG_LINE = f"a line has more than {LINE_LIMIT_BYTES} bytes; this is not a text file"
+WAS_CHANGED = "was changed while it was read; copy it first, or read it when nothing writes to it"
 
 MAGIC_BYTES = 16
 """Bytes at the beginning of a file from which its compression is detected."""
@@ -89,6 +99,91 @@ class Chunk:
             yield TextLine(self.source, self.first_line + i, data)
 
 
+class _LineRanges:
+    """Consecutive ranges of whole lines in a local file, which are read by the threads that parse them.
+
+    Parameters
+    ----------
+    name : name of the file
+    descriptor : of the open file; it is duplicated, as ranges are read after the stream is closed
+    first_line : number of the first line
+    """
+
+    def __init__(self, name: str, descriptor: int, first_line: int) -> None:
+        self.name, self._descriptor, self._first_line = name, os.dup(descriptor), first_line
+        self._bounds: list[tuple[int, int]] = []
+        self._n_lines: dict[int, int] = {}
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+    def cut(self, begin: int, size: int, chunk_bytes: int) -> Iterator[tuple[int, RangeChunk]]:
+        """Yield the lines from `begin` on, in ranges of about `chunk_bytes`; each with its end.
+
+        Raises
+        ------
+        SourceError : a line is too long, or the file cannot be read
+        """
+        while begin < size:
+            end = self._find_cut(begin + chunk_bytes) if begin + chunk_bytes < size else size
+            self._bounds.append((begin, end))
+            yield end, RangeChunk(self, len(self._bounds) - 1)
+            begin = end
+
+    def _find_cut(self, place: int) -> int:
+        """Return the end of the line that `place` is in."""
+        for n in (LOOK_BYTES, LINE_LIMIT_BYTES + 1):
+            with translating(self.name):
+                window = os.pread(self._descriptor, n, place)
+            if (at := window.find(b"\n")) >= 0 or len(window) < n:
+                return place + (len(window) if at < 0 else at + 1)
+        if (at := window.find(b"\r")) >= 0:
+            return place + at + 1
+        raise SourceError(LONG_LINE, source=self.name)
+
+    def read(self, k: int) -> bytes:
+        """Read a range, with line ends normalized.
+
+        Raises
+        ------
+        SourceError : the file cannot be read, or is shorter than before
+        """
+        begin, end = self._bounds[k]
+        with translating(self.name):
+            data = os.pread(self._descriptor, end - begin, begin)
+        if len(data) < end - begin:
+            raise SourceError(WAS_CHANGED, source=self.name)
+        if b"\r" in data:
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        data = _drop_byte_order_marks(data if data.endswith(b"\n") else data + b"\n")
+        self._n_lines[k] = int(np.count_nonzero(np.frombuffer(data, np.uint8) == ord("\n")))
+        return data
+
+    def number(self, k: int) -> int:
+        """Return the number of the first line of a range; earlier ranges that are not read yet are read."""
+        for earlier in range(k):
+            if earlier not in self._n_lines:
+                self.read(earlier)
+        return self._first_line + sum(self._n_lines[earlier] for earlier in range(k))
+
+
+class RangeChunk(Chunk):
+    """Whole lines in a range of a local file, read when they are first used."""
+
+    def __init__(self, ranges: _LineRanges, k: int) -> None:
+        vars(self).update(source=ranges.name, _ranges=ranges, _k=k)
+
+    @cached_property
+    def data(self) -> bytes:
+        ranges: _LineRanges = vars(self)["_ranges"]
+        return ranges.read(vars(self)["_k"])
+
+    @cached_property
+    def first_line(self) -> int:
+        ranges: _LineRanges = vars(self)["_ranges"]
+        return ranges.number(vars(self)["_k"])
+
+
 class TextStream:
     r"""Lines of a local or remote text, decompressed if necessary; the whole text is never in memory.
 
@@ -117,11 +212,12 @@ class TextStream:
         self._raw = _CountedFile(file, self.name, hashes=hashes)
         self._buffered = io.BufferedReader(self._raw, 2**18)
         self.compression = find_compression(self._buffered.peek(MAGIC_BYTES))
-        suited = min(CHUNK_BYTES, max(BATCH_BYTES, (self._size or 0) // MANY_CHUNKS))
-        pieces = decompress(self._buffered, self.compression, chunk_bytes or suited)
+        self._chunk_bytes = chunk_bytes or min(CHUNK_BYTES, max(BATCH_BYTES, (self._size or 0) // MANY_CHUNKS))
+        pieces = decompress(self._buffered, self.compression, self._chunk_bytes)
         pieces = _translating_errors(pieces, self.name, self.compression)
         self._blocks = _cut_at_lines(pieces, self.name)
         self._block, self._at, self._next_number = b"", 0, 1
+        self._is_ranged = False
 
     def __enter__(self) -> TextStream:
         return self
@@ -179,6 +275,15 @@ class TextStream:
     def chunks(self) -> Iterator[Chunk]:
         """Yield all remaining lines, in at least one chunk."""
         self.peek_line()
+        begin = self._find_offset()
+        if begin is not None and self._size is not None and begin < self._size:
+            ranges = _LineRanges(self.name, self._raw.file.fileno(), self._next_number)
+            self._is_ranged = True
+            for end, chunk in ranges.cut(begin, self._size, self._chunk_bytes):
+                self._raw.n_bytes = end
+                yield chunk
+            self._raw.check_state()
+            return
         while True:
             block = self._block[self._at :]
             yield Chunk(self.name, self._next_number, block)
@@ -187,9 +292,24 @@ class TextStream:
             if not self._block:
                 return
 
+    def _find_offset(self) -> int | None:
+        """Return the offset of the next line in a large local file of which other threads may read ranges, else None.
+
+        A hash needs all bytes in their order.
+        """
+        is_plain = self.compression is None and self._raw.is_regular and self._raw.sha256 is None
+        if not is_plain or (self._size or 0) < LEAST_RANGED:
+            return None
+        head, at = os.pread(self._raw.file.fileno(), CHUNK_BYTES, 0), 0
+        for _ in range(self._next_number - 1):
+            at = head.find(b"\n", at) + 1
+            if not at:
+                return None
+        return None if b"\r" in head else at
+
     def provenance(self) -> dict[str, Any]:
         """Read the stored file to its end, without its lines, and return its name, size, SHA-256 and compression."""
-        while self._buffered.read(CHUNK_BYTES):
+        while not self._is_ranged and self._buffered.read(CHUNK_BYTES):
             pass
         return {
             "name": self.name,
@@ -208,9 +328,10 @@ class _CountedFile(io.RawIOBase):
     """
 
     def __init__(self, file: IO[bytes], name: str, *, hashes: bool = False) -> None:
-        self._file, self._name = file, name
+        self.file, self._name = file, name
         with translating(name):
             self._state = find_state(file)
+        self.is_regular = isinstance(file, io.FileIO) and self._state is not None
         self.n_bytes, self.sha256 = 0, hashlib.sha256() if hashes else None
 
     def readable(self) -> bool:
@@ -218,19 +339,23 @@ class _CountedFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         with translating(self._name):
-            n = self._file.readinto(buffer)  # type: ignore[attr-defined]  # all files read here have it
-            is_changed = not n and find_state(self._file) != self._state
-        if is_changed:
-            raise SourceError(
-                "was changed while it was read; copy it first, or read it when nothing writes to it", source=self._name
-            )
+            n = self.file.readinto(buffer)  # type: ignore[attr-defined]  # all files read here have it
+        if not n:
+            self.check_state()
         self.n_bytes += n
         if self.sha256 is not None:
             self.sha256.update(memoryview(buffer)[:n])
         return int(n)
 
+    def check_state(self) -> None:
+        """Raise SourceError if the file is in another state than before."""
+        with translating(self._name):
+            is_changed = find_state(self.file) != self._state
+        if is_changed:
+            raise SourceError(WAS_CHANGED, source=self._name)
+
     def close(self) -> None:
-        self._file.close()
+        self.file.close()
         super().close()
 
 
@@ -320,7 +445,7 @@ def _cut_at_lines(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
             yield _drop_byte_order_marks(block[:cut])
         rest = block[cut:]
         if len(rest) > LINE_LIMIT_BYTES:
-            raise SourceError(f"a line has more than {LINE_LIMIT_BYTES} bytes; this is not a text file", source=name)
+            raise SourceError(LONG_LINE, source=name)
     if rest:
         yield _drop_byte_order_marks(rest.removesuffix(b"\r") + b"\n")
 

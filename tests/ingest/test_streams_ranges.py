@@ -1,0 +1,128 @@
+"""Texts of which threads read ranges: the lines, their numbers and refusals of texts that one thread reads."""
+
+from __future__ import annotations
+
+import os
+from itertools import product
+
+import numpy as np
+import pytest
+
+import mgspmv as mg
+from mgspmv.errors import SourceError
+from mgspmv.ingest import streams
+from mgspmv.ingest.streams import RangeChunk, TextStream
+from tests.support.shrinking import shrink
+
+MARK = b"\xef\xbb\xbf"
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    shrink(monkeypatch, ingest__streams={"LEAST_RANGED": 1, "BATCH_BYTES": 100, "CHUNK_BYTES": 100, "LOOK_BYTES": 5})
+
+
+def read(path, n_skipped=0, hashes=False):
+    """Lines with their numbers, and whether ranges were read; the last chunk first, as threads may."""
+    with TextStream(path, None, hashes=hashes) as text:
+        for _ in range(n_skipped):
+            text.read_line()
+        chunks = list(text.chunks())
+    found = [[(line.number, line.data) for line in chunk.lines()] for chunk in reversed(chunks)]
+    return [line for own in reversed(found) for line in own], isinstance(chunks[0], RangeChunk), text.provenance
+
+
+def make_text(end, n=300, tail=True):
+    rng = np.random.default_rng(1)
+    lines = [b"x" * int(k) for k in rng.integers(0, 40, n)]
+    return end.join(lines) + (end if tail else b"")
+
+
+@pytest.mark.parametrize("tail", [True, False])
+@pytest.mark.parametrize("n_skipped", [0, 3])
+def test_lines_are_those_that_one_thread_reads(n_skipped, tail, tmp_path):
+    (tmp_path / "a.txt").write_bytes(make_text(b"\n", tail=tail))
+    wanted, is_ranged, _ = read(tmp_path / "a.txt", n_skipped, hashes=True)
+    assert not is_ranged
+    found, is_ranged, _ = read(tmp_path / "a.txt", n_skipped)
+    assert is_ranged
+    assert found == wanted
+    assert found[-1][0] == 300
+
+
+@pytest.mark.parametrize("end", [b"\r\n", b"\r"])
+@pytest.mark.parametrize("marks", [False, True])
+def test_other_ends_of_lines_after_the_beginning(end, marks, tmp_path):
+    start = make_text(b"\n", 30)
+    rest = make_text(end) + (MARK + make_text(b"\n", 20) if marks else b"")
+    (tmp_path / "a.txt").write_bytes(start + rest)
+    wanted, *_ = read(tmp_path / "a.txt", hashes=True)
+    found, is_ranged, _ = read(tmp_path / "a.txt")
+    assert is_ranged
+    assert found == wanted
+
+
+def test_other_ends_of_lines_at_the_beginning_are_read_by_one_thread(tmp_path):
+    (tmp_path / "a.txt").write_bytes(make_text(b"\r\n"))
+    found, is_ranged, _ = read(tmp_path / "a.txt", 2)
+    assert not is_ranged
+    assert found == read(tmp_path / "a.txt", 2, hashes=True)[0]
+
+
+@pytest.mark.parametrize(("weights", "names"), list(product([False, True], repeat=2)))
+def test_ranks_and_reports_are_those_of_an_ingest(weights, names, tmp_path):
+    rng = np.random.default_rng(2)
+    ends = rng.integers(0, 50, (2, 400))
+    label = "v{}".format if names else "{}".format
+    rows = [
+        f"{label(i)} {label(j)}{f' {w:.3f}' if weights else ''}" for i, j, w in zip(*ends, rng.random(400), strict=True)
+    ]
+    rows[200:200] = ["# a comment", ""]
+    path = tmp_path / "edges.txt"
+    path.write_text("# Nodes: 50 Edges: 400\n" + "\n".join(rows))
+    A = mg.ingest(path)
+    found = mg.pagerank(path)
+    assert found.digest() == mg.pagerank(A).digest()
+    assert found.matrix["ingest"] == A.ingest_report.list_lines()
+
+
+def test_errors_name_the_line(tmp_path):
+    rows = [f"{k} {k + 1}" for k in range(2000)]
+    rows[1500] = "1 two"
+    rows[100] = "# a comment"
+    (tmp_path / "edges.txt").write_text("\n".join(rows))
+    for call in (mg.ingest, mg.pagerank):
+        with pytest.raises(SourceError, match=r"edges.txt, line 1501: '1 two': expected target to be a 64-bit integer"):
+            call(tmp_path / "edges.txt")
+
+
+def test_lines_that_are_too_long(tmp_path, monkeypatch):
+    shrink(monkeypatch, ingest__streams={"LINE_LIMIT_BYTES": 300})
+    (tmp_path / "a.txt").write_bytes(b"1 2\n" * 100 + b"x" * 1000 + b"\n")
+    with pytest.raises(SourceError, match="a line has more than"):
+        read(tmp_path / "a.txt")
+
+
+@pytest.mark.parametrize("n", [0, 50, 20_000])
+def test_files_that_change_meanwhile(n, tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(make_text(b"\n"))
+    os.utime(path, (1, 1))
+
+    def change():
+        with TextStream(path, None, hashes=False) as text:
+            for k, chunk in enumerate(text.chunks()):
+                if k == 3:
+                    path.write_bytes(make_text(b"\n", n))
+                list(chunk.lines())
+
+    with pytest.raises(SourceError, match="was changed while it was read"):
+        change()
+
+
+def test_descriptors_are_closed(tmp_path):
+    (tmp_path / "a.txt").write_bytes(make_text(b"\n"))
+    before = len(os.listdir("/proc/self/fd"))
+    read(tmp_path / "a.txt")
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert streams.LEAST_RANGED == 1
