@@ -104,6 +104,7 @@ class Parameters:
     points: Annotated[int | None, option("Points of the stencil: 5 or 9 in 2D, 7 or 27 in 3D.")] = None
     n: Annotated[int | None, option("banded: number of rows.")] = None
     bandwidth: Annotated[int | None, option("banded: entries on each side of the diagonal.")] = None
+    pattern: Annotated[bool | None, option("stencil2d, stencil3d: no values and no diagonal.")] = None
     seed: Annotated[int | None, option("rmat, uniform, banded: random seed; default 1.")] = None
 
 

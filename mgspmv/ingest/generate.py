@@ -332,8 +332,8 @@ class StencilSource(GeneratedSource):
         return CooBatch(rows[inside], cols[inside], values)
 
 
-def stencil2d(nx: int, ny: int, points: int = 5, weights: bool = True) -> StencilSource:
-    """Make the Laplacian of a grid of nx by ny cells.
+def stencil2d(nx: int, ny: int, points: int = 5, pattern: bool = False, weights: bool = True) -> StencilSource:
+    """Make the Laplacian of a grid of nx by ny cells, or the grid as a graph.
 
     A[i, i] = points - 1 and A[i, j] = -1 for each neighbor j: the 4 next to the cell with 5 points, the corners too
     with 9. Rows on the border have the same diagonal (the value outside the grid is 0). Cell (x, y) is row x + nx y;
@@ -343,6 +343,7 @@ def stencil2d(nx: int, ny: int, points: int = 5, weights: bool = True) -> Stenci
     ----------
     nx, ny : cells along each side, at least 1
     points : 5 or 9
+    pattern : generate only the arcs between neighbors, in both directions, without the diagonal and without values
     weights : generate values; False for a pattern, with the diagonal
 
     Raises
@@ -350,17 +351,27 @@ def stencil2d(nx: int, ny: int, points: int = 5, weights: bool = True) -> Stenci
     OptionError : a parameter out of its range
     """
     check_choice("points", points, (5, 9))
-    return _make_stencil("stencil2d", _check(nx=nx, ny=ny), points, weights)
+    return _make_stencil("stencil2d", _check(nx=nx, ny=ny), points, pattern, weights)
 
 
-def stencil3d(nx: int, ny: int, nz: int, points: int = 7, weights: bool = True) -> StencilSource:
-    """Make the Laplacian of a grid of nx by ny by nz cells, like `stencil2d`.
+def stencil3d(nx: int, ny: int, nz: int, points: int = 7, pattern: bool = False, weights: bool = True) -> StencilSource:
+    """Make the Laplacian of a grid of nx by ny by nz cells, or the grid as a graph.
 
-    It has 7 points (6 neighbors, one through each face) or 27 (all 26 around a cell); (x, y, z) is row x + nx (y + ny
-    z).
+    Like `stencil2d`, with 7 points (6 neighbors, one through each face) or 27 (all 26 around a cell). Cell (x, y, z)
+    is row x + nx (y + ny z).
+
+    Parameters
+    ----------
+    nx, ny, nz : cells along each side, at least 1
+    points : 7 or 27
+    pattern, weights : as for `stencil2d`
+
+    Raises
+    ------
+    OptionError : a parameter out of its range
     """
     check_choice("points", points, (7, 27))
-    return _make_stencil("stencil3d", _check(nx=nx, ny=ny, nz=nz), points, weights)
+    return _make_stencil("stencil3d", _check(nx=nx, ny=ny, nz=nz), points, pattern, weights)
 
 
 def banded(n: int, bandwidth: int, seed: int = 1, weights: bool = True) -> StencilSource:
@@ -444,13 +455,16 @@ def _check(**parameters: Any) -> dict[str, Any]:
     return parameters
 
 
-def _make_stencil(model: str, sides: dict[str, int], points: int, weights: bool) -> StencilSource:
-    flags, extents = _check(weights=weights), tuple(sides.values())
+def _make_stencil(model: str, sides: dict[str, int], points: int, pattern: bool, weights: bool) -> StencilSource:
+    flags, extents = _check(pattern=pattern, weights=weights), tuple(sides.values())
+    has_values = weights and not pattern
     offsets = np.array(list(itertools.product((-1, 0, 1), repeat=len(extents))), np.int64)[:, ::-1]  # x is the fastest
     if points < len(offsets):  # neighbors through a side, not those through corners
         offsets = offsets[np.abs(offsets).sum(axis=1) <= 1]
+    if pattern:
+        offsets = offsets[offsets.any(axis=1)]
     values = np.where(offsets.any(axis=1), -1.0, points - 1.0)
-    make_values = (lambda slots: values[slots % len(values)]) if weights else None
+    make_values = (lambda slots: values[slots % len(values)]) if has_values else None
     return StencilSource(model, extents, offsets, make_values, **sides, points=int(points), **flags)
 
 

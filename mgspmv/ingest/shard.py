@@ -184,19 +184,26 @@ class Shard:
         """
         rank = self._spec.rank
         bounds = [None, *cuts, None][rank : rank + 2]
-        given = self._ask_all("give_ids", *bounds)
-        ids = pa.concat_arrays([own for own in given if own is not None])
-        each = ID_BYTES if pa.types.is_integer(ids.type) else 2 * NAME_BYTES
-        if (need := len(ids) * each) > self.memory // 2:
+        counted = self._ask_all("count_ids", *bounds)  # before the ids take the memory that they may not have
+        n_ids, each = sum(n for n, _ in counted), max(each for _, each in counted)
+        if (need := n_ids * each) > self.memory // 2:
             raise CapacityError(
-                f"one worker has to hold {len(ids):,} ids, which take about {need / 1e9:.3g} GB, but only "
+                f"one worker has to hold {n_ids:,} ids, which take about {need / 1e9:.3g} GB, but only "
                 f"{self.memory / 2e9:.3g} GB of its memory are for ids; use more workers, raise memory=, or leave out "
                 "client="
             )
-        self._own_ids, places = rank_ids(ids)
-        ends = np.cumsum([0 if own is None else len(own) for own in given])
+        given = self._ask_all("give_ids", *bounds)
+        self._own_ids, places = rank_ids(pa.concat_arrays([ids for ids in given if ids is not None]))
+        ends = np.cumsum([0 if ids is None else len(ids) for ids in given])
         self._places = np.split(places, ends[:-1])
         return len(self._own_ids)
+
+    def count_ids(self, low: Any, high: Any) -> tuple[int, int]:
+        """Return the number of ids that `give_ids` gives, and the bytes that each takes."""
+        if self._spec.part is None:
+            return 0, 0
+        own = self._find_ids(low, high)
+        return len(own), ID_BYTES if _find_type(self._ids) == "int64" else 2 * NAME_BYTES
 
     def give_ids(self, low: Any, high: Any) -> Any:
         """Return the ids of this share's part from `low` to before `high`, None for no bound, as an Arrow array; None
@@ -204,10 +211,13 @@ class Shard:
         """
         if self._spec.part is None:
             return None
-        start = 0 if low is None else bisect_left(self._ids, low)
-        stop = len(self._ids) if high is None else bisect_left(self._ids, high)
+        own = self._find_ids(low, high)
         kind = pa.int64() if _find_type(self._ids) == "int64" else pa.large_string()
-        return pa.array(self._ids[start:stop], kind)
+        return pa.array(self._ids[own.start : own.stop], kind)
+
+    def _find_ids(self, low: Any, high: Any) -> range:
+        start = 0 if low is None else bisect_left(self._ids, low)
+        return range(start, len(self._ids) if high is None else bisect_left(self._ids, high))
 
     def give_places(self, rank: int) -> np.ndarray:
         """Return the places, in this share's range, of the ids that a share sent."""

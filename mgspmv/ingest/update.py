@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,6 +36,9 @@ from mgspmv.order import check_square, invert
 from mgspmv.store.stored_matrix import StoredMatrix
 from mgspmv.store.write import StoreSize, drop_versions
 from mgspmv.validation import to_json
+
+GROWTH, GROWTH_ROOM = 4, 1 << 20
+"""Rows per existing or inserted vertex, and additional rows, that new numbers in a list of edges may create."""
 
 
 @dataclass(frozen=True)
@@ -234,23 +236,26 @@ def _check_values(added: SortedSource, info: MatrixInfo) -> None:
 def _check_numbers(added: SortedSource, info: MatrixInfo, *, allow_hypersparse: bool) -> None:
     """Check that numbers, or a stated shape, do not make the matrix far larger than its entries.
 
-    Ids that are passed for numbers by mistake would; see `check_stated`.
+    Ids that are passed for numbers by mistake would; see also `check_stated`.
     """
     if info.vertex_ids is not None:  # only ids that occur become vertices
         return
-    ids = added.layout.vertex_ids
-    if ids is not None and len(ids) and ids[0] < 0:
+    n, ids = info.shape[0], added.layout.vertex_ids
+    lowest, highest = (int(ids[0]), int(ids[-1])) if ids is not None and len(ids) else (0, -1)
+    if lowest < 0:
         raise SourceError(
-            f"the ids of the store are 0..{info.shape[0] - 1}; the id {ids[0]} is negative; correct it",
+            f"the ids of the store are 0..{n - 1}; the id {lowest} is negative; correct it", source=added.name
+        )
+    if highest >= GROWTH * (n + added.shape[0]) + GROWTH_ROOM:
+        raise SourceError(
+            f"the ids of the store are 0..{n - 1}, and {highest} would extend them to 0..{highest}; pass "
+            f"n_vertices={highest + 1} if that is intended, else ingest all edges together",
             source=added.name,
         )
     if (shape := _join_shapes(info.shape, _find_extent(added.layout))) != info.shape:
         dtype = None if info.dtype is None else np.dtype(info.dtype)
         size = StoreSize(shape, info.nnz + added.most_entries, dtype, info.kind != "matrix", info.has_transpose)
-        stated = added.layout.stated
-        if ids is not None:
-            stated = partial(SourceError, source=added.name)
-        check_stated(stated, size, allow_hypersparse=allow_hypersparse)
+        check_stated(added.layout.stated, size, allow_hypersparse=allow_hypersparse)
 
 
 def _find_extent(layout: Layout) -> tuple[int, int]:

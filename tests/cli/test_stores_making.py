@@ -180,7 +180,7 @@ def test_options_of_ingest_are_given_on():
           "--c", "0.25", "--no-scramble", "--weights"], [32, 32], 96),
         (["uniform", "--n-vertices", "10", "--n-edges", "20", "--duplicates", "keep"], [10, 10], 20),
         (["stencil2d", "--nx", "3", "--ny", "4", "--points", "9"], [12, 12], 70),
-        (["stencil3d", "--nx", "2", "--ny", "2", "--nz", "2", "--self-loops", "drop"], [8, 8], 24),
+        (["stencil3d", "--nx", "2", "--ny", "2", "--nz", "2", "--pattern"], [8, 8], 24),
         (["banded", "--n", "5", "--bandwidth", "1"], [5, 5], 13),
     ],
 )  # fmt: skip

@@ -185,7 +185,7 @@ def test_any_edges(edges, duplicates, symmetrize, transpose, in_process, tmp_pat
         ("rmat", {"scale": 11, "symmetrize": True, "self_loops": "drop"}),
         ("uniform", {"n_vertices": 1, "n_edges": 2}),
         ("rmat", {"scale": 1, "edge_factor": 0}),
-        ("stencil3d", {"nx": 9, "ny": 8, "nz": 7, "weights": False}),
+        ("stencil3d", {"nx": 9, "ny": 8, "nz": 7, "pattern": True}),
         ("banded", {"n": 500, "bandwidth": 3, "duplicates": "error"}),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import networkx as nx
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -137,7 +138,7 @@ def test_uniform_follows_its_recipe():
 
 @pytest.mark.parametrize("model", SMALL)
 def test_entries_do_not_depend_on_batches(model):
-    for options in ({}, {"weights": model in ("rmat", "uniform")}):
+    for options in ({}, {"pattern": True} if model.startswith("stencil") else {"weights": model != "banded"}):
         source = make_generator(model, **SMALL[model], **options)
         whole = read_all(source)
         for size in (1, 7, 64):
@@ -207,6 +208,21 @@ def test_stencil3d_is_the_laplacian():
         np.testing.assert_array_equal(to_csr(stencil3d(*sides, points=27)).toarray(), box.toarray())
 
 
+@pytest.mark.parametrize(
+    ("source", "graph"),
+    [
+        (stencil2d(4, 3, pattern=True), nx.grid_graph((4, 3))),
+        (stencil3d(2, 3, 4, pattern=True), nx.grid_graph((2, 3, 4))),
+        (stencil2d(4, 3, points=9, pattern=True), nx.strong_product(nx.path_graph(3), nx.path_graph(4))),
+        (stencil2d(1, 5, pattern=True), nx.grid_graph((1, 5))),
+    ],
+)
+def test_pattern_stencil_is_the_grid_graph(source, graph):
+    # grid_graph reverses its sides, so sorted nodes have the first side fastest.
+    expected = nx.to_scipy_sparse_array(graph, nodelist=sorted(graph))
+    np.testing.assert_array_equal(to_csr(source).toarray(), expected.toarray())
+
+
 @pytest.mark.parametrize(("n", "bandwidth"), [(1, 0), (1, 3), (5, 0), (6, 2), (6, 5), (6, 100)])
 def test_banded_has_all_entries_of_the_band(n, bandwidth):
     rows, cols, values = read_all(banded(n, bandwidth))
@@ -257,7 +273,7 @@ def test_banded_has_all_entries_of_the_band(n, bandwidth):
             "stencil2d would have 6044629098073145873530880 entries, but at most",
         ),
         ("stencil3d", {"nx": 3, "ny": 3, "nz": 3, "points": 9}, "points must be one of 7, 27, not 9"),
-        ("stencil3d", {"nx": 3, "ny": 3, "nz": 3, "weights": 0}, "weights must be True or False, not 0"),
+        ("stencil3d", {"nx": 3, "ny": 3, "nz": 3, "pattern": 0}, "pattern must be True or False, not 0"),
         ("banded", {"n": 0, "bandwidth": 1}, "n must be an integer from 1 to"),
         ("banded", {"n": 9, "bandwidth": 2**20 + 1}, "bandwidth must be an integer from 0 to 1048576, not 1048577"),
         ("banded", {"n": 9, "bandwidth": 1, "seed": -1}, "seed must be an integer from 0 to"),

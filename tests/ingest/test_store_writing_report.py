@@ -215,7 +215,7 @@ MODELS = {
     "rmat": {"scale": 6, "seed": 5},
     "uniform": {"n_vertices": 30, "n_edges": 400, "weights": True},
     "stencil2d": {"nx": 5, "ny": 4},
-    "stencil3d": {"nx": 3, "ny": 2, "nz": 4, "points": 27, "weights": False},
+    "stencil3d": {"nx": 3, "ny": 2, "nz": 4, "points": 27, "pattern": True},
     "banded": {"n": 20, "bandwidth": 3},
 }
 

@@ -404,7 +404,7 @@ LABELS = {
     "numbers that are ids": (
         [(0, 1)],
         "0 99999999999\n",
-        r"the shape 100,000,000,000 x 100,000,000,000 is stated for 2 entries.*pass allow_hypersparse=True if it is",
+        r"the ids of the store are 0..1, and 99999999999 would extend them to 0..99999999999; pass n_vertices=10000000",
     ),
 }
 
