@@ -36,7 +36,8 @@ class Layout:
     are_ids: bool = False
     """Whether the batches hold int64 ids that must still be numbered; `shape` is (0, 0) then."""
     provenance: dict[str, Any] = field(default_factory=dict)
-    """JSON values about the source: name, size in bytes, sha256, format, its header's claims."""
+    """JSON values about the source: name, size in bytes, sha256, format, its header's claims; a hash may be a future,
+    see `mgspmv.ingest.tables.settle`."""
     stated: Stated | None = None
     """Error about the place where the source states `shape`; None if all rows are listed or the user passed n."""
 

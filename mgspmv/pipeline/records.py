@@ -84,6 +84,7 @@ class Records:
         path = self.private / "lock"
         # A soft lock, which is a plain file, would outlive a killed run.
         lock = FileLock(path, thread_local=False, fallback_to_soft=False)
+        made = [folder for folder in (self.private, self.folder) if not folder.exists()]
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire(timeout=0)
@@ -92,6 +93,9 @@ class Records:
                 f"another run is using {self.folder}; wait until it ends, or set another folder"
             ) from error
         except OSError as error:
+            for folder in made:
+                with suppress(OSError):
+                    folder.rmdir()
             raise translate_os_error(error, path, "lock") from error
         try:
             yield

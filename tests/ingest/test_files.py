@@ -23,6 +23,7 @@ from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.files import find_files
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.parquet import ParquetSource
+from mgspmv.ingest.tables import settle
 from tests.support.shrinking import shrink
 
 COMPRESS = {
@@ -254,7 +255,7 @@ def test_parquet_tables_follow_each_other(tmp_path, monkeypatch):
         shrink(monkeypatch, ingest__parquet={"BATCH_ROWS": batch_rows})
         arcs, layout = read(ParquetSource(find_files(tmp_path / "e")))
         assert arcs == list(zip(*ends.tolist(), weights.tolist(), strict=True))
-    source = layout.provenance
+    source = settle(layout.provenance)
     assert source["header"] == {"columns": ["src", "dst", "weight"], "rows": 100, "row_groups": 3}
     assert [file["name"] for file in source["files"]] == [f"{tmp_path}/e/{k}.parquet" for k in range(3)]
     for file in source["files"]:
