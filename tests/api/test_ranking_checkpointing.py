@@ -177,7 +177,7 @@ def refuse(*_):
 @pytest.mark.parametrize(
     ("where", "failure", "said"),
     [
-        ("write_slice", fill_disk, "No space left on device"),
+        ("_write_slice", fill_disk, "No space left on device"),
         ("Checkpoints.commit", refuse, "Permission denied"),
     ],
 )
