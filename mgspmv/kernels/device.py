@@ -27,6 +27,9 @@ from mgspmv.store.stored_matrix import StoredMatrix
 
 STAGING_BYTES = 8 * CHUNK_ELEMENTS
 """Bytes of a pinned buffer, which holds the largest chunk of a store."""
+SLAB_BYTES = 1 << 26
+"""Bytes of the device that are allocated at a time for arrays of `Staging.put`."""
+ALIGNED_BYTES = 256
 _ROOM = Lock()
 _SPARE: defaultdict[int, queue.SimpleQueue[tuple[np.ndarray, Any]]] = defaultdict(queue.SimpleQueue)
 """Pinned buffers that no one uses, with an event each, by device: making one takes longer than filling it."""
@@ -333,6 +336,8 @@ class Staging:
 
         self._device, self._stream = cupy.cuda.Device(), cupy.cuda.Stream(non_blocking=True)
         self._spare = _SPARE[int(self._device)]
+        self._slab: Any = None
+        self._at, self._taking = 0, Lock()
         self._free: queue.SimpleQueue[tuple[np.ndarray, Any] | None] = queue.SimpleQueue()
         for _ in range(2 * (threads or default_threads())):
             self._free.put(None)  # made when it is first needed
@@ -370,19 +375,29 @@ class Staging:
         """Return a copy of an array on the device, complete after `finish`, or an array of the device itself."""
         if not isinstance(array, np.ndarray):
             return array
-        import cupy
-
-        with self._device:
-            there = cupy.empty(len(array), array.dtype)
+        there = self._take(array.nbytes).view(array.dtype)
         step = STAGING_BYTES // array.itemsize
         for first in range(0, len(array), step):
             with self.fill(there[first : first + step]) as memory:
                 memory[:] = array[first : first + step]
         return there
 
+    def _take(self, n_bytes: int) -> Any:
+        """Return bytes of a slab on the device: CUDA rounds each allocation up to 2 MiB."""
+        import cupy
+
+        n_taken = -(-n_bytes // ALIGNED_BYTES) * ALIGNED_BYTES
+        with self._taking:
+            if self._slab is None or self._at + n_taken > len(self._slab):
+                with self._device:
+                    self._slab, self._at = cupy.empty(max(n_taken, SLAB_BYTES), np.uint8), 0
+            self._at += n_taken
+            return self._slab[self._at - n_taken : self._at - n_taken + n_bytes]
+
     def finish(self) -> None:
         """Wait until all copies have completed; others may use the buffers then."""
         self._stream.synchronize()
+        self._slab = None
         for _ in range(self._free.qsize()):
             if (buffer := self._free.get()) is not None:
                 self._spare.put(buffer)
