@@ -352,11 +352,11 @@ def test_an_object_that_is_replaced_while_it_is_read(s3, bucket, monkeypatch):
     s3.pipe(f"{bucket}/e", TEXT)
     real, starts = files._fetch, []
 
-    def replace(file, url, fetch, found, start, stop):
+    def replace(file, url, fetch, start, stop):
         starts.append(start)
         if start:
             s3.pipe(f"{bucket}/e", TEXT[::-1])
-        return real(file, url, fetch, found, start, stop)
+        return real(file, url, fetch, start, stop)
 
     monkeypatch.setattr(files, "_fetch", replace)
     with pytest.raises(SourceError, match=r"/e: cannot be read: .*Etag .* no longer exists.*; check the address"):
