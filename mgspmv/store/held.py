@@ -18,12 +18,12 @@ from mgspmv.store.versions import combine_digests
 
 PLACE = "memory://"
 HeldArrays = dict[str, Any]
-"""HeldArrays of NumPy or CuPy by name, as in a store."""
+"""Arrays of NumPy or CuPy by name, as in a store."""
 PIECE = 1 << 20
 """Most elements that a thread copies at a time."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class HeldMatrix(StoredMatrix):
     """Matrix whose arrays are those of NumPy, or of CuPy on the current device.
 
@@ -32,8 +32,6 @@ class HeldMatrix(StoredMatrix):
 
     copy: StoredMatrix | None = None
     """The same matrix in a store, which may have more arrays; None without a store."""
-
-    __repr__ = StoredMatrix.__repr__
 
     def read_array(
         self,

@@ -37,7 +37,7 @@ from mgspmv.store.versions import (
 _MEND_OPENED = f"open it again if it was replaced since it was opened, else {MEND}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ZarrMatrix(StoredMatrix):
     """Version of a store, opened for reading.
 
@@ -49,8 +49,6 @@ class ZarrMatrix(StoredMatrix):
     """Group of the version."""
     checksums: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
     """CRC-32C of each chunk, by name of the array in the version; empty for versions written without checksums."""
-
-    __repr__ = StoredMatrix.__repr__
 
     def read_array(
         self,
