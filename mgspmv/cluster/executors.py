@@ -229,8 +229,8 @@ class TaskSteps(Steps):
         self._z = np.concatenate(self._workers.call(self.phase, "rescale"))
         return float(sum(self._send_z("measure_given", mass)))
 
-    def collect(self) -> np.ndarray:
-        raise NotImplementedError("collected with the rest that workers report")
+    def collect(self) -> Collected:
+        return self._workers.collect()
 
     def watch(self, options: PageRankOptions, start: RunInputs) -> TopkCertificate | None:
         """Return the certificate of `stop="topk:..."` over the ranks of all workers; None for other criteria."""
@@ -270,7 +270,7 @@ class TaskRounds(CheckedLoop):
         return self._workers.call("checkpoint", "write_state", address)
 
     def collect(self) -> Collected:
-        return replace(self._workers.collect(), stability=self.stability)
+        return replace(self._rounds.collect(), stability=self.stability)
 
     def _is_due(self) -> bool:
         return True  # workers check their rows in each round

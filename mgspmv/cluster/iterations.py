@@ -133,7 +133,7 @@ class RankIteration(BlockIteration):
 
     def collect(self) -> Collected:
         found = None if self._watch is None else self._watch.found
-        return Collected(self._steps.collect(), self.transport, stability=found)
+        return replace(self._steps.collect(), transport=self.transport, stability=found)
 
     def write_state(self, address: StateAddress) -> WrittenSlice | str:
         """Write the ranks as this worker's slice of a checkpoint."""

@@ -112,7 +112,7 @@ class Loop(Execution):
         return self._steps.measure(self.mass)
 
     def collect(self) -> Collected:
-        return Collected(self._steps.collect(), seconds=self.seconds, stability=self.stability)
+        return replace(self._steps.collect(), seconds=self.seconds, stability=self.stability)
 
     @property
     def stability(self) -> Stability | None:

@@ -14,6 +14,7 @@ from mgspmv.exchange.exchange import Exchange, LocalExchange
 from mgspmv.model import FIXED_POINT, RowCheck, StepSums
 from mgspmv.solvers.mass_check import Rounding, Tolerance, find_tolerance
 from mgspmv.solvers.options import PageRankOptions, RankTask
+from mgspmv.solvers.run import Collected
 
 if TYPE_CHECKING:
     from mgspmv.kernels.rank_steps import RankSteps, RankVectors
@@ -103,8 +104,8 @@ class Steps(ABC):
         """Bound |G(x) - x| in L1, where G is a step, together with all owners of rows. No step can follow."""
 
     @abstractmethod
-    def collect(self) -> np.ndarray:
-        """Return the ranks on the host, without a copy if they are on it. No step can follow."""
+    def collect(self) -> Collected:
+        """Return the result, with ranks on the host, without a copy if they are on it. No step can follow."""
 
 
 class RowSteps(Steps):
@@ -197,11 +198,11 @@ class LocalSteps(RowSteps):
         return sums, replace(times, memory_bytes=(r.nbytes + exchange.nbytes + watched,))
 
     def ranks(self) -> np.ndarray:
-        ranks = self.collect()
+        ranks: np.ndarray = self.collect().values
         return ranks.copy() if ranks is self.rows.x else ranks
 
-    def collect(self) -> np.ndarray:
-        return self.rows.kernel.get(self.rows.x)
+    def collect(self) -> Collected:
+        return Collected(self.rows.kernel.get(self.rows.x))
 
     def describe(self) -> str:
         return self.rows.kernel.describe()
@@ -293,10 +294,10 @@ class DeviceSteps(RowSteps):
     def ranks(self) -> np.ndarray:
         return self._device.ranks()
 
-    def collect(self) -> np.ndarray:
+    def collect(self) -> Collected:
         ranks = self._device.ranks()
         self._device.release()
-        return ranks
+        return Collected(ranks)
 
     def describe(self) -> str:
         return self._device.describe()
