@@ -21,7 +21,7 @@ from mgspmv.ingest.numbering import are_numbers
 from mgspmv.ingest.scratch import FileArray
 from mgspmv.ingest.source import Layout
 from mgspmv.ingest.values import infinite_error
-from mgspmv.kernels.device import Staging
+from mgspmv.kernels.device import Staging, make_copier
 from mgspmv.kernels.entry_sorting import (
     MOST_ENTRIES,
     SortedKeys,
@@ -247,16 +247,20 @@ class DeviceSorter:
 
 
 class DeviceSlices:
-    """Array on a device whose slices are on the host, as the writer of a store takes them."""
+    """Array on a device whose slices are on the host, as the writer of a store takes them, in any thread.
+
+    They are copied while others use the device, once it has completed what is enqueued in the current stream.
+    """
 
     def __init__(self, array: Any) -> None:
         self._array, self.dtype = array, array.dtype
+        self._get = to_numpy if isinstance(array, np.ndarray) else make_copier()
 
     def __len__(self) -> int:
         return len(self._array)
 
     def __getitem__(self, which: slice) -> np.ndarray:
-        return to_numpy(self._array[which])
+        return self._get(self._array[which])
 
 
 def to_host(batch: CooBatch) -> CooBatch:

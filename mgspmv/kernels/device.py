@@ -10,7 +10,7 @@ import importlib.util
 import queue
 import struct
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from threading import Lock
@@ -402,6 +402,24 @@ class Staging:
             if (buffer := self._free.get()) is not None:
                 self._spare.put(buffer)
             self._free.put(None)
+
+
+def make_copier() -> Callable[[Any], np.ndarray]:
+    """Return a function that copies arrays of the current device to the host, in any thread and in a separate stream.
+
+    Kernels in the current stream, which may still write the arrays, are waited for here.
+    """
+    import cupy
+
+    device, stream = cupy.cuda.Device(), cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.get_current_stream().synchronize()
+
+    def copy(array: Any) -> np.ndarray:
+        with device, stream:  # the thread's default is device 0 and the default stream
+            host: np.ndarray = array.get()
+            return host
+
+    return copy
 
 
 def _align(array: Any) -> Any:
