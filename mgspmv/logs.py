@@ -1,6 +1,7 @@
 """Logs through Python's `logging`: calls, runs, workers and steps, with fields for programs that read them.
 
-    mgspmv.calls      INFO a call ended, ERROR it failed: call, elapsed_s, run
+    mgspmv.calls      INFO a call ended, ERROR it failed: call, elapsed_s, run. WARNING a store could not be written
+                      after the call had ended: call, url, error_type
     mgspmv.runs       DEBUG an iteration of a run, in the calling process: run, iteration, change, and for each worker
                       product_s, exchange_s, wait_s, exchanged_bytes. INFO a checkpoint was made, WARNING it could not
                       be: run, iteration, elapsed_s, n_bytes. WARNING it resumed after a worker was lost: run, epoch,
@@ -156,6 +157,12 @@ def log_call(call: str) -> Iterator[None]:
         raise
     finally:
         _RUN.reset(before)
+
+
+def log_unwritten(url: str, error: BaseException) -> None:
+    """Log that a store could not be written after `ingest` had ended."""
+    fields = {"call": "ingest", "url": hide_secrets(url), "error_type": type(error).__name__}
+    CALLS.warning("%s was not written: %s", fields["url"], error, extra=fields)
 
 
 def log_iteration(event: Event) -> None:

@@ -93,7 +93,7 @@ class StoredGraph:
         from mgspmv.api.matrix import open
 
         nodes, kind = list(self), nx.MultiDiGraph if self.is_multigraph() else nx.DiGraph
-        stored = self.matrix.stored
+        stored = self.matrix.stored.written
         entries = open(stored.place, stored.info.version).to_scipy().tocoo()
         graph = kind()
         graph.add_nodes_from(nodes)

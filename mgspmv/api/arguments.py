@@ -156,7 +156,7 @@ class Call:
         A, events = self.A, tuple(self.events)
         changes = before.changes + tuple(event.change for event in events)
         reached = (outcome.values, outcome.status, len(changes), changes, outcome.seconds, outcome.error_bound_l1)
-        told = (A.info, outcome.hardware, outcome.transport)
+        told = (A.stored.known_info, outcome.hardware, outcome.transport)
         matrix = describe_matrix(*told, is_reversed=is_rank and A.is_transpose)
         memory = outcome.memory | ({"held_bytes": list(events[-1].memory_bytes)} if events else {})
         wrong = find_non_finite(outcome.values, A.vertex_ids, outcome.status, len(changes), is_rank=is_rank)
@@ -378,10 +378,10 @@ def check_graph(A: MatrixProperties, weights: bool) -> bool:
         raise OptionError(f"{A.info.url} has no vertices, so there are no ranks")
     if A.kind == "stochastic" and not weights:
         raise OptionError("a stochastic matrix needs its values; pass weight=True, or ingest it with kind='graph'")
-    if weights and A.info.min_weight is not None and A.info.min_weight < 0:
+    least = A.stored.info.min_weight
+    if weights and least is not None and least < 0:
         raise OptionError(
-            f"PageRank needs non-negative weights, but the least is {A.info.min_weight}; pass weight=False to "
-            "count every edge as 1"
+            f"PageRank needs non-negative weights, but the least is {least}; pass weight=False to count every edge as 1"
         )
     return weights and not A.is_pattern
 
@@ -438,9 +438,8 @@ def align_ranks(before: Solution, A: MatrixProperties) -> np.ndarray:
     if before.scaler != "none":
         raise OptionError(f"nstart holds ranks scaled by {before.scaler!r}; pass ranks as they were computed")
     old = before.ids
-    kinds = [
-        "strings" if is_string else "integers" for is_string in (old.dtype == object, A.info.vertex_ids == "string")
-    ]
+    are_strings = (old.dtype == object, A.stored.info.vertex_ids == "string")
+    kinds = ["strings" if is_string else "integers" for is_string in are_strings]
     if kinds[0] != kinds[1]:
         raise OptionError(
             f"nstart has vertices named by {kinds[0]} and the store by {kinds[1]}; pass ranks of this graph"

@@ -155,7 +155,7 @@ def pagerank_batch(
         seconds=outcome.seconds,
         _ids=A.vertex_ids if keeper.ids is None else None,
         options=vars(options) | described,
-        matrix=describe_matrix(A.info, outcome.hardware, outcome.transport, is_reversed=A.is_transpose),
+        matrix=describe_matrix(A.stored.known_info, outcome.hardware, outcome.transport, is_reversed=A.is_transpose),
         memory=outcome.memory,
         events=tuple(call.events),
     )

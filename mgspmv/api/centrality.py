@@ -207,11 +207,11 @@ def katz(
     _check_graph(run)
     factor, added = None if alpha is None else read_number("alpha", alpha), _make_beta(A, beta)
     start = make_start(A, "nstart", nstart, 0.0)
-    is_bounded = not run.weights or A.info.min_weight is None or A.info.min_weight >= 0
+    least = A.stored.info.min_weight
+    is_bounded = not run.weights or least is None or least >= 0
     if factor is None and not is_bounded:
         raise OptionError(
-            f"alpha=None needs weights that are not negative, and the least is {A.info.min_weight}; pass alpha=, or "
-            "weight=False"
+            f"alpha=None needs weights that are not negative, and the least is {least}; pass alpha=, or weight=False"
         )
     with open_placement(run) as place:
         if factor is None:
@@ -299,7 +299,7 @@ def eigenvector_centrality(A: MatrixLike, *, nstart: Weights | None = None, **ru
 
     with open_placement(run) as place:
         outcome = place.iterate(Step(of_vector=1.0), start / total)
-        if A.info.nnz and outcome.status != Status.NON_FINITE:  # without edges the start is returned, as in NetworkX
+        if A.nnz and outcome.status != Status.NON_FINITE:  # without edges the start is returned, as in NetworkX
             _check_cycles(A, place.products[0], outcome.values)
     return conclude(run, outcome, {})
 

@@ -269,7 +269,8 @@ class EmbeddedMatrix(MatrixProperties):
         threads = self.place.threads
         is_there = is_on_device(self.stored)
         indptr = self.stored.arrays["indptr"] if is_there else self.stored.read_array("indptr", threads=threads)
-        loaded = self.info if dtype else replace(self.info, dtype=None)
+        info = self.stored.info
+        loaded = info if dtype else replace(info, dtype=None)
         plan = plan_rows(
             loaded,
             indptr,

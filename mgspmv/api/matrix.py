@@ -197,7 +197,7 @@ class Matrix(EmbeddedMatrix):
         """
         transpose = self._loaded.transpose
         if transpose is None:
-            if not self.info.has_transpose:
+            if not self.stored.info.has_transpose:
                 raise KindError(self._missing_transpose)
             transpose = self._loaded.transpose = Matrix(self.stored.transpose(), transpose_of=self)
         placed: Matrix = transpose._place(self.place)
@@ -207,7 +207,7 @@ class Matrix(EmbeddedMatrix):
     def _missing_transpose(self) -> str:
         if is_in_memory(self.stored.place):
             return "the matrix in memory has no transpose; pass transpose=True to ingest(), or use mgspmv.transpose(A)"
-        url = self.info.url
+        url = self.stored.info.url
         return f"{url} does not hold the transpose; add it with `mgspmv transpose`, and open the store again"
 
     def find_vertices(self, ids: Sequence[Any] | np.ndarray) -> np.ndarray:
@@ -306,7 +306,7 @@ class Matrix(EmbeddedMatrix):
             place = Placement(client, False, backend, "auto", threads, "auto", *limits, timeout=timeout)
             read = None if self.kind == "matrix" and precision == "exact" else precision
             return plan_on_cluster(self.stored, place, Reads(read, top=top, checkpoint=checkpoint))
-        indptr, info = self.stored.read_array("indptr"), self.info
+        indptr, info = self.stored.read_array("indptr"), self.stored.info
         dtype = None if self.is_pattern else "float32" if precision == "float32" else "float64"
         layout = find_step_layout("auto", precision, info.index_dtype, dtype, info.min_weight)
         lays_out = self.kind != "matrix" and layout is not None
@@ -328,12 +328,28 @@ class Matrix(EmbeddedMatrix):
         )
 
     def close(self) -> None:
-        """Free the loaded arrays. The matrix can be used again, and is then loaded again."""
+        """Free the loaded arrays. The matrix can be used again, and is then loaded again.
+
+        After `ingest(wait=False)` this waits until the store is written; an error of the writing is raised once.
+        """
         super().close()
-        if isinstance(self.stored, HeldMatrix) and self.stored.copy is not None:
-            self.stored = self.stored.copy
-        if self._is_owner and self._loaded.transpose is not None:
-            self._loaded.transpose.close()
+        stored = self.stored
+        try:
+            if isinstance(stored, HeldMatrix) and stored.writing is not None and stored.writing.finish() is not None:
+                self.stored = stored.written
+        finally:
+            if self._is_owner and self._loaded.transpose is not None:
+                self._loaded.transpose.close()
+
+    def __exit__(self, *exception: object) -> None:
+        error = exception[1]
+        try:
+            self.close()
+        except Exception as unwritten:
+            if not isinstance(error, BaseException):
+                raise
+            if unwritten is not error:
+                error.add_note(f"{hide_secrets(self.stored.info.url)} was not written: {unwritten}")
 
     @watched
     def distribute(
@@ -441,7 +457,7 @@ class Matrix(EmbeddedMatrix):
         """
         if self.place.client is None:
             return super().multiply(x, alpha=alpha, beta=beta, y=y, precision=precision, weights=weights)
-        chosen = choose_precision(precision, getattr(x, "dtype", np.dtype(np.float64)), self.info)
+        chosen = choose_precision(precision, getattr(x, "dtype", np.dtype(np.float64)), self.stored.info)
         with self.distribute_as_placed(Reads(chosen, build_layout=False), progress) as D:
             return D.multiply(x, alpha=alpha, beta=beta, y=y, precision=precision, weights=weights)
 
@@ -480,7 +496,7 @@ class Matrix(EmbeddedMatrix):
         from mgspmv.solvers.operator import make_operator
 
         _ = self.place.computes  # raises if there is no device
-        transpose = self.T if self._loaded.transpose is not None or self.info.has_transpose else None
+        transpose = self.T if self._loaded.transpose is not None or self.stored.info.has_transpose else None
         return make_operator(self, transpose, self._missing_transpose, precision=precision, weights=weight)
 
     def rmatvec(self, x: Any) -> np.ndarray:
@@ -523,11 +539,14 @@ class Matrix(EmbeddedMatrix):
         return product
 
     def __repr__(self) -> str:
-        return f"<Matrix: {describe_entries(self.info)}, {hide_secrets(self.info.url)}>"
+        info = self.stored.info
+        return f"<Matrix: {describe_entries(info)}, {hide_secrets(info.url)}>"
 
     def _read_top(self, stop: str) -> int | None:
         """Return the number of highest vertices to be proven; None for none."""
         top = PageRankOptions(stop=stop).check_top(self.shape[0])
         if top is not None and self.kind == "matrix":
-            raise OptionError(f"stop={stop!r} is for PageRank, but {self.info.url} is of kind 'matrix'; leave it out")
+            raise OptionError(
+                f"stop={stop!r} is for PageRank, but {self.stored.info.url} is of kind 'matrix'; leave it out"
+            )
         return top

@@ -285,7 +285,7 @@ def make_start(A: MatrixLike, name: str, given: Weights | None, default: float) 
 
 def check_vertices(run: PowerCall) -> None:
     """Raise `ShapeError` unless the matrix of a run is square, and `OptionError` if it has no rows."""
-    url, (n_rows, n_cols) = run.A.info.url, run.A.shape
+    url, (n_rows, n_cols) = run.A.stored.info.url, run.A.shape
     if n_rows != n_cols:
         raise ShapeError(f"{url} is a matrix of {n_rows:,} x {n_cols:,}, and {run.operation} needs a square one")
     if n_rows == 0:

@@ -274,7 +274,8 @@ def _rank_embedded(
     """Rank in this process: on a device by its fused steps, where a layout for them can hold the matrix."""
     A, backend, layout, options, dtype = call.A, call.place.computes, None, task.options, task.dtype
     if backend == "cuda":
-        layout = find_step_layout(task.kernel, options.precision, A.info.index_dtype, dtype, A.info.min_weight)
+        info = A.stored.info
+        layout = find_step_layout(task.kernel, options.precision, info.index_dtype, dtype, info.min_weight)
     steps: LocalSteps | DeviceSteps
     if layout is None:
         weight = start.take_weight(lambda: A.read_out_weight(dtype is not None))

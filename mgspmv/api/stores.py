@@ -15,8 +15,9 @@ from mgspmv.errors import OptionError
 from mgspmv.ingest.device_sorting import DeviceSorter
 from mgspmv.ingest.entries import no_device
 from mgspmv.ingest.external_sort import EntrySorter
+from mgspmv.ingest.in_memory import load_source, store_held
 from mgspmv.ingest.open import open_source, open_update
-from mgspmv.ingest.store_writing import find_budget, store_source
+from mgspmv.ingest.store_writing import begin_storing, find_budget
 from mgspmv.ingest.update import Changes, update_store
 from mgspmv.ingest.verify import verify_store
 from mgspmv.kernels.device import Staging, free_device_memory, has_device
@@ -31,7 +32,7 @@ from mgspmv.model import (
 )
 from mgspmv.monitor.progress import ProgressOption, make_report, watched
 from mgspmv.solvers.options import BackendChoice, check_threads, parse_size
-from mgspmv.store.held import PLACE, HeldArrays, HeldMatrix
+from mgspmv.store.held import PLACE
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.read import open_store
 from mgspmv.store.stored_matrix import StoredMatrix
@@ -60,6 +61,7 @@ def ingest(
     scratch: str | os.PathLike[str] | None = None,
     client: Any = None,
     timeout: float = 30.0,
+    wait: bool = True,
     progress: ProgressOption = None,
     **edge_list_options: Any,
 ) -> Matrix:
@@ -124,8 +126,12 @@ def ingest(
         without.
     timeout : float, default 30.0
         Seconds without heartbeats after which a worker is considered lost, with `client`.
+    wait : bool, default True
+        False returns as soon as the graph can be ranked, and writes the store meanwhile: `close()`, or the end of a
+        `with`, waits for the writing and raises its errors, such as a full disk; so do `info` and calls that read the
+        store. Only a graph that is built on a GPU can be ranked so early; others are written before the return.
     progress : callable or bool, optional
-        Called with each `Phase`; True and False show and hide the progress, as does `show_progress`.
+        Called with each `Phase` until the return; True and False show and hide the progress, as does `show_progress`.
     edge_list_options : keyword arguments
         `columns`, `n_vertices`, `vertices` of an edge list or a table; `delimiter`, `header`, `skip_rows`, `comment`,
         `ids` of an edge list; see the page "CSV and edge lists"; `n_vertices` of a tuple of arrays; `n_cols` of plain
@@ -155,6 +161,9 @@ def ingest(
     >>> mg.ingest([("a", "b", 2.5), ("b", "a", 1.5)]).to_scipy().toarray()  # in memory: b -> a is entry (0, 1)
     array([[0. , 1.5],
            [2.5, 0. ]])
+    >>> with mg.ingest([("a", "b"), ("b", "a")], "pair.zarr", wait=False) as pair:
+    ...     print(mg.pagerank(pair)["a"])  # a large graph on a GPU is ranked while pair.zarr is written
+    0.5
     """
     options = IngestOptions(kind, duplicates, self_loops, symmetrize, weights, transpose, dtype, order)
     asked = _name_reading(format, weights, edge_list_options)
@@ -163,7 +172,7 @@ def ingest(
     base = check_target(target, overwrite=overwrite)
     describe = partial(_describe_making, options=options, reading=asked)
     report, n_bytes = make_report(progress), parse_size("memory", memory)
-    opening = partial(open_source, source.stored if isinstance(source, Matrix) else source, kind=kind, **asked)
+    opening = partial(open_source, source.stored.written if isinstance(source, Matrix) else source, kind=kind, **asked)
     if client is not None:
         from mgspmv.cluster.ingest import ingest_on_cluster
 
@@ -185,8 +194,7 @@ def ingest(
     else:
         room = find_budget(target, n_bytes, threads, scratch)
         opened = opening(threads=room.threads, id_room=room.for_ids)
-        kept: HeldArrays = {}
-        info = store_source(
+        steps = begin_storing(
             opened,
             target,
             options,
@@ -196,11 +204,8 @@ def ingest(
             base=base,
             allow_hypersparse=allow_hypersparse,
             make_device_sorter=sort_on_device,
-            kept=kept,
         )
-        if kept:
-            written = open_store(target, info.version)
-            return Matrix(HeldMatrix(info=written.info, place=target, arrays=kept, copy=written))
+        return Matrix(store_held(steps, target, options, wait=wait))
     return open_written(target, info)
 
 
@@ -221,8 +226,6 @@ def load(
     ----------
     backend : `cuda` sorts a graph on the current device, where it stays if it fits; `auto` does if there is a device
     """
-    from mgspmv.ingest.in_memory import load_source
-
     options, report = IngestOptions(kind, weights=weights, transpose=transpose), make_report(progress)
     check_threads(threads)
     room = find_budget(PLACE, None, threads)
@@ -335,7 +338,7 @@ def open_given(store: StoreLike | Matrix) -> StoredMatrix:
         return open_store(store)
     if store.is_transpose:
         raise OptionError("a transpose belongs to the store of another matrix; pass that matrix, or its store")
-    return store.stored
+    return store.stored.written
 
 
 def open_written(store: StoreLike, info: MatrixInfo) -> Matrix:
@@ -483,4 +486,4 @@ def verify(store: StoreLike | Matrix, *, progress: ProgressOption = None) -> lis
     >>> mg.verify("web.zarr")
     []
     """
-    return verify_store(store.stored.place if isinstance(store, Matrix) else store, make_report(progress))
+    return verify_store(store.stored.written.place if isinstance(store, Matrix) else store, make_report(progress))

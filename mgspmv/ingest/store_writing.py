@@ -12,12 +12,12 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 import numpy as np
 import pyarrow as pa
@@ -44,6 +44,11 @@ from mgspmv.store.locations import StoreLike, find_folder
 from mgspmv.store.stored_matrix import StoredMatrix
 from mgspmv.store.write import StoreSize, begin_version, check_space, find_least
 from mgspmv.validation import to_json
+
+P = ParamSpec("P")
+Storing = Generator[tuple[SortedSource, HeldArrays], Progress | None, MatrixInfo]
+"""Steps that write a store and return the metadata of the new version. A graph built on a device is yielded with its
+arrays before it is written; what is sent then is the `report` of the other steps, or None for the same."""
 
 LEAST_MEMORY = 1 << 30
 """Least memory budget in bytes: Python and its libraries alone use a large part of it."""
@@ -129,7 +134,7 @@ def check_folder(folder: str | os.PathLike[str]) -> None:
         ) from error
 
 
-def store_source(
+def begin_storing(
     source: Source,
     store: StoreLike,
     options: IngestOptions,
@@ -140,8 +145,7 @@ def store_source(
     base: str | None,
     allow_hypersparse: bool = False,
     make_device_sorter: MakeDeviceSorter = no_device,
-    kept: HeldArrays | None = None,
-) -> MatrixInfo:
+) -> Storing:
     """Read a source and write it as the new version of a store, in the order of the source or in that of the options.
 
     Parameters
@@ -149,11 +153,6 @@ def store_source(
     describe : function from the source's provenance to the store's
     allow_hypersparse : see `check_stated`
     make_device_sorter : as for `sort_source`, for a graph in the order of the source
-    kept : receives the arrays that were built on a device, by name
-
-    Returns
-    -------
-    Metadata of the new version.
 
     Raises
     ------
@@ -183,8 +182,36 @@ def store_source(
             settled: dict[str, Any] = settle(provenance)
             return settled | {"report": to_json(ingested)}
 
-        writing: dict[str, Any] = {"base": base, "order": order, "has_transpose": options.transpose, "kept": kept}
-        return write_version(store, matrix, describe_made, report, own, **writing)
+        writing: dict[str, Any] = {"base": base, "order": order, "has_transpose": options.transpose}
+        return (yield from begin_writing(store, matrix, describe_made, report, own, **writing))
+
+
+def finish(steps: Storing, report: Progress | None = None) -> MatrixInfo:
+    """Go through the steps that are left.
+
+    Parameters
+    ----------
+    report : for those after a matrix was yielded; None for the same as before
+    """
+    try:
+        while True:
+            steps.send(report)
+    except StopIteration as end:
+        info: MatrixInfo = end.value
+        return info
+
+
+def at_once(begin: Callable[P, Storing]) -> Callable[P, MatrixInfo]:
+    """Return a function that goes through all steps."""
+
+    @wraps(begin)
+    def run(*args: P.args, **kwargs: P.kwargs) -> MatrixInfo:
+        return finish(begin(*args, **kwargs))
+
+    return run
+
+
+store_source = at_once(begin_storing)
 
 
 def find_size(matrix: SortedRows, *, has_transpose: bool) -> StoreSize:
@@ -238,7 +265,7 @@ def _check_group(
         )
 
 
-def write_version(
+def begin_writing(
     store: StoreLike,
     matrix: SortedRows,
     describe: Callable[[Assembled], dict[str, Any]],
@@ -251,8 +278,7 @@ def write_version(
     has_transpose: bool,
     phase: str = "sort and write",
     unless: StoredMatrix | None = None,
-    kept: HeldArrays | None = None,
-) -> MatrixInfo:
+) -> Storing:
     """Write a matrix as the new version of a store.
 
     Parameters
@@ -265,11 +291,6 @@ def write_version(
     order : method that made the order of the matrix; None if it has none
     phase : phase in calls of `report`
     unless : version that stays the current one if the matrix has its digest
-    kept : as for `store_source`
-
-    Returns
-    -------
-    Metadata of the version.
 
     Raises
     ------
@@ -288,17 +309,17 @@ def write_version(
         version.written.update({f"{place}/{name}".lstrip("/"): array for name, array in made.arrays.items()})
         return made
 
-    def write_built(own: SortedSource) -> Assembled:
+    def write_built(own: SortedSource) -> Generator[tuple[SortedSource, HeldArrays], Progress | None, Assembled]:
         arrays = own.build(has_transpose=has_transpose)
+        least = find_least(arrays.get("data"))
+        slices = {name: DeviceSlices(array) for name, array in arrays.items()}
+        hear = (yield own, arrays) or report
         for place, shape in (("", own.shape), ("transpose", own.shape[::-1]))[: 1 + has_transpose]:
             version.open_rows(place, shape, has_values=own.dtype is not None)
-        for name, array in arrays.items():
-            report(f"write {name}", 0, None)
-            version.write_array(name, DeviceSlices(array), room.threads)
-        if kept is not None:
-            kept.update(arrays)
-        least = find_least(arrays.get("data"))
-        return Assembled(len(arrays["indices"]), {}, [] if least is None else [least])
+        for name, array in slices.items():
+            hear(f"write {name}", 0, None)
+            version.write_array(name, array, room.threads)
+        return Assembled(len(slices["indices"]), {}, [] if least is None else [least])
 
     with (
         begin_version(store, base=base, keep=keep) as version,
@@ -309,7 +330,7 @@ def write_version(
         is_built = False
         if isinstance(matrix, SortedSource) and matrix.device is not None:
             report(phase, 0, None)
-            made, is_built = write_built(matrix), True
+            made, is_built = (yield from write_built(matrix)), True
         else:
             made = write_rows("", matrix, phase, transposed if has_transpose else None)
         matrix.close()
@@ -338,6 +359,9 @@ def write_version(
             return version.commit(attributes)
         version.writer.check_base(base)  # as `commit`, which is not called, would do
         return unless.info
+
+
+write_version = at_once(begin_writing)
 
 
 def _find_column_bytes(matrix: SortedRows) -> int:

@@ -54,14 +54,14 @@ def multiply_checked(
     weights : False takes each stored entry as 1
     """
     x = check_vectors("x", x, A.shape[1], "columns")
-    dtype = choose_precision(precision, x.dtype, A.info)
+    dtype = choose_precision(precision, x.dtype, A.stored.info)
     out = start_product(y, beta, (A.shape[0], *x.shape[1:]), dtype)
     if beta != 0:
         out = permute(out, A.order)
     placed = permute(np.ascontiguousarray(x, dtype=dtype), A.order)
     product: np.ndarray = restore(compute(placed, out, dtype), A.order)
     multiply = partial(A.multiply, precision="float64", weights=weights)
-    check_integers(A.info, x, y, alpha, beta, precision, product, multiply, weights=weights)
+    check_integers(A.stored.info, x, y, alpha, beta, precision, product, multiply, weights=weights)
     return product
 
 

@@ -233,7 +233,7 @@ def _find_underflow(
         return None
     is_lost = is_zero & (start.personalization > 0)
     resolution = find_resolution(options.precision, A.shape[0], A.nnz, on_device=on_device)
-    least = 1.0 if not use_weights else A.info.min_weight or 0.0
+    least = 1.0 if not use_weights else A.stored.info.min_weight or 0.0
     probe = None
     if options.alpha:
         probe = _make_probe(x, start.take_weight(partial(read_out_weight, A.stored, use_weights)), least, resolution)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import threading
+import warnings
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,7 +13,9 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import OptionError
-from mgspmv.model import default_threads
+from mgspmv.logs import log_unwritten
+from mgspmv.model import MatrixInfo, default_threads
+from mgspmv.os_errors import translating
 from mgspmv.store.chunks import digest_array
 from mgspmv.store.locations import find_address
 from mgspmv.store.stored_matrix import TRANSPOSE, Allocate, HostArray, StoredMatrix
@@ -23,6 +28,60 @@ PIECE = 1 << 20
 """Most elements that a thread copies at a time."""
 
 
+class Writing(Future[StoredMatrix]):
+    """Future of a matrix as it is in its store, which may be written by a thread.
+
+    The thread is not killed when the interpreter ends: what it has begun is finished.
+    """
+
+    def start(self, write: Callable[[], StoredMatrix], url: str) -> None:
+        """Call a function that writes the store, and opens it, in a thread."""
+        self._url = url
+        self._thread = threading.Thread(target=self._run, args=(write,), name="mgspmv-store")
+        self._thread.start()
+        _unfinished.add(self)
+        self.add_done_callback(lambda _: None if self.exception() else _unfinished.discard(self))
+
+    def finish(self) -> StoredMatrix | None:
+        """Wait for the matrix; raise the error of the writing the first time, and return None afterwards."""
+        error = self.exception()
+        is_told = self not in _unfinished
+        _unfinished.discard(self)
+        if error is None:
+            return self.result()
+        if not is_told:
+            raise error
+        return None
+
+    def warn(self) -> None:
+        """Wait for the thread, and warn if it failed."""
+        self._thread.join()
+        if self.done() and (error := self.exception()) is not None:  # in a forked process there is no such thread
+            warnings.warn(f"{self._url} was not written: {error}", stacklevel=2)
+
+    def _run(self, write: Callable[[], StoredMatrix]) -> None:
+        try:
+            with translating():
+                self.set_result(write())
+        except BaseException as error:
+            log_unwritten(self._url, error)
+            self.set_exception(error)
+
+
+_unfinished: set[Writing] = set()
+"""Those that have not ended, and those that failed and did not raise their error yet."""
+
+
+def _finish_all() -> None:
+    for writing in list(_unfinished):
+        writing.warn()
+
+
+# Those of `atexit` are called when threads cannot use pools of threads any more. The last to be registered is the first
+# to be called: before `concurrent.futures`, which `ThreadPoolExecutor` has registered, ends all pools.
+threading._register_atexit(_finish_all)  # type: ignore[attr-defined]
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class HeldMatrix(StoredMatrix):
     """Matrix whose arrays are those of NumPy, or of CuPy on the current device.
@@ -30,7 +89,7 @@ class HeldMatrix(StoredMatrix):
     What is read is a view where nothing has to be converted or moved; views are read-only on the host.
     """
 
-    copy: StoredMatrix | None = None
+    writing: Writing | None = None
     """The same matrix in a store, which may have more arrays; None without a store."""
 
     def read_array(
@@ -44,8 +103,8 @@ class HeldMatrix(StoredMatrix):
         dtype: Any = None,
         checks: bool = True,
     ) -> np.ndarray:
-        if name not in self.arrays and self.copy is not None:
-            return self.copy.read_array(name, start, stop, threads, allocate, dtype=dtype, checks=checks)
+        if name not in self.arrays and self.writing is not None:
+            return self.written.read_array(name, start, stop, threads, allocate, dtype=dtype, checks=checks)
         array: np.ndarray = self.arrays[name][start:stop]
         if dtype is not None and array.dtype != dtype:
             array = _convert(array, dtype)
@@ -70,10 +129,22 @@ class HeldMatrix(StoredMatrix):
         return super().read_pointers(start, stop, threads, allocate).copy()
 
     @cached_property
+    def written(self) -> StoredMatrix:
+        if self.writing is None:
+            return self
+        whole = self.writing.result()
+        return whole if self.original is None else whole.transpose()
+
+    @property
+    def known_info(self) -> MatrixInfo:
+        is_known = self.writing is not None and self.writing.done() and self.writing.exception() is None
+        return self.written.info if is_known else self.info
+
+    @cached_property
     def digest(self) -> str:
         """Digest of the store, or of the one that an ingest of the source would write."""
-        if self.copy is not None:
-            return self.copy.digest
+        if self.writing is not None:
+            return self.written.digest
         info = self.info if self.original is None else self.original.info
         arrays = self.arrays if self.original is None else self.original.arrays
         own = {name: to_host(array) for name, array in arrays.items() if not name.startswith(TRANSPOSE)}
@@ -81,9 +152,7 @@ class HeldMatrix(StoredMatrix):
         return combine_digests({name: digest_array(array) for name, array in own.items()}, claims)
 
     def address(self) -> Any:
-        if self.copy is None:
-            return find_address(self.place, self.info.url)
-        return (self.copy if self.original is None else self.copy.transpose()).address()
+        return find_address(self.place, self.info.url) if self.writing is None else self.written.address()
 
 
 def is_on_device(stored: StoredMatrix) -> bool:

@@ -56,18 +56,18 @@ class MatrixProperties:
 
     @property
     def info(self) -> MatrixInfo:
-        """Metadata of the stored matrix."""
-        return self.stored.info
+        """Metadata of the stored matrix, once it is written."""
+        return self.stored.written.info
 
     @property
     def ingest_report(self) -> IngestReport | None:
         """Report of the ingest that made the store; None for a store without a report."""
-        return self.info.ingest_report
+        return self.stored.info.ingest_report
 
     @property
     def shape(self) -> tuple[int, int]:
         """(n_rows, n_cols)."""
-        return self.info.shape
+        return self.stored.info.shape
 
     @property
     def ndim(self) -> int:
@@ -77,22 +77,23 @@ class MatrixProperties:
     @property
     def nnz(self) -> int:
         """Number of stored entries."""
-        return self.info.nnz
+        return self.stored.info.nnz
 
     @property
     def kind(self) -> Kind:
         """Meaning of the rows: row i of a `graph` has the in-edges of vertex i."""
-        return self.info.kind
+        return self.stored.info.kind
 
     @property
     def is_pattern(self) -> bool:
         """True if all entries are 1 and no values are stored."""
-        return self.info.is_pattern
+        return self.stored.info.is_pattern
 
     @property
     def dtype(self) -> np.dtype[Any] | None:
         """Dtype of the stored values; None for a pattern."""
-        return None if self.info.dtype is None else np.dtype(self.info.dtype)
+        dtype = self.stored.info.dtype
+        return None if dtype is None else np.dtype(dtype)
 
     @property
     def is_transpose(self) -> bool:

@@ -92,6 +92,16 @@ class StoredMatrix(ABC):
         """
 
     @property
+    def written(self) -> StoredMatrix:
+        """This matrix; one that is held in memory while its store is written, from that store, for which this waits."""
+        return self
+
+    @property
+    def known_info(self) -> MatrixInfo:
+        """Metadata as far as it is known, without waiting."""
+        return self.info
+
+    @property
     def digest(self) -> str:
         """Digest of the matrix, or of the one that it is the transpose of."""
         return self.info.digest
