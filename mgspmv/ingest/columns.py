@@ -7,6 +7,7 @@ defines what is accepted, accepts more (quoted fields) and names the line of an 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ from mgspmv.kernels.later import compile_later
 SMALL_TEXT = 1 << 19
 """Bytes that are parsed line by line before the parser of lines is compiled; less than a chunk of a longer text."""
 
+INTEGERS = ("int32", "int64")
+_THREAD = threading.local()
 _FORTRAN_EXPONENT_BYTES = bytes.maketrans(b"dD", b"ee")
 _SPACE, _TAB, _LINE_FEED, _ZERO, _PLUS, _MINUS = map(ord, " \t\n0+-")
 
@@ -102,21 +105,33 @@ def read_columns(chunk: Chunk, form: TableFormat) -> list[Any]:
     ------
     SourceError : a line does not fit the format; names the line and says what was expected
     """
-    columns = _parse_quickly(chunk.data, form)
-    return _parse_lines(chunk, form) if columns is None else columns
+    return copy_columns(_parse(chunk, form)[0])
 
 
-def read_chunks(chunks: Iterable[Chunk], form: TableFormat, threads: int) -> Iterator[tuple[Chunk, list[Any], int]]:
+def copy_columns(columns: list[Any]) -> list[Any]:
+    """Return columns with copies of integers in memory that a thread uses again."""
+    return [own.copy() if isinstance(own, np.ndarray) and own.base is not None else own for own in columns]
+
+
+def read_chunks(
+    chunks: Iterable[Chunk], form: TableFormat, threads: int, finish: Callable[[list[Any]], Any] = copy_columns
+) -> Iterator[tuple[Chunk, Any, int]]:
     """Parse chunks on several threads; yield each with its columns and its number of comments, in order.
+
+    Parameters
+    ----------
+    finish : called in the thread that parsed, with columns whose integers it overwrites by those of its next chunk;
+        its result takes the place of the columns
 
     Raises
     ------
     SourceError : as for `read_columns`, and as by `form.check_comment`
     """
 
-    def read(chunk: Chunk) -> tuple[Chunk, list[Any], int]:
-        columns = read_columns(chunk, form)
-        return chunk, columns, _count_comments(chunk, form, len(columns[0]))
+    def read(chunk: Chunk) -> tuple[Chunk, Any, int]:
+        columns, may_have_comments = _parse(chunk, form)
+        n_comments = _count_comments(chunk, form, len(columns[0])) if may_have_comments else 0
+        return chunk, finish(columns), n_comments
 
     with ThreadPoolExecutor(threads, "mgspmv-parse") as pool:
         yield from prefetch_map(pool, read, chunks, AHEAD * threads)
@@ -153,23 +168,45 @@ def _count_comments(chunk: Chunk, form: TableFormat, n_entries: int) -> int:
     return len(comments)
 
 
-def _parse_quickly(data: bytes, form: TableFormat) -> list[Any] | None:
-    """Parse all lines at once; None if one does not, or may not, fit the format."""
-    if b'"' in data or not _is_utf8(data) or not _read_lines.is_worth(len(data)):
+def _parse(chunk: Chunk, form: TableFormat) -> tuple[list[Any], bool]:
+    """Parse a chunk; return its columns and whether it may have comments.
+
+    Integers may be in memory that the thread uses again for its next chunk.
+    """
+    text = parsed = None
+    if all(column.dtype in INTEGERS for column in form.columns):  # no quotation or non-ASCII character is in these
+        text = chunk.view()
+        parsed = _parse_quickly(text, form)
+    if parsed is None:
+        data = chunk.data
+        if len(data) != len(text) if text is not None else b'"' not in data and _is_utf8(data):
+            parsed = _parse_quickly(np.frombuffer(data, np.uint8), form)
+    if parsed is None:
+        return _parse_lines(chunk, form), True
+    columns, n_skipped = parsed
+    chunk.count(len(columns[0]) + n_skipped)
+    return columns, n_skipped > 0
+
+
+def _parse_quickly(text: np.ndarray, form: TableFormat) -> tuple[list[Any], int] | None:
+    """Parse all lines at once; return the columns and the number of lines without entries.
+
+    None if a line does not, or may not, fit the format.
+    """
+    if not _read_lines.is_worth(len(text)):
         return None
-    text = np.frombuffer(data, np.uint8)
-    n_most = int(np.count_nonzero(text == _LINE_FEED))
-    are_integers = np.array([column.dtype in ("int32", "int64") for column in form.columns])
+    are_integers = np.array([column.dtype in INTEGERS for column in form.columns])
     are_texts = np.array([column.dtype in ("float64", "string") for column in form.columns])
     rows = np.where(are_integers, np.cumsum(are_integers), np.cumsum(are_texts) * are_texts) - 1
     limits = np.array([(column.low, column.high) for column in form.columns], np.int64)
     are_plain = np.array([bool(column.plain) for column in form.columns])
-    width = np.int64 if any(column.dtype == "int64" for column in form.columns) else np.int32
-    integers = np.empty((are_integers.sum(), n_most), width)
-    fields = np.empty((are_texts.sum() + 1, len(text)), np.uint8)  # the last row is that of columns that are not read
-    offsets = np.zeros((len(fields), n_most + 1), np.int32)
+    least = sum(1 + are_integers)  # bytes of a line: digits, and a separator for each
+    n_most = len(text) // least + 1
+    integers, is_simple = _find_memory(are_integers.sum(), n_most), are_integers.all()
+    shape = are_texts.sum() + 1, 0 if is_simple else len(text)  # the last row is that of columns that are not read
+    fields, offsets = np.empty(shape, np.uint8), np.zeros((shape[0], 1 if is_simple else n_most + 1), np.int32)
     kinds, delimiter = _list_kinds(form), ord(form.delimiter)
-    n_lines = _read_lines(
+    n_lines, n_skipped = _read_lines(
         text, kinds, delimiter, SURE_DIGITS, are_integers, rows, limits, are_plain, integers, fields, offsets
     )
     if n_lines < 0:
@@ -181,7 +218,15 @@ def _parse_quickly(data: bytes, form: TableFormat) -> list[Any] | None:
         for column, row, is_whole in zip(form.columns, rows, are_integers, strict=True)
         if column.dtype is not None
     ]
-    return None if any(values is None for values in columns) else columns
+    return None if any(values is None for values in columns) else (columns, n_skipped)
+
+
+def _find_memory(n_columns: int, n: int) -> np.ndarray:
+    """Return int64 of this thread: in new memory, pages are mapped first, which threads wait for."""
+    memory: np.ndarray | None = getattr(_THREAD, "integers", None)
+    if memory is None or memory.size < n_columns * n:
+        memory = _THREAD.integers = np.empty(n_columns * n, np.int64)
+    return memory[: n_columns * n].reshape(n_columns, n)
 
 
 def _is_utf8(data: bytes) -> bool:
@@ -218,7 +263,7 @@ def _read_lines(
     integers: Any,
     fields: Any,
     offsets: Any,
-) -> int:
+) -> tuple[int, int]:
     """Parse the integers of lines that end in line feeds, and copy the bytes of the other columns' fields.
 
     Parameters
@@ -227,9 +272,9 @@ def _read_lines(
 
     Returns
     -------
-    number of lines, without comments and blank lines; -1 if a line does not fit, or has rare characters
+    number of lines with entries, -1 if a line does not fit, or has rare characters; and of comments and blank lines
     """
-    at, n_lines, n_columns = 0, 0, len(are_integers)
+    at, n_lines, n_skipped, n_columns = 0, 0, 0, len(are_integers)
     least = _COMMENT if delimiter == _SPACE else _BLANK  # fields like New York
     while at < len(text):
         if kinds[text[at]] < _TOKEN:
@@ -239,6 +284,7 @@ def _read_lines(
                 while text[at] != _LINE_FEED:
                     at += 1
                 at += 1
+                n_skipped += 1
                 continue
         for k in range(n_columns):
             row = rows[k]
@@ -253,12 +299,12 @@ def _read_lines(
                     at += 1
                     digit = np.int64(text[at]) - _ZERO
                 if at == begin or at - begin > most_digits + 1 or value < 0:  # one digit more fits, or wraps around
-                    return -1
+                    return -1, 0
                 if are_plain[k] and text[begin] == _ZERO and at - begin > 1:
-                    return -1
+                    return -1, 0
                 value = -value if is_negative else value
                 if value < limits[k, 0] or value > limits[k, 1]:
-                    return -1
+                    return -1, 0
                 integers[row, n_lines] = value
             else:
                 to = end = offsets[row, n_lines]
@@ -275,16 +321,16 @@ def _read_lines(
                 at += 1
             if k + 1 == n_columns:
                 if text[at] != _LINE_FEED:
-                    return -1
+                    return -1, 0
                 at += 1
             elif text[at] == delimiter:
                 at += 1
                 while kinds[text[at]] == _BLANK:
                     at += 1
             elif delimiter != _SPACE or at == end or text[at] == _LINE_FEED:
-                return -1
+                return -1, 0
         n_lines += 1
-    return n_lines
+    return n_lines, n_skipped
 
 
 def _to_array(fields: np.ndarray, offsets: np.ndarray, column: TextColumn) -> Any:

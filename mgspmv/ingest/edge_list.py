@@ -16,31 +16,27 @@ import pyarrow.compute
 
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.column_names import ColumnChoice, choose_columns, resolve_columns
-from mgspmv.ingest.columns import TableFormat, TextColumn, nth_line, read_chunks, split_line
+from mgspmv.ingest.columns import TableFormat, TextColumn, copy_columns, nth_line, read_chunks, split_line
+from mgspmv.ingest.entries import shrink
 from mgspmv.ingest.files import Path, Pipe, describe_files, list_paths, name_files
 from mgspmv.ingest.headers import (
     Preamble,
     StatedForm,
     are_names,
+    begins_with_header,
     check_lines,
     check_missing,
     check_separators,
     check_sizes,
-    has_header,
+    choose_read_columns,
     looks_like_edge,
 )
 from mgspmv.ingest.matrix_market import is_banner
 from mgspmv.ingest.source import Combined, EdgeSource, Layout, Stated
-from mgspmv.ingest.streams import (
-    Chunk,
-    TextLine,
-    TextStream,
-    cut_evenly,
-    make_absolute,
-)
+from mgspmv.ingest.streams import Chunk, TextLine, TextStream, cut_evenly, make_absolute
 from mgspmv.ingest.tokens import SAMPLE_BYTES, SAMPLE_LINES, Undecided, choose_delimiter
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
-from mgspmv.ingest.vertices import OccurringIntegers, Vertices, choose_vertices, find_unknown, lists_names
+from mgspmv.ingest.vertices import OccurringIntegers, choose_vertices, find_unknown, lists_names
 from mgspmv.model import CooBatch, default_threads, index_dtype
 
 SEARCHED_BYTES = 1 << 24
@@ -131,6 +127,15 @@ class _EdgeListFacts:
         self.counts.update(n_header=head.n_header, n_comments=head.preamble.n_lines)
 
 
+@dataclass(frozen=True)
+class _LeftEntries:
+    """Entries of a chunk as `Source.prepares` returned them, and the extent of ids of `OccurringIntegers.measure`."""
+
+    entries: Any
+    n_rows: int
+    extent: tuple[int, int] | None
+
+
 class EdgeListSource(EdgeSource):
     """Edge lists as a `Source`: an arc per line, from a column of sources to one of targets, optionally with a weight.
 
@@ -183,8 +188,7 @@ class EdgeListSource(EdgeSource):
             form = self._form or self._find_form(facts.form)
             self.is_undirected = form.preamble.is_undirected
             self._made, facts.listed = choose_vertices(form.id_column, self._reading, self._id_room, self.name)
-            threads = self._threads or default_threads()
-            yield from _read_batches(chain([first], chunks), form, self._made, facts, threads)
+            yield from self._read_batches(chain([first], chunks), form, facts)
         facts.ids = self._made.extent if isinstance(self._made, OccurringIntegers) else None
         facts.unused_first = getattr(self._made, "unused_first", None)
         self._told = form, facts
@@ -197,6 +201,7 @@ class EdgeListSource(EdgeSource):
         if isinstance(self._made, OccurringIntegers):
             claims = self._facts.claims[:1]  # all files must state as many vertices as the first
             self._made.leave(counts=any("nodes" in own for own in claims))
+            self.prepares = prepare
 
     def split(self, n_parts: int) -> list[EdgeListSource]:
         """Return parts of whole files for other processes, see `FileSource`; the first edge determines how all lines
@@ -260,6 +265,38 @@ class EdgeListSource(EdgeSource):
                 facts.files.append(text.provenance())
         if facts.form is not None and facts.form.first is None:
             yield Chunk(self.name, 1, b"")
+
+    def _read_batches(self, chunks: Iterable[Chunk], form: Head, facts: _EdgeListFacts) -> Iterator[Any]:
+        """Yield the entries of chunks, in their order, or what they were prepared to."""
+        vertices, names = self._made, [column.name for column in form.table.read]
+
+        def finish(columns: list[Any]) -> _LeftEntries | list[Any]:
+            if self.prepares is None:
+                return copy_columns(columns)
+            found = dict(zip(names, columns, strict=True))
+            extent = vertices.measure(found["source"], found["target"])
+            rows, cols = copy_columns([shrink(found["source"]), shrink(found["target"])])
+            return _LeftEntries(self.prepares(CooBatch(rows, cols, found.get("weight")), self.fraction), len(rows), extent)
+
+        for chunk, columns, n_comments in read_chunks(chunks, form.table, self._threads or default_threads(), finish):
+            if isinstance(columns, _LeftEntries):
+                vertices.cover(columns.extent)
+                facts.counts.update(n_comments=n_comments, n_rows=columns.n_rows)
+                yield columns.entries
+                continue
+            found = dict(zip(names, columns, strict=True))
+            if form.names is not None and form.id_column.dtype == "string":
+                _check_repeated(chunk, form, form.names, found["source"], found["target"])
+            rows, cols = vertices.encode(found["source"], found["target"])
+            for place, codes in zip(form.columns.ids, (rows, cols), strict=True):
+                if (k := find_unknown(vertices, codes)) is not None:
+                    line = nth_line(chunk, form.table, k)
+                    unknown = split_line(line, form.table.delimiter)[place]
+                    raise line.make_error(
+                        f"{unknown!r} is not in the list of vertices; add it there or remove the edge"
+                    )
+            facts.counts.update(n_comments=n_comments, n_rows=len(rows))
+            yield CooBatch(rows, cols, found.get("weight"))
 
     def _find_form(self, head: Head) -> Head:
         """Add the format of all lines to the beginning of the first file."""
@@ -334,23 +371,6 @@ def _list_notes(head: Head, parts: Sequence[_EdgeListFacts]) -> list[str]:
     return notes
 
 
-def _read_batches(
-    chunks: Iterable[Chunk], form: Head, vertices: Vertices, facts: _EdgeListFacts, threads: int
-) -> Iterator[CooBatch]:
-    for chunk, columns, n_comments in read_chunks(chunks, form.table, threads):
-        found = {column.name: own for column, own in zip(form.table.read, columns, strict=True)}
-        if form.names is not None and form.id_column.dtype == "string":
-            _check_repeated(chunk, form, form.names, found["source"], found["target"])
-        rows, cols = vertices.encode(found["source"], found["target"])
-        for place, codes in zip(form.columns.ids, (rows, cols), strict=True):
-            if (k := find_unknown(vertices, codes)) is not None:
-                line = nth_line(chunk, form.table, k)
-                unknown = split_line(line, form.table.delimiter)[place]
-                raise line.make_error(f"{unknown!r} is not in the list of vertices; add it there or remove the edge")
-        facts.counts.update(n_comments=n_comments, n_rows=len(rows))
-        yield CooBatch(rows, cols, found.get("weight"))
-
-
 def _check_repeated(chunk: Chunk, form: Head, names: list[str], sources: Any, targets: Any) -> None:
     """Raise SourceError if a line repeats the header."""
     source, target = (pa.scalar(names[place], pa.string()) for place in form.columns.ids)
@@ -394,10 +414,10 @@ def read_head(
         if max(map(len, (first, *below[:1]))) < 2:
             choose_columns(None, 1)
         try:
-            is_header = _is_header(first, below, reading, preamble, is_vertex)
+            is_header = begins_with_header(first, below, reading, preamble, is_vertex)
         except Undecided:  # a name of an edge may occur again further down
             further = _find_names(text, first, delimiter, reading)
-            is_header = _is_header(first, [*below, *further], reading, preamble, is_vertex)
+            is_header = begins_with_header(first, [*below, *further], reading, preamble, is_vertex)
         if is_header:
             text.read_line()
             preamble = _read_preamble(text, reading, preamble)
@@ -413,7 +433,7 @@ def read_head(
             )
         if names is not None and len(names) != n_columns:
             names = None
-        columns = _choose_columns(names, n_columns, reading)
+        columns = choose_read_columns(names, n_columns, reading)
         rows = below if is_header else [first, *below]
         if reading.columns is None:
             check_separators(rows, columns)
@@ -474,27 +494,3 @@ def _find_names(text: TextStream, names: list[str], delimiter: str, reading: Sta
     marks = [b'"', *(name.encode() for name in names if name)]
     lines = [line for line in text.peek_lines(SEARCHED_BYTES, SEARCHED_BYTES) if any(m in line.data for m in marks)]
     return [split_line(line, delimiter) for line in lines if not line.is_blank_or_comment(reading.comments)]
-
-
-def _is_header(
-    first: list[str],
-    below: list[list[str]],
-    reading: StatedForm,
-    preamble: Preamble,
-    is_vertex: Callable[[str], bool] | None,
-) -> bool:
-    if reading.header is not None:
-        return reading.header
-    if preamble.names is not None and len(preamble.names) == len(first):
-        return first == preamble.names
-    return has_header(first, below, reading.columns, is_vertex)
-
-
-def _choose_columns(names: list[str] | None, n_columns: int, reading: StatedForm) -> ColumnChoice:
-    if reading.columns is not None:
-        if names is None and isinstance(reading.columns[0], str):
-            raise Undecided(
-                f"columns={tuple(reading.columns)!r} are names, but there is no header; pass numbers, counted from 1"
-            )
-        return resolve_columns(reading.columns, names, n_columns, reading.weights)
-    return choose_columns(names, n_columns, reading.weights)

@@ -13,7 +13,15 @@ from numbers import Integral
 from typing import Any, Literal
 
 from mgspmv.errors import OptionError
-from mgspmv.ingest.column_names import ColumnChoice, Weights, find_role, list_names, names_vertices
+from mgspmv.ingest.column_names import (
+    ColumnChoice,
+    Weights,
+    choose_columns,
+    find_role,
+    list_names,
+    names_vertices,
+    resolve_columns,
+)
 from mgspmv.ingest.streams import TextLine
 from mgspmv.ingest.tokens import (
     BLANKS,
@@ -443,3 +451,29 @@ def _check_vertices(n_vertices: Any, vertices: Any, ids: str) -> None:
 
 
 DEFAULT_READING = StatedForm()
+
+
+def begins_with_header(
+    first: list[str],
+    below: list[list[str]],
+    reading: StatedForm,
+    preamble: Preamble,
+    is_vertex: Callable[[str], bool] | None,
+) -> bool:
+    """Return whether the first line of a file names its columns, by the options, the comments or the lines below."""
+    if reading.header is not None:
+        return reading.header
+    if preamble.names is not None and len(preamble.names) == len(first):
+        return first == preamble.names
+    return has_header(first, below, reading.columns, is_vertex)
+
+
+def choose_read_columns(names: list[str] | None, n_columns: int, reading: StatedForm) -> ColumnChoice:
+    """Choose columns by the options or by their names; raise Undecided if these do not suffice."""
+    if reading.columns is not None:
+        if names is None and isinstance(reading.columns[0], str):
+            raise Undecided(
+                f"columns={tuple(reading.columns)!r} are names, but there is no header; pass numbers, counted from 1"
+            )
+        return resolve_columns(reading.columns, names, n_columns, reading.weights)
+    return choose_columns(names, n_columns, reading.weights)

@@ -7,6 +7,7 @@ import hashlib
 import io
 import os
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,6 +45,9 @@ LEAST_RANGED = 2**24
 
 LOOK_BYTES = 2**14
 """Bytes in which the end of a line is looked for at first."""
+
+_THREAD = threading.local()
+"""Memory for a range of a file, of each thread: in new memory, pages are mapped first, which threads wait for."""
 
 LONG_LINE = f"a line has more than {LINE_LIMIT_BYTES} bytes; this is not a text file"
 WAS_CHANGED = "was changed while it was read; copy it first, or read it when nothing writes to it"
@@ -94,6 +98,16 @@ class Chunk:
     data: bytes
     """Bytes of the lines, each line end normalized to a line feed; may be empty."""
 
+    def view(self) -> np.ndarray:
+        """Return the bytes of the lines, the last of which ends in a line feed.
+
+        Those of a range of a file are as they are there, and are valid until the thread views another chunk.
+        """
+        return np.frombuffer(self.data, np.uint8)
+
+    def count(self, n_lines: int) -> None:
+        """Take the number of lines, which need not be counted again."""
+
     def lines(self) -> Iterator[TextLine]:
         for i, data in enumerate(self.data.split(b"\n")[:-1]):
             yield TextLine(self.source, self.first_line + i, data)
@@ -112,7 +126,8 @@ class _LineRanges:
     def __init__(self, name: str, descriptor: int, first_line: int) -> None:
         self.name, self._descriptor, self._first_line = name, os.dup(descriptor), first_line
         self._bounds: list[tuple[int, int]] = []
-        self._n_lines: dict[int, int] = {}
+        self.n_lines: dict[int, int] = {}
+        """Number of lines of each range that was read."""
 
     def __del__(self) -> None:
         os.close(self._descriptor)
@@ -148,40 +163,62 @@ class _LineRanges:
         ------
         SourceError : the file cannot be read, or is shorter than before
         """
-        begin, end = self._bounds[k]
-        with translating(self.name):
-            data = os.pread(self._descriptor, end - begin, begin)
-        if len(data) < end - begin:
-            raise SourceError(WAS_CHANGED, source=self.name)
+        data = self.view(k).tobytes()
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        data = _drop_byte_order_marks(data if data.endswith(b"\n") else data + b"\n")
-        self._n_lines[k] = int(np.count_nonzero(np.frombuffer(data, np.uint8) == ord("\n")))
+        data = _drop_byte_order_marks(data)
+        self.n_lines[k] = int(np.count_nonzero(np.frombuffer(data, np.uint8) == ord("\n")))
         return data
+
+    def view(self, k: int) -> np.ndarray:
+        """Read a range as it is, but with a line feed at the end, into memory that each thread reuses.
+
+        Raises
+        ------
+        SourceError : as for `read`
+        """
+        begin, end = self._bounds[k]
+        n = end - begin
+        memory: np.ndarray | None = getattr(_THREAD, "memory", None)
+        if memory is None or len(memory) <= n:
+            memory = _THREAD.memory = np.empty(n + 1, np.uint8)
+        with translating(self.name):
+            n_read = os.preadv(self._descriptor, [memory[:n].data], begin)
+        if n_read < n:
+            raise SourceError(WAS_CHANGED, source=self.name)
+        memory[n] = ord("\n")
+        return memory[: n + (memory[n - 1] != ord("\n"))]
 
     def number(self, k: int) -> int:
         """Return the number of the first line of a range; earlier ranges that are not read yet are read."""
         for earlier in range(k):
-            if earlier not in self._n_lines:
+            if earlier not in self.n_lines:
                 self.read(earlier)
-        return self._first_line + sum(self._n_lines[earlier] for earlier in range(k))
+        return self._first_line + sum(self.n_lines[earlier] for earlier in range(k))
 
 
 class RangeChunk(Chunk):
     """Whole lines in a range of a local file, read when they are first used."""
+
+    _ranges: _LineRanges
+    _k: int
 
     def __init__(self, ranges: _LineRanges, k: int) -> None:
         vars(self).update(source=ranges.name, _ranges=ranges, _k=k)
 
     @cached_property
     def data(self) -> bytes:
-        ranges: _LineRanges = vars(self)["_ranges"]
-        return ranges.read(vars(self)["_k"])
+        return self._ranges.read(self._k)
 
     @cached_property
     def first_line(self) -> int:
-        ranges: _LineRanges = vars(self)["_ranges"]
-        return ranges.number(vars(self)["_k"])
+        return self._ranges.number(self._k)
+
+    def view(self) -> np.ndarray:
+        return self._ranges.view(self._k)
+
+    def count(self, n_lines: int) -> None:
+        self._ranges.n_lines[self._k] = n_lines
 
 
 class TextStream:

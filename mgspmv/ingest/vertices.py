@@ -97,6 +97,17 @@ class OccurringIntegers:
         """Leave the numbering to the caller in any case; `counts` says whether `extent` is still needed."""
         self._seen, self._is_left = None, not counts
 
+    def measure(self, *columns: np.ndarray) -> tuple[int, int] | None:
+        """Return the least and the greatest id for `cover`, None if they are not needed; thread-safe."""
+        ids = [] if self._is_left else [own for own in columns if len(own)]
+        return (min(int(own.min()) for own in ids), max(int(own.max()) for own in ids)) if ids else None
+
+    def cover(self, extent: tuple[int, int] | None) -> None:
+        """Extend `extent` to ids that are numbered elsewhere."""
+        if extent is not None:
+            self._n_read += 1
+            self._lowest, self._highest = min(self._lowest, extent[0]), max(self._highest, extent[1])
+
     def _take(self, ids: np.ndarray) -> None:
         if self._is_left:
             return
