@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 BATCH = 2**16
 """Default number of ranks streamed at a time."""
 
-ROWS_AT_ONCE = 2**20
+ROWS_AT_ONCE = 2**18
 """Number of rows of a table, or of a vector, prepared per write."""
 REPR_TOP = 3
 """Number of highest ranks in the repr of a solution."""

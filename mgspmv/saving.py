@@ -34,8 +34,9 @@ from mgspmv.errors import (
     StoreUnfinishedError,
 )
 from mgspmv.files import check_file, is_url, settle, write_beside
-from mgspmv.model import ChangeNorm, free_memory
+from mgspmv.model import ChangeNorm, default_threads, free_memory
 from mgspmv.os_errors import is_operators, translate_os_error
+from mgspmv.row_groups import write_row_groups
 from mgspmv.validation import check_fields, check_seal, parse_json, rename_former, seal, to_json
 
 T = TypeVar("T")
@@ -376,7 +377,6 @@ def is_rank_table(path: str | os.PathLike[str]) -> bool:
 
 def _write_parquet(path: Path, result: Any) -> None:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     # In batches, as all rows could take several times the memory of the ranks.
     tables = map(make_arrow_table, result.generate_columns())
@@ -388,9 +388,8 @@ def _write_parquet(path: Path, result: Any) -> None:
     options["column_encoding"] = {"id": "DELTA_BINARY_PACKED"} if are_numbers else None
     plain = {"rank", "id"} if are_numbers else {"rank"}
     options["compression"] = {name: "none" if name in plain else "snappy" for name in schema.names}
-    with pq.ParquetWriter(path, schema, write_page_checksum=True, **options) as writer:
-        for table in chain([first], tables):
-            writer.write_table(table.replace_schema_metadata(schema.metadata))
+    with path.open("wb") as file:
+        write_row_groups(file, schema, chain([first], tables), default_threads(), write_page_checksum=True, **options)
 
 
 def _read_parquet(path: str, kind: type[Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -18,7 +18,6 @@ from typing import IO, Any, Literal, TypeVar, get_args
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
-import pyarrow.parquet
 import zarr
 
 from mgspmv.errors import OptionError, StoreExistsError
@@ -30,6 +29,7 @@ from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.stored import cut_entries, list_entries, read_entries
 from mgspmv.ingest.tokens import SAMPLE_LINES, Undecided
 from mgspmv.model import CooBatch, Progress, check_choice, index_dtype
+from mgspmv.row_groups import write_row_groups
 from mgspmv.store.locations import check_links, create_group, locate_store
 from mgspmv.store.stored_matrix import StoredMatrix
 
@@ -275,9 +275,7 @@ def write_parquet(stored: StoredMatrix, file: IO[bytes], threads: int, report: P
         return pa.table(columns + ([] if batch.values is None else [pa.array(batch.values)]), schema=schema)
 
     options: dict[str, Any] = {"compression": "zstd", "use_dictionary": False, "write_page_checksum": True}
-    with pa.parquet.ParquetWriter(file, schema, **options) as writer:
-        for table in map_entries(stored, make, threads, report):
-            writer.write_table(table, row_group_size=max(1, table.num_rows))
+    write_row_groups(file, schema, map_entries(stored, make, threads, report), threads, **options)
 
 
 # --- entries and ids, in batches --------------------------------------------------------------------------------------
