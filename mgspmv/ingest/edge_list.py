@@ -276,7 +276,8 @@ class EdgeListSource(EdgeSource):
             found = dict(zip(names, columns, strict=True))
             extent = vertices.measure(found["source"], found["target"])
             rows, cols = copy_columns([shrink(found["source"]), shrink(found["target"])])
-            return _LeftEntries(self.prepares(CooBatch(rows, cols, found.get("weight")), self.fraction), len(rows), extent)
+            batch = CooBatch(rows, cols, found.get("weight"))
+            return _LeftEntries(self.prepares(batch, self.fraction), len(rows), extent)
 
         for chunk, columns, n_comments in read_chunks(chunks, form.table, self._threads or default_threads(), finish):
             if isinstance(columns, _LeftEntries):
