@@ -99,11 +99,9 @@ class ParquetSource(TableSource):
 
         said = "the Parquet file is damaged or cut short ({}); fetch it again"
 
-        def load(names: list[str], k: int) -> Any:
-            with (
-                reading_table(name, said),
-                pa.parquet.ParquetFile(name, metadata=file.metadata, memory_map=True) as own,
-            ):
+        def load(mapped: Any, names: list[str], k: int) -> Any:
+            with reading_table(name, said):
+                own = pa.parquet.ParquetFile(mapped, metadata=file.metadata)
                 rows = own.read_row_group(k, names, use_threads=False).select(names).combine_chunks()
                 return rows.to_batches()[0] if rows.num_rows else make_empty(rows.schema)
 
@@ -112,8 +110,10 @@ class ParquetSource(TableSource):
             is_many = sum(file.metadata.row_group(k).num_rows for k in groups) < LEAST_GROUP * len(groups)
             is_apart = threads == 1 or "://" in name or is_many
             if not is_apart and _measure_columns(file, groups, names) <= GROUP_BYTES:
+                with reading_table(name, said):
+                    mapped = pa.memory_map(name)
                 for k in groups:
-                    yield RowGroup(file.metadata.row_group(k).num_rows, partial(load, names, k))
+                    yield RowGroup(file.metadata.row_group(k).num_rows, partial(load, mapped, names, k))
                 return
             with reading_table(name, said):
                 for rows in file.iter_batches(BATCH_ROWS, groups, names, use_threads=threads != 1):
