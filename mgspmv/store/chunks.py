@@ -12,6 +12,7 @@ import hashlib
 import math
 import os
 import struct
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ MOST_CHUNKS = 1 << 22
 """Most chunks per array, as Zarr lists their numbers in memory; 4.4e12 elements in chunks of `CHUNK_ELEMENTS`."""
 _ANNDATA_ARRAY: dict[str, Any] = {"encoding-type": "array", "encoding-version": "0.2.0"}
 _ANNDATA_STRINGS: dict[str, Any] = {"encoding-type": "string-array", "encoding-version": "0.2.0"}
+_THREAD = threading.local()
 _CRC_BYTES = 4
 _FRAME = struct.Struct("<4B3I")
 """Header of a Blosc frame: four bytes for Blosc itself, then the bytes of the unpacked data, of a block and of the
@@ -193,7 +195,10 @@ class Chunks:
         return checksum
 
     def _fetch(self, number: str) -> np.ndarray:
-        """Return the bytes of a chunk, compressed and with its checksum; raises MissingChunkError."""
+        """Return the bytes of a chunk, compressed and with its checksum; raises MissingChunkError.
+
+        They may be in memory that the thread uses again for the next chunk.
+        """
         key = f"{self.path}/c/{number}"
         if type(self.store) is LocalStore:  # without Zarr; a user's subclass must receive every read
             return self._read_file(self.store.root / key)
@@ -209,7 +214,10 @@ class Chunks:
             with open(path, "rb", buffering=0) as file:
                 if (length := os.fstat(file.fileno()).st_size) > most:  # a sparse file of any length fits on a disk
                     raise ValueError(f"it has {length:,} bytes, but at most {most:,} are allowed")
-                return np.frombuffer(file.read(), np.uint8)
+                memory, n_read = _find_memory(length), 0
+                while n := file.readinto(memory[n_read:].data):
+                    n_read += n
+                return memory[:n_read]
         except FileNotFoundError as error:
             raise MissingChunkError(str(path)) from error
 
@@ -242,6 +250,14 @@ class Chunks:
             raise ValueError(f"its header states {count:,} strings instead of {self.size:,}")
         strings: np.ndarray = VLenUTF8().decode(text)
         return strings
+
+
+def _find_memory(n: int) -> np.ndarray:
+    """Return n bytes of this thread: in new memory, pages are mapped first, which threads wait for."""
+    memory: np.ndarray | None = getattr(_THREAD, "memory", None)
+    if memory is None or len(memory) < n:
+        memory = _THREAD.memory = np.empty(n, np.uint8)
+    return memory[:n]
 
 
 def is_string(array: Any) -> bool:
