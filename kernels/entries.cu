@@ -60,13 +60,14 @@ extern "C" __global__ void flag_entries(int64 n, const uint64* keys, int bits, i
     flags[k] = !is_repeated && !is_loop;
 }
 
-// Point each row to its first kept entry, by bisection.
-extern "C" __global__ void point_rows(int64 n_rows, int64 n, const uint64* keys, int bits, const int* places, int64* indptr) {
+// Point each row, from first_row on, to its first kept entry, by bisection.
+extern "C" __global__ void point_rows(int64 n_rows, int64 first_row, int64 n, const uint64* keys, int bits, const int* places,
+                                      int64* indptr) {
     OWN(n_rows + 1);
     int64 low = 0, high = n;
     while (low < high) {
         const int64 middle = (low + high) / 2;
-        if (int64(keys[middle] >> bits) < k) low = middle + 1;
+        if (int64(keys[middle] >> bits) < first_row + k) low = middle + 1;
         else high = middle;
     }
     indptr[k] = low ? int64(places[low - 1]) : 0;

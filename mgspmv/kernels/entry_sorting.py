@@ -130,6 +130,15 @@ class SortedKeys:
         return key >> self.bits, key & int(mask)
 
 
+def order_keys(keys: Array, *, has_values: bool) -> tuple[Array, Array | None]:
+    """Sort keys, in place without values; return them, and with values the number of each before it was sorted."""
+    if not has_values:
+        keys.sort()
+        return keys, None
+    order = array_module(keys).argsort(keys, kind="stable")
+    return keys[order], order
+
+
 def sort_keys(keys: Array, bits: int, *, has_values: bool, merges: bool, drops_loops: bool) -> SortedKeys:
     """Sort keys, in place without values, and flag the entries that are kept.
 
@@ -138,12 +147,8 @@ def sort_keys(keys: Array, bits: int, *, has_values: bool, merges: bool, drops_l
     merges : whether only the first entry at each row and column is kept
     drops_loops : whether entries on the diagonal are not kept
     """
-    xp, order, n = array_module(keys), None, len(keys)
-    if has_values:
-        order = xp.argsort(keys, kind="stable")
-        keys = keys[order]
-    else:
-        keys.sort()
+    xp, n = array_module(keys), len(keys)
+    keys, order = order_keys(keys, has_values=has_values)
     flags = xp.empty(n, np.int32)
     if _is_on_host(keys):
         row, column = keys >> np.uint64(bits), keys & np.uint64((1 << bits) - 1)
@@ -156,12 +161,13 @@ def sort_keys(keys: Array, bits: int, *, has_values: bool, merges: bool, drops_l
 
 
 def build_rows(
-    entries: SortedKeys, n_rows: int, values: Array | None, *, sums: bool
+    entries: SortedKeys, n_rows: int, values: Array | None, *, sums: bool, first_row: int = 0
 ) -> tuple[Array, Array, Array | None] | None:
     """Build CSR arrays of the entries that are kept; None if a sum of integers does not fit into int64.
 
     Parameters
     ----------
+    n_rows : number of rows, from `first_row` on, which have all entries
     values : (k,) int64, float32 or float64 values of the entries as they were before they were sorted; None for none
     sums : whether values at one row and column are added, in their order, or the first is kept
 
@@ -174,7 +180,8 @@ def build_rows(
     indptr, indices = xp.empty(n_rows + 1, np.int64), xp.empty(nnz, np.int32)
     data = None if values is None else xp.empty(nnz, values.dtype)
     if _is_on_host(keys):
-        firsts = np.searchsorted(keys, np.arange(n_rows + 1, dtype=np.uint64) << np.uint64(bits))
+        rows = np.arange(first_row, first_row + n_rows + 1, dtype=np.uint64)
+        firsts = np.searchsorted(keys, rows << np.uint64(bits))
         indptr[:] = np.append(0, places)[firsts]
         is_kept = np.diff(places, prepend=0) > 0
         indices[:] = keys[is_kept] & np.uint64((1 << bits) - 1)
@@ -189,7 +196,8 @@ def build_rows(
                 return None
         return indptr, indices, data
     failed = xp.zeros(1, np.int32)
-    _launch("point_rows", n_rows + 1, np.int64(n_rows), np.int64(n), keys, np.int32(bits), places, indptr)
+    counts = np.int64(n_rows), np.int64(first_row), np.int64(n)
+    _launch("point_rows", n_rows + 1, *counts, keys, np.int32(bits), places, indptr)
     given = (address(order), address(values), np.int32(sums), indices, address(data), failed)
     _launch(
         "put_entries",
