@@ -335,6 +335,8 @@ class Staging:
         import cupy
 
         self._device, self._stream = cupy.cuda.Device(), cupy.cuda.Stream(non_blocking=True)
+        self._computing = cupy.cuda.get_current_stream()
+        """Stream whose kernels use the arrays of `put`."""
         self._spare = _SPARE[int(self._device)]
         self._slab: Any = None
         self._at, self._taking = 0, Lock()
@@ -391,13 +393,15 @@ class Staging:
             if self._slab is None or self._at + n_taken > len(self._slab):
                 with self._device:
                     self._slab, self._at = cupy.empty(max(n_taken, SLAB_BYTES), np.uint8), 0
+                self._computing.synchronize()  # the memory may be that of a freed array, as in `DeviceArray`
             self._at += n_taken
             return self._slab[self._at - n_taken : self._at - n_taken + n_bytes]
 
     def finish(self) -> None:
         """Wait until all copies have completed; others may use the buffers then."""
         self._stream.synchronize()
-        self._slab = None
+        with self._taking:
+            self._slab = None
         for _ in range(self._free.qsize()):
             if (buffer := self._free.get()) is not None:
                 self._spare.put(buffer)
