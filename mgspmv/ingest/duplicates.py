@@ -1,6 +1,8 @@
-"""Duplicate entries of sorted rows: found, or merged by the chosen rule."""
+"""Duplicate entries of sorted rows: found, or merged by the chosen rule; and entries on the diagonal, left out."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
@@ -8,6 +10,7 @@ from mgspmv.errors import SourceError
 from mgspmv.ingest.radix_sort import SMALL
 from mgspmv.kernels.later import compile_later
 from mgspmv.model import CsrBlock, Duplicates
+from mgspmv.order import list_rows
 
 SUM_TOO_LARGE = "the sum of duplicate entries does not fit into int64; ingest with dtype='float64'"
 
@@ -41,6 +44,16 @@ def merge_duplicates(name: str, block: CsrBlock, rule: Duplicates) -> CsrBlock:
         return block
     merged = indices[:nnz].copy(), None if data is None else data[:nnz].copy()
     return CsrBlock(block.row_offset, block.n_cols, indptr, *merged)
+
+
+def drop_loops(block: CsrBlock) -> CsrBlock:
+    """Return a block without the entries on the diagonal."""
+    keep = list_rows(block) != block.indices
+    if keep.all():
+        return block
+    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(keep)])[block.indptr]
+    data = None if block.data is None else block.data[keep]
+    return replace(block, indptr=indptr, indices=block.indices[keep], data=data)
 
 
 def find_duplicate(block: CsrBlock) -> tuple[int, int] | None:

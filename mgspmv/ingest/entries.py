@@ -20,8 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest.device_runs import Merging
 from mgspmv.ingest.device_sorting import DeviceSorter, is_worth_a_device, to_host
-from mgspmv.ingest.duplicates import find_duplicate, merge_duplicates
+from mgspmv.ingest.duplicates import drop_loops, find_duplicate, merge_duplicates
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.numbering import OccurringIds, are_numbers, look_up
 from mgspmv.ingest.prefetch import prefetch_map
@@ -33,7 +34,7 @@ from mgspmv.ingest.tokens import LEAST_TIME
 from mgspmv.ingest.values import convert_values
 from mgspmv.kernels.later import CompiledLater
 from mgspmv.model import INT32_LIMIT, CooBatch, CsrBlock, Duplicates, IngestOptions, Kind, Progress
-from mgspmv.order import check_square, list_rows
+from mgspmv.order import check_square
 
 ENCODED_ENTRIES = 1 << 18
 """Most entries per batch of ids: Arrow's table of distinct integers takes up to 100 bytes for each."""
@@ -72,7 +73,7 @@ class EntryCounts:
 NO_ENTRIES = EntryCounts()
 
 MakeDeviceSorter = Callable[[EntrySorter], DeviceSorter | None]
-"""Makes a sorter on a device, which hands the entries over to the given one if they do not fit; None to sort there."""
+"""Makes a sorter on a device, which hands entries that do not suit it over to the given one; None to sort there."""
 
 
 def no_device(host: EntrySorter) -> None:
@@ -126,7 +127,7 @@ class SortedSource:
     counts: EntryCounts = NO_ENTRIES
     """Counts of the entries that were read."""
     device: DeviceSorter | None = None
-    """Sorter on a device that has the entries in place of `sorter`; None if they are on the host."""
+    """Sorter on a device, which has the entries in place of `sorter`; None if the host sorts them."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -143,11 +144,15 @@ class SortedSource:
         """Number of entries before duplicates are merged."""
         return (self.device or self.sorter).n_entries
 
+    @property
+    def is_built_on_device(self) -> bool:
+        """True if the whole graph fits on the device, so that `build` takes the place of `blocks`."""
+        return self.device is not None and not self.device.is_spilled
+
     def build(self, *, has_transpose: bool) -> dict[str, Any]:
         """Sort the entries that are on a device, and return the arrays of the graph there; see `DeviceSorter.build`."""
         assert self.device is not None
-        rule = (self.rule, self.name, self.raise_duplicate)
-        return self.device.build(self.shape, *rule, drops_loops=self.drops_loops, has_transpose=has_transpose)
+        return self.device.build(self.shape, self._merging, has_transpose=has_transpose)
 
     def blocks(self) -> Iterator[CsrBlock]:
         """Yield all entries, merged, row after row, as `EntrySorter.blocks` does.
@@ -155,16 +160,26 @@ class SortedSource:
         Raises
         ------
         SourceError : an entry is duplicated and duplicates='error', or the sum of duplicates does not fit in int64
+        CapacityError : the entries at one row and column do not fit into memory
         """
+        if self.device is not None:
+            return self.device.blocks(self.shape, self._merging)
         return self.sorter.blocks(self.shape, self._merge)
 
     def close(self) -> None:
         """Free all entries."""
         self.sorter.close()
+        if self.device is not None:
+            self.device.close()
+
+    @property
+    def _merging(self) -> Merging:
+        """Rule by which a device merges entries, as `_merge` does."""
+        return Merging(self.rule, self.name, self.raise_duplicate, self.drops_loops)
 
     def _merge(self, block: CsrBlock) -> CsrBlock:
         if self.drops_loops:
-            block = _drop_loops(block)
+            block = drop_loops(block)
         if self.rule == "error" and (entry := find_duplicate(block)):
             self.raise_duplicate(*entry)
         return merge_duplicates(self.name, block, self.rule)
@@ -477,17 +492,3 @@ def _check_square(source: Source, shape: tuple[int, int], kind: Kind, options: I
         )
     if options.order != "none":
         check_square(shape, source.name)
-
-
-# --- duplicates ------------------------------------------------------------------------------------------------------
-
-
-def _drop_loops(block: CsrBlock) -> CsrBlock:
-    """Return a block without the entries on the diagonal."""
-    keep = list_rows(block) != block.indices
-    if keep.all():
-        return block
-    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(keep)])[block.indptr]
-    return replace(
-        block, indptr=indptr, indices=block.indices[keep], data=None if block.data is None else block.data[keep]
-    )

@@ -184,6 +184,11 @@ class EntrySorter:
                 with self._divide(bucket, exchanges=is_one) as sorter:
                     yield from sorter._sort(work, lowest if is_one else row)
 
+    @property
+    def most_held(self) -> int:
+        """Most bytes of entries that are held in memory."""
+        return self._memory // 2
+
     # --- exchange with other sorters of the same rows
 
     def cover(self, lowest: int, highest: int) -> None:
@@ -247,7 +252,7 @@ class EntrySorter:
             self._pieces.append(self._grouping.popleft().result())
 
     def _spill_if_full(self) -> None:
-        if sum(piece.nbytes for piece in self._pieces if piece.file is None) > self._memory // 2:
+        if sum(piece.nbytes for piece in self._pieces if piece.file is None) > self.most_held:
             self._spill()
 
     def _spill(self) -> None:

@@ -67,7 +67,7 @@ def load_source(
 
     Parameters
     ----------
-    make_device_sorter : as for `sort_source`; a graph stays on the device where it is sorted there
+    make_device_sorter : as for `sort_source`; a graph that fits on the device stays there
 
     Raises
     ------
@@ -82,7 +82,7 @@ def load_source(
         read = stack.enter_context(sort_source(source, options, report, own, make_sorter))
         size = find_size(read, has_transpose=options.transpose)
         check_stated(read.layout.stated, size, allow_hypersparse=False)
-        if read.device is not None:
+        if read.is_built_on_device:
             report("sort", 0, None)
             built = read.build(has_transpose=options.transpose)
             return hold(read, built, len(built["indices"]), find_least(built.get("data")), options)

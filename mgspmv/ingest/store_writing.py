@@ -328,7 +328,7 @@ def begin_writing(
         if isinstance(matrix, SortedSource):
             matrix.sorter.reserve(column_bytes * min(most_columns, matrix.shape[1]))
         is_built = False
-        if isinstance(matrix, SortedSource) and matrix.device is not None:
+        if isinstance(matrix, SortedSource) and matrix.is_built_on_device:
             report(phase, 0, None)
             made, is_built = (yield from write_built(matrix)), True
         else:

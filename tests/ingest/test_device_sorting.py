@@ -1,30 +1,36 @@
-"""Entries sorted on a device, and by the reference of its kernels: the arrays of the sorter on the host."""
+"""Entries sorted on a device, at once or in runs, and by the reference of its kernels: as by the sorter on the host."""
 
 import itertools
 
 import numpy as np
 import pytest
+from scipy.sparse import coo_array
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.api import stores
 from mgspmv.api.arguments import as_matrix
 from mgspmv.errors import CapacityError, SourceError
-from mgspmv.ingest import device_sorting
-from mgspmv.ingest.device_sorting import DeviceSorter, to_numpy
+from mgspmv.ingest import device_runs, device_sorting, objects, tables
+from mgspmv.ingest.device_runs import to_numpy
+from mgspmv.ingest.device_sorting import DeviceSorter, slice_parts
 from mgspmv.ingest.entries import no_device
+from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.in_memory import load_source
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.store_writing import find_budget, store_source
 from mgspmv.kernels.device import Staging, free_device_memory
-from mgspmv.model import IngestOptions, ignore
+from mgspmv.model import CooBatch, IngestOptions, ignore
 from mgspmv.store.held import PLACE, HeldMatrix
+from mgspmv.store.stored_matrix import HostArray
 
 RNG = np.random.default_rng(5)
 SRC, DST = RNG.integers(0, 500, (2, 3000))
 WEIGHTS = RNG.random(3000).astype(np.float32)
 NAMES = [f"v{k}" for k in SRC], [f"v{k}" for k in DST]
 MUCH = 1 << 33
+LITTLE = 40_000
+"""Bytes of a device on which a part of these graphs is sorted at a time."""
 GRAPHS = {
     "dense": (SRC, DST),
     "int32": (SRC.astype(np.int32), DST.astype(np.int32)),
@@ -36,10 +42,17 @@ GRAPHS = {
     "names": NAMES,
     "weighted names": (*NAMES, WEIGHTS),
 }
+SPILLED = GRAPHS | {
+    "sparse float32": (SRC * 10**12, DST * 10**12, WEIGHTS),
+    "sparse from 1000 on": tuple(np.where(np.arange(3000) < 1000, own, own * 10**12) for own in (SRC, DST)),
+    "matrix": coo_array((WEIGHTS, (SRC, DST)), shape=(520, 520)),
+}
 
 
 class HostStaging:
     """Copies arrays on the host, where the kernels' reference sorts them."""
+
+    allocate = staticmethod(HostArray)
 
     def put(self, array):
         return array.copy()
@@ -62,6 +75,22 @@ def sorters(request, monkeypatch):
         return made[-1]
 
     return make, made
+
+
+@pytest.fixture
+def little(sorters, monkeypatch):
+    """As `sorters`, for a device with little memory, and batches, pieces and blocks of few entries."""
+    make, made = sorters
+    monkeypatch.setattr(tables, "BATCH_ROWS", 350)
+    monkeypatch.setattr(objects, "BATCH_ENTRIES", 700)
+    monkeypatch.setattr(device_runs, "PIECE", 200)
+
+    def make_little(host):
+        sorter = make(host)
+        sorter._most_bytes = LITTLE
+        return sorter
+
+    return make_little, made
 
 
 def load(graph, options, make=no_device):
@@ -104,19 +133,120 @@ def test_stores_are_those_of_the_host(name, sorters):
     assert mg.open(place).info.digest == mg.ingest(graph).info.digest
 
 
-@pytest.mark.parametrize("name", ["dense", "negative", "float32", "names"])
-@pytest.mark.parametrize("most_bytes", [0, 40_000])
-def test_entries_that_do_not_fit_are_sorted_on_the_host(name, most_bytes, sorters):
-    make, made = sorters
+@pytest.mark.parametrize("name", SPILLED)
+def test_entries_that_do_not_fit_are_sorted_in_runs(name, little, monkeypatch):
+    make, made = little
+    sizes = {"order_keys": [], "sort_keys": []}
+    for module, own in ((device_sorting, "order_keys"), (device_runs, "sort_keys")):
+        monkeypatch.setattr(module, own, count_keys(getattr(module, own), sizes[own]))
+    graph = SPILLED[name]
+    for options in list_options(has_weights=len(graph) == 3 if isinstance(graph, tuple) else True):
+        for counted in sizes.values():
+            counted.clear()
+        wanted, found = load(graph, options), load(graph, options, make)
+        assert made[-1].is_spilled
+        assert not made[-1].is_moved
+        for counted in sizes.values():
+            assert len(counted) > 2
+            assert max(counted) <= LITTLE // 24
+            assert sum(counted) == made[-1].n_entries
+        assert found.info == wanted.info
+        assert found.digest == wanted.digest
+        for own, array in wanted.arrays.items():
+            assert found.arrays[own].dtype == array.dtype
+            np.testing.assert_array_equal(found.arrays[own], array)
 
-    def make_small(host):
+
+def count_keys(sort, counted):
+    def count(keys, *args, **kwargs):
+        counted.append(len(keys))
+        return sort(keys, *args, **kwargs)
+
+    return count
+
+
+@pytest.mark.parametrize("name", SPILLED)
+def test_stores_of_runs_are_those_of_the_host(name, little):
+    make, made = little
+    graph, place = SPILLED[name], MemoryStore()
+    room = find_budget(place)
+    source = open_source(graph, threads=2, id_room=room.for_ids)
+    options, kept = IngestOptions("graph", transpose=True), {}
+    writing = {"base": None, "make_device_sorter": make, "kept": kept}
+    store_source(source, place, options, lambda made_from: made_from, ignore, room, **writing)
+    assert made[-1].is_spilled
+    assert not made[-1].is_moved
+    assert not kept
+    assert mg.verify(place) == []
+    assert mg.open(place).info.digest == mg.ingest(graph, kind="graph").info.digest
+
+
+@pytest.mark.parametrize("has_weights", [False, True])
+def test_rows_that_are_merged_in_several_ranges(has_weights, little):
+    make, made = little
+    columns = RNG.integers(0, 500, 6000)
+    graph = (np.append(columns, SRC), np.append(np.full(6000, 77), DST), np.arange(9000))[: 2 + has_weights]
+    for rule in ("first", "keep"):
+        options = IngestOptions("graph", rule, transpose=True)
+        assert load(graph, options, make).digest == load(graph, options).digest
+        assert made[-1].is_spilled
+        assert not made[-1].is_moved
+
+
+def test_rows_that_are_far_apart(little):
+    make, made = little
+    graph = (1000 * SRC, np.where(DST < 10, DST, 999_999))
+    options = IngestOptions("graph", "keep", self_loops="drop")
+    wanted, found = (load(graph, options, own).digest for own in (no_device, make))
+    assert found == wanted
+    matrix = coo_array((WEIGHTS, (1000 * SRC, 1000 * DST)), shape=(600_000, 600_000))
+    assert load(matrix, IngestOptions("graph"), make).digest == load(matrix, IngestOptions("graph")).digest
+    assert made[-1].is_spilled
+    assert not made[-1].is_moved
+
+
+@pytest.mark.parametrize("name", ["dense", "sparse"])
+def test_more_entries_than_are_sorted_at_a_time(name, sorters, monkeypatch):
+    make, made = sorters
+    counted, options = [], IngestOptions("graph", "keep", transpose=True)
+    for module in (device_sorting, device_runs):
+        monkeypatch.setattr(module, "MOST_ENTRIES", 900)
+    for module, own in ((device_sorting, "order_keys"), (device_runs, "sort_keys")):
+        monkeypatch.setattr(module, own, count_keys(getattr(module, own), counted))
+    assert load(GRAPHS[name], options, make).digest == load(GRAPHS[name], options).digest
+    assert not made[-1].is_moved
+    assert max(counted) <= 900
+    assert sum(counted) == 6000
+
+
+def test_entries_at_one_place_that_do_not_fit(little):
+    graph = (np.append(SRC, np.full(2000, 3)), np.append(DST, np.full(2000, 7)))
+    with pytest.raises(CapacityError, match=r"at row 7, column 3 do not fit into the memory of the device"):
+        load(graph, IngestOptions("graph"), little[0])
+
+
+@pytest.mark.parametrize("name", ["dense", "negative", "float32", "names"])
+@pytest.mark.parametrize("limits", [{"most_bytes": 0}, {"most_bytes": 1500}, {"held": 4000}, {"held": 20_000}])
+def test_entries_that_fit_nowhere_are_sorted_on_the_host(name, limits, little, monkeypatch):
+    make, made = little
+
+    def make_less(host):
         sorter = make(host)
-        sorter._most_bytes = most_bytes
+        sorter._most_bytes = limits.get("most_bytes", LITTLE)
         return sorter
 
     options = IngestOptions("graph")
-    assert load(GRAPHS[name], options, make_small).digest == load(GRAPHS[name], options).digest
+    wanted = load(GRAPHS[name], options)
+    monkeypatch.setattr(EntrySorter, "most_held", limits.get("held", MUCH))
+    assert load(GRAPHS[name], options, make_less).digest == wanted.digest
     assert made[-1].is_moved
+
+
+def test_parts_are_sliced():
+    parts = [CooBatch(np.arange(k), np.arange(k), None) for k in (3, 1, 4)]
+    for first, stop in itertools.combinations(range(9), 2):
+        found = [row for part in slice_parts(parts, first, stop) for row in part.rows]
+        assert found == [0, 1, 2, 0, 0, 1, 2, 3][first:stop]
 
 
 def test_few_entries_are_sorted_on_the_host(sorters, monkeypatch):
@@ -140,14 +270,18 @@ def test_few_entries_are_sorted_on_the_host(sorters, monkeypatch):
         ((SRC, DST, np.where(WEIGHTS > 0.5, np.nan, WEIGHTS)), {}),
     ],
 )
-def test_errors_are_those_of_the_host(graph, options, sorters):
-    make, _ = sorters
+@pytest.mark.parametrize("is_small", [False, True])
+def test_errors_are_those_of_the_host(graph, options, is_small, sorters, little):
+    make, made = little if is_small else sorters
+    if is_small and len(graph[0]) == 2:  # the entry whose sum is too large is among others
+        graph = tuple(np.append(own, more) for own, more in zip(graph, (SRC + 2, DST + 2, SRC), strict=True))
     messages = []
     for each in (no_device, make):
         with pytest.raises(SourceError) as error:
             load(graph, IngestOptions("graph", **options), each)
         messages.append(str(error.value))
     assert messages[0] == messages[1]
+    assert made[-1].is_spilled == is_small
 
 
 def test_sums_as_large_as_int64(sorters):
@@ -166,7 +300,7 @@ def test_memory_that_others_take(sorters, monkeypatch):
     def fail(*arguments, **options):
         raise OutOfMemoryError("out of memory allocating 8 bytes")
 
-    monkeypatch.setattr(device_sorting, "build_rows", fail)
+    monkeypatch.setattr(device_runs, "build_rows", fail)
     message = r"3,000 entries do not fit into the memory that is left on the device \(out of .*CUDA_VISIBLE_DEVICES="
     with pytest.raises(CapacityError, match=message):
         load(GRAPHS["dense"], IngestOptions("graph"), make)
