@@ -256,8 +256,7 @@ def is_distributed(A: Any) -> bool:
 
 def _read(source: Any, kind: Kind, weight: bool | str | None, options: dict[str, Any]) -> Matrix:
     from mgspmv.api.stores import load
-    from mgspmv.ingest.device_arrays import open_device_arrays
-    from mgspmv.ingest.objects import is_sparse, to_host
+    from mgspmv.ingest.objects import is_sparse, open_device_arrays, to_host
 
     began = time.perf_counter()
     stays = kind == "graph" and not isinstance(weight, str) and options.get("backend") != "cpu"
