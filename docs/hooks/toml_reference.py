@@ -9,7 +9,7 @@ from typing import Any
 from markdown_tables import escape, make_table, show_code, split_default
 
 from mgspmv.pipeline.definition import ReadingSection
-from mgspmv.pipeline.schema import make_schema
+from mgspmv.pipeline.reading import make_schema
 
 BYTES = ["string", "integer"]
 BOUNDS = {"minimum": "of at least", "exclusiveMinimum": "above"}

@@ -18,7 +18,7 @@ from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.column_names import ColumnChoice, choose_columns, resolve_columns
 from mgspmv.ingest.columns import TableFormat, TextColumn, copy_columns, nth_line, read_chunks, split_line
 from mgspmv.ingest.entries import shrink
-from mgspmv.ingest.files import Path, Pipe, describe_files, list_paths, name_files
+from mgspmv.ingest.files import Path, Pipe, cut_evenly, describe_files, list_paths, make_absolute, name_files
 from mgspmv.ingest.headers import (
     Preamble,
     StatedForm,
@@ -33,7 +33,7 @@ from mgspmv.ingest.headers import (
 )
 from mgspmv.ingest.matrix_market import is_banner
 from mgspmv.ingest.source import Combined, EdgeSource, Layout, Stated
-from mgspmv.ingest.streams import Chunk, TextLine, TextStream, cut_evenly, make_absolute
+from mgspmv.ingest.streams import Chunk, TextLine, TextStream
 from mgspmv.ingest.tokens import SAMPLE_BYTES, SAMPLE_LINES, Undecided, choose_delimiter
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
 from mgspmv.ingest.vertices import OccurringIntegers, choose_vertices, find_unknown, lists_names

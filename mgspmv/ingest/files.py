@@ -24,6 +24,8 @@ from functools import partial
 from itertools import chain, pairwise
 from typing import IO, Any, cast
 
+import numpy as np
+
 import mgspmv.files
 from mgspmv.errors import (
     MgspmvError,
@@ -443,3 +445,21 @@ def describe_url(url: str) -> dict[str, Any]:
 def _find_marks(info: dict[str, Any]) -> dict[str, str]:
     """Return the metadata of a file that change with its content, as far as the server reports them."""
     return {name: str(info[name]) for name in MARKS if info.get(name) is not None}
+
+
+# --- parts that several processes read --------------------------------------------------------------------------------
+
+MANY_FILES = 4
+"""Number of files per process from which files are assigned whole, without opening and cutting them."""
+
+
+def make_absolute(name: str) -> str:
+    """Return a path or URL that means the same in other processes."""
+    return name if "://" in name else os.path.abspath(name)
+
+
+def cut_evenly(items: Sequence[Any], sizes: Sequence[int], n_parts: int) -> list[list[Any]]:
+    """Cut consecutive items into at most `n_parts` parts of about the same size, none of which is empty."""
+    ends = np.cumsum(sizes)
+    owners = (ends - np.asarray(sizes) / 2) * n_parts // max(1, ends[-1])
+    return [[items[k] for k in np.flatnonzero(owners == owner).tolist()] for owner in sorted(set(owners.tolist()))]

@@ -17,8 +17,9 @@ import numpy as np
 
 from mgspmv.errors import SourceError
 from mgspmv.ingest.columns import TableFormat, TextColumn, nth_line, read_chunks
+from mgspmv.ingest.files import make_absolute
 from mgspmv.ingest.source import FileSource, Layout, Stated, symmetrize
-from mgspmv.ingest.streams import BATCH_BYTES, Chunk, TextLine, TextStream, make_absolute
+from mgspmv.ingest.streams import BATCH_BYTES, Chunk, TextLine, TextStream
 from mgspmv.ingest.tokens import is_integer
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
 from mgspmv.model import CooBatch, default_threads, index_dtype

@@ -13,8 +13,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
-from mgspmv.ingest.files import Path, list_paths, name_files, open_anywhere, open_sought
-from mgspmv.ingest.streams import MANY_FILES, cut_evenly, make_absolute
+from mgspmv.ingest.files import (
+    MANY_FILES,
+    Path,
+    cut_evenly,
+    list_paths,
+    make_absolute,
+    name_files,
+    open_anywhere,
+    open_sought,
+)
 from mgspmv.ingest.tables import BATCH_ROWS, RowGroup, Table, TableSource, make_empty
 from mgspmv.ingest.vector_files import reading_table
 from mgspmv.model import default_threads

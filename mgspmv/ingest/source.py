@@ -12,10 +12,9 @@ from typing import Any, Self
 import numpy as np
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest.files import take_name
+from mgspmv.ingest.files import make_absolute, take_name
 from mgspmv.ingest.headers import StatedForm
 from mgspmv.ingest.scratch import ANY_ROOM, FileArray, MemoryBudget
-from mgspmv.ingest.streams import make_absolute
 from mgspmv.model import CooBatch, Kind
 
 Stated = Callable[[str], SourceError]

@@ -8,7 +8,7 @@ import io
 import os
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
@@ -491,21 +491,3 @@ def _drop_byte_order_marks(block: bytes) -> bytes:
     if codecs.BOM_UTF8[:1] not in block or codecs.BOM_UTF8 not in block:  # one byte is found 10 times as fast
         return block
     return block.removeprefix(codecs.BOM_UTF8).replace(b"\n" + codecs.BOM_UTF8, b"\n")
-
-
-# --- parts that several processes read --------------------------------------------------------------------------------
-
-MANY_FILES = 4
-"""Number of files per process from which files are assigned whole, without opening and cutting them."""
-
-
-def make_absolute(name: str) -> str:
-    """Return a path or URL that means the same in other processes."""
-    return name if "://" in name else os.path.abspath(name)
-
-
-def cut_evenly(items: Sequence[Any], sizes: Sequence[int], n_parts: int) -> list[list[Any]]:
-    """Cut consecutive items into at most `n_parts` parts of about the same size, none of which is empty."""
-    ends = np.cumsum(sizes)
-    owners = (ends - np.asarray(sizes) / 2) * n_parts // max(1, ends[-1])
-    return [[items[k] for k in np.flatnonzero(owners == owner).tolist()] for owner in sorted(set(owners.tolist()))]
