@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 from dataclasses import dataclass
 from typing import Literal
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest.files import Pipe, name_files
-from mgspmv.ingest.streams import read_head
+from mgspmv.ingest.files import HEAD_BYTES, Pipe, name_files, open_anywhere
+from mgspmv.ingest.streams import MAGIC_BYTES, CountedFile, decompress, find_compression
 
 Format = Literal["matrix-market", "edge-list", "parquet", "npz"]
 
@@ -185,3 +186,26 @@ def _detect(name: str, by_name: Format | ForeignFormat | None) -> Format:
             source=name,
         )
     return "edge-list"
+
+
+def read_head(name: str) -> tuple[bytes, bool]:
+    """Return the first bytes of a file, decompressed, and whether it is compressed.
+
+    Raises
+    ------
+    see `TextStream`; damaged data return no bytes instead
+    """
+    from lzma import LZMAError
+
+    if isinstance(name, Pipe):
+        stored = name.peek(HEAD_BYTES)
+    else:
+        with io.BufferedReader(CountedFile(open_anywhere(name, cache_type="none"), name), HEAD_BYTES) as file:
+            stored = file.read(HEAD_BYTES)
+    compression = find_compression(stored[:MAGIC_BYTES])
+    if compression is None:
+        return stored, False
+    try:
+        return next(decompress(io.BytesIO(stored), compression, HEAD_BYTES), b""), True
+    except (OSError, EOFError, LZMAError):
+        return b"", True

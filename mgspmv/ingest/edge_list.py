@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -18,21 +18,30 @@ from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.column_names import ColumnChoice, choose_columns, resolve_columns
 from mgspmv.ingest.columns import TableFormat, TextColumn, copy_columns, nth_line, read_chunks, split_line
 from mgspmv.ingest.entries import shrink
-from mgspmv.ingest.files import Path, Pipe, cut_evenly, describe_files, list_paths, make_absolute, name_files
+from mgspmv.ingest.files import (
+    Path,
+    Pipe,
+    cut_evenly,
+    describe_files,
+    list_paths,
+    make_absolute,
+    measure_file,
+    name_files,
+)
 from mgspmv.ingest.headers import (
     Preamble,
     StatedForm,
     are_names,
     begins_with_header,
+    check_edge_comment,
     check_lines,
     check_missing,
     check_separators,
     check_sizes,
     choose_read_columns,
-    looks_like_edge,
 )
 from mgspmv.ingest.matrix_market import is_banner
-from mgspmv.ingest.source import Combined, EdgeSource, Layout, Stated
+from mgspmv.ingest.source import Combined, EdgeSource, Layout, Stated, settle
 from mgspmv.ingest.streams import Chunk, TextLine, TextStream
 from mgspmv.ingest.tokens import SAMPLE_BYTES, SAMPLE_LINES, Undecided, choose_delimiter
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
@@ -218,7 +227,7 @@ class EdgeListSource(EdgeSource):
         whole._form = whole._find_form(facts.form)
         whole.is_undirected = whole._form.preamble.is_undirected
         parts = []
-        for files in cut_evenly(whole._files, list(map(_measure, whole._files)), n_parts):
+        for files in cut_evenly(whole._files, list(map(measure_file, whole._files)), n_parts):
             parts.append(copy(whole))
             parts[-1]._files = tuple(files)
         return parts
@@ -226,6 +235,10 @@ class EdgeListSource(EdgeSource):
     def number(self, claim: int | None) -> Layout:
         """Return the layout; see `FileSource`."""
         return Layout((claim, claim)) if claim is not None else self._made.finish()
+
+    def summarize(self) -> Any:
+        form, facts = self._told
+        return form, replace(facts, files=settle(facts.files))
 
     def join(self, told: Sequence[tuple[Head, _EdgeListFacts]]) -> Combined:
         """Combine the facts of all parts; see `FileSource`."""
@@ -255,14 +268,16 @@ class EdgeListSource(EdgeSource):
 
     def _read(self, facts: _EdgeListFacts) -> Generator[Chunk, None, None]:
         """Yield the lines below the headers of all files, in at least one chunk, once `facts.form` is known."""
+        hasher = ThreadPoolExecutor(1, "mgspmv-hash")
         for k, name in enumerate(self._files):
-            with TextStream(name, self._batch_bytes, hashes=self.hashes_files) as text:
+            with TextStream(name, self._batch_bytes, hashes=self.hashes_files, hasher=hasher) as text:
                 facts.begin(text.name, read_head(text, self._reading, self._is_vertex))
                 if facts.form is not None and facts.form.first is not None:
                     for chunk in text.chunks():
                         self.fraction = None if text.fraction is None else (k + text.fraction) / len(self._files)
                         yield chunk
                 facts.files.append(text.provenance())
+        hasher.shutdown(wait=False)
         if facts.form is not None and facts.form.first is None:
             yield Chunk(self.name, 1, b"")
 
@@ -343,14 +358,6 @@ class EdgeListSource(EdgeSource):
         plain = _ZEROS_HINT if self._reading.ids == "auto" and n is None else ""
         source, target = (TextColumn(name, dtype, low, high, hint=hint, plain=plain) for name in ("source", "target"))  # type: ignore[arg-type]  # int32 or int64
         return source, target
-
-
-def _measure(name: str) -> int:
-    """Return the size of a file, to share files out; 1 for a URL or a missing file, which its reader reports."""
-    try:
-        return 1 + os.path.getsize(name)
-    except OSError:
-        return 1
 
 
 def _list_notes(head: Head, parts: Sequence[_EdgeListFacts]) -> list[str]:
@@ -479,15 +486,6 @@ def _check_preamble(preamble: Preamble, delimiter: str, n_columns: int, reading:
         form = TableFormat((TextColumn("more", None),) * n_columns, delimiter, b"")
         for comment in preamble.others:
             check_edge_comment(comment, form)
-
-
-def check_edge_comment(line: TextLine, form: TableFormat) -> None:
-    """Raise SourceError for a comment that has the form of an edge."""
-    if looks_like_edge(line.text, form.delimiter, len(form.columns)):
-        raise line.make_error(
-            'this line begins like a comment but has the columns of an edge; pass comment="none" if it is an edge, or '
-            f"comment={line.text[:1]!r} if such lines are comments"
-        )
 
 
 def _find_names(text: TextStream, names: list[str], delimiter: str, reading: StatedForm) -> list[list[str]]:

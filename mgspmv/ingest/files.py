@@ -11,6 +11,7 @@ the contents of folders with such names, are left out, as programs that write fo
 from __future__ import annotations
 
 import glob
+import hashlib
 import io
 import os
 import re
@@ -19,9 +20,10 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain, cycle, pairwise
 from typing import IO, Any, cast
 
 import numpy as np
@@ -42,6 +44,9 @@ Path = str | os.PathLike[str]
 
 HEAD_BYTES = 2**16
 """Bytes at the beginning of a file from which its format is detected."""
+
+HASHED_BYTES = 2**24
+"""Bytes of a file that are hashed at a time."""
 
 PATIENCE_MS = 500
 """Milliseconds within which a signal that came just before a read of a pipe is noticed."""
@@ -447,6 +452,22 @@ def _find_marks(info: dict[str, Any]) -> dict[str, str]:
     return {name: str(info[name]) for name in MARKS if info.get(name) is not None}
 
 
+def hash_file(name: str) -> str:
+    """Return the SHA-256 of a local file; a second thread reads ahead.
+
+    It is read in large pieces, as after each one this waits for the interpreter, which is busy with other threads.
+    """
+    found, pieces = hashlib.sha256(), [memoryview(bytearray(HASHED_BYTES)) for _ in range(2)]
+    with translating(name), open(name, "rb", buffering=0) as file, ThreadPoolExecutor(1, "mgspmv-read") as reader:
+        reading = reader.submit(file.readinto, pieces[0])
+        for piece in cycle(pieces):
+            if not (n := reading.result()):
+                break
+            reading = reader.submit(file.readinto, pieces[piece is pieces[0]])
+            found.update(piece[:n])
+    return found.hexdigest()
+
+
 # --- parts that several processes read --------------------------------------------------------------------------------
 
 MANY_FILES = 4
@@ -463,3 +484,11 @@ def cut_evenly(items: Sequence[Any], sizes: Sequence[int], n_parts: int) -> list
     ends = np.cumsum(sizes)
     owners = (ends - np.asarray(sizes) / 2) * n_parts // max(1, ends[-1])
     return [[items[k] for k in np.flatnonzero(owners == owner).tolist()] for owner in sorted(set(owners.tolist()))]
+
+
+def measure_file(name: str) -> int:
+    """Return the size of a file, to share files out; 1 for a URL or a missing file, which its reader reports."""
+    try:
+        return 1 + os.path.getsize(name)
+    except OSError:
+        return 1

@@ -22,6 +22,7 @@ from mgspmv.ingest.column_names import (
     names_vertices,
     resolve_columns,
 )
+from mgspmv.ingest.columns import TableFormat
 from mgspmv.ingest.streams import TextLine
 from mgspmv.ingest.tokens import (
     BLANKS,
@@ -477,3 +478,12 @@ def choose_read_columns(names: list[str] | None, n_columns: int, reading: Stated
             )
         return resolve_columns(reading.columns, names, n_columns, reading.weights)
     return choose_columns(names, n_columns, reading.weights)
+
+
+def check_edge_comment(line: TextLine, form: TableFormat) -> None:
+    """Raise SourceError for a comment that has the form of an edge."""
+    if looks_like_edge(line.text, form.delimiter, len(form.columns)):
+        raise line.make_error(
+            'this line begins like a comment but has the columns of an edge; pass comment="none" if it is an edge, or '
+            f"comment={line.text[:1]!r} if such lines are comments"
+        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from mgspmv.ingest.files import (
     MANY_FILES,
     Path,
     cut_evenly,
+    hash_file,
     list_paths,
     make_absolute,
     name_files,
@@ -29,8 +29,6 @@ from mgspmv.model import default_threads
 
 GROUP_BYTES = 1 << 25
 """Most bytes of the columns of a row group that a thread reads at once; larger groups are read in batches."""
-HASHED_BYTES = 1 << 24
-"""Bytes of a file that are hashed at a time."""
 LEAST_GROUP = 1 << 14
 """Least rows of row groups, on average, that are read one by one."""
 BUFFER_BYTES = 1 << 20
@@ -96,7 +94,10 @@ class ParquetSource(TableSource):
                 read = range(len(lengths)) if groups is None else groups
                 if not read.start:
                     is_hashed = self.hashes_files and "://" not in name and len(read) == len(lengths)
-                    self._files_read.append({"name": name} | (_describe_file(name, hasher) if is_hashed else {}))
+                    known = (
+                        {"bytes": os.path.getsize(name), "sha256": hasher.submit(hash_file, name)} if is_hashed else {}
+                    )
+                    self._files_read.append({"name": name} | known)
                 n_rows, first_row = sum(lengths[k] for k in read), sum(lengths[: read.start])
                 yield Table(name, file.schema_arrow, self._make_reader(name, file, read), first_row, n_rows)
             self._counts["row_groups"] += len(read)
@@ -160,20 +161,6 @@ def _open_parquet(name: str) -> Iterator[Any]:
 def _measure_groups(file: Any) -> list[int]:
     """Return the number of rows of each row group."""
     return [file.metadata.row_group(k).num_rows for k in range(file.metadata.num_row_groups)]
-
-
-def _describe_file(name: str, hasher: ThreadPoolExecutor) -> dict[str, Any]:
-    """Return the size of a local file, and its SHA-256, which is computed meanwhile; see `settle`."""
-
-    def digest() -> str:
-        # In large pieces, as after each one this waits for the interpreter, which is busy with other threads.
-        found, piece = hashlib.sha256(), memoryview(bytearray(HASHED_BYTES))
-        with open(name, "rb", buffering=0) as file:
-            while n := file.readinto(piece):
-                found.update(piece[:n])
-        return found.hexdigest()
-
-    return {"bytes": os.path.getsize(name), "sha256": hasher.submit(digest)}
 
 
 def _join_ranges(ranges: Sequence[range | None]) -> range | None:

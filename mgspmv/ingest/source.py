@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -36,7 +37,7 @@ class Layout:
     """Whether the batches hold int64 ids that must still be numbered; `shape` is (0, 0) then."""
     provenance: dict[str, Any] = field(default_factory=dict)
     """JSON values about the source: name, size in bytes, sha256, format, its header's claims; a hash may be a future,
-    see `mgspmv.ingest.tables.settle`."""
+    see `settle`."""
     stated: Stated | None = None
     """Error about the place where the source states `shape`; None if all rows are listed or the user passed n."""
 
@@ -150,7 +151,7 @@ class FileSource(Source):
         if self._told is not None:
             return self._told
         layout = self.layout()
-        return Combined(None, layout.provenance, layout.stated)
+        return Combined(None, settle(layout.provenance), layout.stated)
 
     def join(self, told: Sequence[Any]) -> Combined:
         """Check and join the summaries of all parts, in their order.
@@ -236,3 +237,12 @@ def symmetrize(batch: CooBatch, symmetry: str) -> CooBatch:
         images = values if symmetry == "symmetric" else -values
         values = np.stack([values, images], axis=1)[keep]
     return CooBatch(pairs[keep], pairs[:, ::-1][keep], values)
+
+
+def settle(values: Any) -> Any:
+    """Return JSON values with results in place of futures, for which this waits."""
+    if isinstance(values, dict):
+        return {name: settle(value) for name, value in values.items()}
+    if isinstance(values, list):
+        return [settle(value) for value in values]
+    return values.result() if isinstance(values, Future) else values

@@ -31,9 +31,8 @@ from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.reports import make_report
 from mgspmv.ingest.scratch import MemoryBudget
-from mgspmv.ingest.source import Layout, Source, Stated
+from mgspmv.ingest.source import Layout, Source, Stated, settle
 from mgspmv.ingest.stored import StoredRows
-from mgspmv.ingest.tables import settle
 from mgspmv.ingest.zarr_groups import GroupSource
 from mgspmv.model import IngestOptions, MatrixInfo, Progress, default_threads, free_memory, index_dtype
 from mgspmv.order import METHODS, WITH_PATTERN, estimate_bytes, invert, renumber_entries, restore

@@ -9,6 +9,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from functools import cached_property
 from types import TracebackType
@@ -18,11 +19,10 @@ import numpy as np
 
 from mgspmv.errors import SourceError
 from mgspmv.ingest.files import (
-    HEAD_BYTES,
     LentFile,
-    Pipe,
     find_size,
     find_state,
+    hash_file,
     open_anywhere,
     translating,
 )
@@ -232,6 +232,7 @@ class TextStream:
     path : local path, or URL of any protocol that fsspec supports
     chunk_bytes : size of the chunks, rounded to whole lines; None for one that suits several threads
     hashes : whether `provenance` has the SHA-256 of the file
+    hasher : hashes the file if threads read ranges of it; `provenance` has a future then, see `settle`
 
     Raises
     ------
@@ -241,12 +242,18 @@ class TextStream:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], chunk_bytes: int | None = CHUNK_BYTES, *, hashes: bool = True
+        self,
+        path: str | os.PathLike[str],
+        chunk_bytes: int | None = CHUNK_BYTES,
+        *,
+        hashes: bool = True,
+        hasher: Executor | None = None,
     ) -> None:
-        self.name = os.fspath(path)
+        self.name, self._hasher = os.fspath(path), hasher
+        self._sha256: Future[str] | None = None
         file = open_anywhere(self.name, is_streamed=True)
         self._size = find_size(file)
-        self._raw = _CountedFile(file, self.name, hashes=hashes)
+        self._raw = CountedFile(file, self.name, hashes=hashes)
         self._buffered = io.BufferedReader(self._raw, 2**18)
         self.compression = find_compression(self._buffered.peek(MAGIC_BYTES))
         self._chunk_bytes = chunk_bytes or min(CHUNK_BYTES, max(BATCH_BYTES, (self._size or 0) // MANY_CHUNKS))
@@ -316,6 +323,8 @@ class TextStream:
         if begin is not None and self._size is not None and begin < self._size:
             ranges = _LineRanges(self.name, self._raw.file.fileno(), self._next_number)
             self._is_ranged = True
+            if self._hasher is not None and self._raw.sha256 is not None:
+                self._sha256 = self._hasher.submit(hash_file, self.name)
             for end, chunk in ranges.cut(begin, self._size, self._chunk_bytes):
                 self._raw.n_bytes = end
                 yield chunk
@@ -332,10 +341,11 @@ class TextStream:
     def _find_offset(self) -> int | None:
         """Return the offset of the next line in a large local file of which other threads may read ranges, else None.
 
-        A hash needs all bytes in their order.
+        Without a hasher, a hash needs all bytes in their order.
         """
-        is_plain = self.compression is None and self._raw.is_regular and self._raw.sha256 is None
-        if not is_plain or (self._size or 0) < LEAST_RANGED:
+        is_hashed_in_order = self._raw.sha256 is not None and self._hasher is None
+        is_plain = self.compression is None and self._raw.is_regular
+        if is_hashed_in_order or not is_plain or (self._size or 0) < LEAST_RANGED:
             return None
         head, at = os.pread(self._raw.file.fileno(), CHUNK_BYTES, 0), 0
         for _ in range(self._next_number - 1):
@@ -346,17 +356,20 @@ class TextStream:
 
     def provenance(self) -> dict[str, Any]:
         """Read the stored file to its end, without its lines, and return its name, size, SHA-256 and compression."""
+        sha256: Future[str] | str | None = self._sha256
         while not self._is_ranged and self._buffered.read(CHUNK_BYTES):
             pass
+        if sha256 is None and self._raw.sha256 is not None:
+            sha256 = self._raw.sha256.hexdigest()
         return {
             "name": self.name,
             "bytes": self._raw.n_bytes,
-            **({} if self._raw.sha256 is None else {"sha256": self._raw.sha256.hexdigest()}),
+            **({} if sha256 is None else {"sha256": sha256}),
             "compression": self.compression,
         }
 
 
-class _CountedFile(io.RawIOBase):
+class CountedFile(io.RawIOBase):
     """File of bytes that counts and hashes what is read from it.
 
     Raises
@@ -394,29 +407,6 @@ class _CountedFile(io.RawIOBase):
     def close(self) -> None:
         self.file.close()
         super().close()
-
-
-def read_head(name: str) -> tuple[bytes, bool]:
-    """Return the first bytes of a file, decompressed, and whether it is compressed.
-
-    Raises
-    ------
-    see `TextStream`; damaged data return no bytes instead
-    """
-    from lzma import LZMAError
-
-    if isinstance(name, Pipe):
-        stored = name.peek(HEAD_BYTES)
-    else:
-        with io.BufferedReader(_CountedFile(open_anywhere(name, cache_type="none"), name), HEAD_BYTES) as file:
-            stored = file.read(HEAD_BYTES)
-    compression = find_compression(stored[:MAGIC_BYTES])
-    if compression is None:
-        return stored, False
-    try:
-        return next(decompress(io.BytesIO(stored), compression, HEAD_BYTES), b""), True
-    except (OSError, EOFError, LZMAError):
-        return b"", True
 
 
 def find_compression(head: bytes) -> str | None:

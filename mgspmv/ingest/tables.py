@@ -6,7 +6,7 @@ import contextlib
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -28,7 +28,7 @@ from mgspmv.ingest.column_names import (
 from mgspmv.ingest.columns import TextColumn
 from mgspmv.ingest.files import describe_files
 from mgspmv.ingest.prefetch import AHEAD, prefetch_map
-from mgspmv.ingest.source import Combined, EdgeSource
+from mgspmv.ingest.source import Combined, EdgeSource, settle
 from mgspmv.ingest.tokens import Undecided
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN, decode, find_kind, to_integers, to_strings
 from mgspmv.ingest.vertices import OccurringIntegers, choose_vertices, find_unknown
@@ -384,12 +384,3 @@ def _to_numbers(weights: Any) -> np.ndarray:
 def make_empty(schema: Any) -> Any:
     """Make a record batch without rows."""
     return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
-
-
-def settle(values: Any) -> Any:
-    """Return JSON values with results in place of futures, for which this waits."""
-    if isinstance(values, dict):
-        return {name: settle(value) for name, value in values.items()}
-    if isinstance(values, list):
-        return [settle(value) for value in values]
-    return values.result() if isinstance(values, Future) else values

@@ -25,11 +25,10 @@ from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.numbering import PIECE_IDS, Ids, OccurringIds, are_numbers
 from mgspmv.ingest.reports import make_report
 from mgspmv.ingest.scratch import MemoryBudget
-from mgspmv.ingest.source import Layout, Source
+from mgspmv.ingest.source import Layout, Source, settle
 from mgspmv.ingest.store_writing import check_stated, write_version
 from mgspmv.ingest.stored import RowNumbers, StoredRows
 from mgspmv.ingest.subgraph import check_room, find_places, find_table_bytes, list_ends, list_labels
-from mgspmv.ingest.tables import settle
 from mgspmv.lookup import VertexLookup, open_ids
 from mgspmv.model import CooBatch, Duplicates, IngestOptions, MatrixInfo, Progress, index_dtype
 from mgspmv.order import check_square, invert

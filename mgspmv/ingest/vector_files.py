@@ -13,9 +13,9 @@ import numpy as np
 
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.files import describe_error, is_url
-from mgspmv.ingest.detect import ForeignFormat, find_format_by_bytes, find_format_by_name
+from mgspmv.ingest.detect import ForeignFormat, find_format_by_bytes, find_format_by_name, read_head
 from mgspmv.ingest.files import open_anywhere, take_name
-from mgspmv.ingest.streams import TextStream, read_head
+from mgspmv.ingest.streams import TextStream
 from mgspmv.ingest.tokens import choose_delimiter, is_plain_integer
 from mgspmv.os_errors import source_error
 

@@ -18,7 +18,7 @@ from mgspmv.ingest.entries import no_device
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.in_memory import load_source
 from mgspmv.ingest.open import open_source
-from mgspmv.ingest.store_writing import find_budget, store_source
+from mgspmv.ingest.store_writing import begin_storing, find_budget, store_source
 from mgspmv.kernels.device import Staging, free_device_memory
 from mgspmv.model import CooBatch, IngestOptions, ignore
 from mgspmv.store.held import PLACE, HeldMatrix
@@ -171,12 +171,11 @@ def test_stores_of_runs_are_those_of_the_host(name, little):
     graph, place = SPILLED[name], MemoryStore()
     room = find_budget(place)
     source = open_source(graph, threads=2, id_room=room.for_ids)
-    options, kept = IngestOptions("graph", transpose=True), {}
-    writing = {"base": None, "make_device_sorter": make, "kept": kept}
-    store_source(source, place, options, lambda made_from: made_from, ignore, room, **writing)
+    options, writing = IngestOptions("graph", transpose=True), {"base": None, "make_device_sorter": make}
+    built = list(begin_storing(source, place, options, lambda made_from: made_from, ignore, room, **writing))
     assert made[-1].is_spilled
     assert not made[-1].is_moved
-    assert not kept
+    assert not built
     assert mg.verify(place) == []
     assert mg.open(place).info.digest == mg.ingest(graph, kind="graph").info.digest
 
