@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from itertools import product
 
@@ -11,7 +12,9 @@ import pytest
 import mgspmv as mg
 from mgspmv.errors import SourceError
 from mgspmv.ingest import streams
+from mgspmv.ingest.files import hash_file
 from mgspmv.ingest.streams import RangeChunk, TextStream
+from mgspmv.kernels.later import CompiledLater
 from tests.support.shrinking import shrink
 
 MARK = b"\xef\xbb\xbf"
@@ -126,3 +129,27 @@ def test_descriptors_are_closed(tmp_path):
     read(tmp_path / "a.txt")
     assert len(os.listdir("/proc/self/fd")) == before
     assert streams.LEAST_RANGED == 1
+
+
+@pytest.mark.parametrize("name", ["edges.txt", "matrix.mtx"])
+def test_a_store_has_the_hash_of_a_text_that_is_read_by_ranges(name, tmp_path, monkeypatch):
+    shrink(monkeypatch, ingest__files={"HASHED_BYTES": 64})
+    lines = b"".join(b"%d %d\n" % (k % 50 + 1, k % 7 + 1) for k in range(400))
+    head = b"%%MatrixMarket matrix coordinate pattern general\n50 50 400\n" if name.endswith(".mtx") else b""
+    (tmp_path / name).write_bytes(head + lines)
+    seen = []
+    monkeypatch.setattr(RangeChunk, "view", lambda self, view=RangeChunk.view: seen.append(1) or view(self))
+    monkeypatch.setattr(CompiledLater, "pays", True)
+    matrix = mg.ingest(tmp_path / name, tmp_path / "a.zarr")
+    assert seen
+    source = matrix.info.provenance["source"]
+    assert source["sha256"] == hashlib.sha256(head + lines).hexdigest()
+    assert source["bytes"] == len(head + lines)
+
+
+@pytest.mark.parametrize("n", [0, 1, 63, 64, 65, 1000])
+def test_files_are_hashed_by_pieces(n, tmp_path, monkeypatch):
+    shrink(monkeypatch, ingest__files={"HASHED_BYTES": 64})
+    data = np.random.default_rng(n).bytes(n)
+    (tmp_path / "a").write_bytes(data)
+    assert hash_file(str(tmp_path / "a")) == hashlib.sha256(data).hexdigest()
