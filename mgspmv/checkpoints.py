@@ -34,17 +34,11 @@ from mgspmv.files import describe_error
 from mgspmv.heartbeat import beat, make_heartbeat
 from mgspmv.model import find_version_number
 from mgspmv.os_errors import describe_os_error, is_operators, translating
-from mgspmv.store.chunks import digest_array, find_chunk_fault, find_chunks, run_pieces
-from mgspmv.store.locations import (
-    ZARR_ERRORS,
-    StoreLike,
-    check_links,
-    describe_store,
-    find_address,
-    find_local_path,
-    list_dir,
-    locate_store,
-)
+from mgspmv.run_progress import RunProgress
+from mgspmv.store.access import ZARR_ERRORS, check_links, list_dir, locate_store
+from mgspmv.store.chunks import find_chunk_fault, find_chunks
+from mgspmv.store.digests import digest_array, run_pieces
+from mgspmv.store.locations import StoreLike, describe_store, find_address, find_local_path
 from mgspmv.store.versions import read_root_attributes
 from mgspmv.store.write import write_array
 from mgspmv.validation import check_fields, check_seal, seal
@@ -61,28 +55,6 @@ R = TypeVar("R")
 
 _KEY, _STATE_KEY = "mgspmv_checkpoints", "mgspmv_state"
 _STATE_NAME = re.compile(r"s(\d{6,})-[0-9a-f]{8}")
-
-
-@dataclass(frozen=True)
-class RunProgress:
-    """Progress of a run, without its vector."""
-
-    iteration: int
-    """Number of completed iterations."""
-    changes: tuple[float, ...]
-    """Change in each iteration, in the norm of the run."""
-    epoch: int
-    """Number of restarts from a checkpoint."""
-    run: str
-    """Id of the run in its events."""
-    identity: dict[str, Any]
-    """Options and inputs that determine the vector, as JSON values; runs with equal identities have equal vectors."""
-    status: str | None = None
-    """Value of `mgspmv.model.Status` at the end; None while the run was in progress."""
-
-
-BEGINNING = RunProgress(0, (), -1, "", {})
-"""Progress of a run that does not resume from a checkpoint."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +76,7 @@ class WrittenSlice:
     n: int
     dtype: str
     digest: str
-    """SHA-256 of the slice, as computed by `mgspmv.store.chunks.digest_array`."""
+    """SHA-256 of the slice, as computed by `mgspmv.store.digests.digest_array`."""
     n_bytes: int
     """Bytes, uncompressed."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mgspmv.errors import OptionError, UnknownIdError, shorten
-from mgspmv.store.chunks import CHUNK_ELEMENTS
+from mgspmv.store.digests import CHUNK_ELEMENTS
 
 if TYPE_CHECKING:
     from mgspmv.store.stored_matrix import StoredMatrix

@@ -225,7 +225,9 @@ class MatrixInfo:
         Later updates, orders and cuts do not change it; entries inserted by an update have a report in `provenance`.
         """
         report = self.provenance.get("report")
-        return None if report is None else check_fields(IngestReport, report)
+        if report is None or isinstance(report, IngestReport):  # that of a matrix in memory, which was not written
+            return report
+        return check_fields(IngestReport, report)
 
     def __repr__(self) -> str:
         return f"<MatrixInfo: {describe_entries(self)}, {self.version} of {hide_secrets(self.url)}>"

@@ -22,7 +22,7 @@ from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, OptionError
 from mgspmv.model import MatrixInfo, Precision, check_choice, default_threads, part_bounds
 from mgspmv.plan import Plan, Streaming, WorkerPlan, count_workers
-from mgspmv.store.chunks import CHUNK_ELEMENTS
+from mgspmv.store.digests import CHUNK_ELEMENTS
 from mgspmv.store.locations import find_local_path
 
 SUMS_BYTES = 32

@@ -204,7 +204,7 @@ def check_target(
 
 def open_group(url: str) -> Any:
     """Open the Zarr group at a path or URL for reading, also of version 2; return None if it does not exist."""
-    from mgspmv.store.locations import ZARR_ERRORS, check_links, locate_store, open_root
+    from mgspmv.store.access import ZARR_ERRORS, check_links, locate_store, open_root
 
     check_links(store := locate_store(url), "", below=True)
     try:
@@ -264,7 +264,7 @@ def _check_description(path: str, metadata: Any, kind: type[Any]) -> dict[str, A
 
 def _write_zarr(url: str, result: Any) -> None:
     """Write the arrays of results into a Zarr group, and the metadata last."""
-    from mgspmv.store.locations import create_group
+    from mgspmv.store.access import create_group
 
     with create_group(url, {ZARR_KEY: None}) as group:
         for name, field in ARRAYS.items():
@@ -334,8 +334,9 @@ def _read_array(url: str, group: Any, name: str, dtypes: tuple[str, ...], ndim: 
     """
     from zarr import Array
 
-    from mgspmv.store.chunks import find_chunk_fault, is_string, read_whole
-    from mgspmv.store.locations import ZARR_ERRORS
+    from mgspmv.store.access import ZARR_ERRORS
+    from mgspmv.store.chunks import find_chunk_fault, read_whole
+    from mgspmv.store.digests import is_string
 
     try:
         array = group.get(name)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mgspmv.heartbeat import Heartbeat, beat, find_heartbeat, make_heartbeat
-from mgspmv.store.chunks import digest_array
+from mgspmv.store.digests import digest_array
 from tests.support.waiting import HANG_S
 
 
@@ -42,7 +42,7 @@ def test_the_slowest_step_is_that_of_all_so_far(monkeypatch):
 
 @pytest.mark.parametrize("n_chunks", [1, 3])
 def test_each_piece_of_an_array_is_a_mark(n_chunks, monkeypatch):
-    monkeypatch.setattr("mgspmv.store.chunks.CHUNK_ELEMENTS", 10)
+    monkeypatch.setattr("mgspmv.store.digests.CHUNK_ELEMENTS", 10)
     with make_heartbeat() as heartbeat:
         digest_array(np.arange(10 * n_chunks), 2)
     assert heartbeat.n == n_chunks

@@ -15,7 +15,7 @@ N = 300
 @pytest.fixture
 def small(monkeypatch):
     """Chunks of which a few ids make many."""
-    for module in ("store.chunks", "lookup"):
+    for module in ("store.digests", "lookup"):
         monkeypatch.setattr(f"mgspmv.{module}.CHUNK_ELEMENTS", 8)
 
 

@@ -384,7 +384,7 @@ def small(monkeypatch):
     """Groups, blocks and chunks of which a small matrix has many."""
     sorter = {"GROUPED_ENTRIES": 500, "BLOCK_ENTRIES": 200, "WRITE_BYTES": 4096}
     pieces = {"PIECE_ENTRIES": 300, "PIECE_ROWS": 70}
-    shrink(monkeypatch, ingest__external_sort=sorter, ingest__stored=pieces, store__chunks={"CHUNK_ELEMENTS": 256})
+    shrink(monkeypatch, ingest__external_sort=sorter, ingest__stored=pieces, store__digests={"CHUNK_ELEMENTS": 256})
 
 
 ENDS = (np.random.default_rng(8).random((2, 3000)) ** 2 * 300).astype(np.int64)

@@ -24,7 +24,7 @@ from mgspmv.partition import (
     split_rows,
 )
 from mgspmv.plan import Plan, Streaming
-from mgspmv.store.chunks import CHUNK_ELEMENTS
+from mgspmv.store.digests import CHUNK_ELEMENTS
 
 MiB = 2**20
 

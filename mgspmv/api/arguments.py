@@ -18,11 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
-from zarr import Group
-from zarr.abc.store import Store
 
 from mgspmv.api.matrix import Matrix
-from mgspmv.checkpoints import BEGINNING, RunProgress
 from mgspmv.errors import (
     KindError,
     MgspmvError,
@@ -38,14 +35,14 @@ from mgspmv.model import ChangeNorm, Event, Kind, Status
 from mgspmv.monitor.progress import ProgressOption, make_report, watched
 from mgspmv.order import restore
 from mgspmv.results import Solution, describe_matrix, find_non_finite, load_solution
+from mgspmv.run_progress import BEGINNING, RunProgress
 from mgspmv.saving import is_rank_table
 from mgspmv.solvers.inputs import RunInputs, describe_overflow, read_out_weight
 from mgspmv.solvers.options import PageRankOptions, Placement, Reads, describe_end
 from mgspmv.solvers.run import Outcome, add_event
 from mgspmv.solvers.vectors import Weights
-from mgspmv.store.locations import StoreLike
+from mgspmv.store.locations import is_zarr_group, is_zarr_store
 from mgspmv.store.metadata import MatrixProperties
-from mgspmv.store.read import open_store
 from mgspmv.store.stored_matrix import StoredMatrix
 
 if TYPE_CHECKING:
@@ -255,7 +252,7 @@ def is_distributed(A: Any) -> bool:
 
 
 def _read(source: Any, kind: Kind, weight: bool | str | None, options: dict[str, Any]) -> Matrix:
-    from mgspmv.api.stores import load
+    from mgspmv.api.reading import load
     from mgspmv.ingest.objects import is_sparse, open_device_arrays, to_host
 
     began = time.perf_counter()
@@ -311,27 +308,31 @@ def _check_square(matrix: Any) -> None:
 
 def _find_store(source: Any) -> StoredMatrix | None:
     """Open the matrix store at a place; None if it is a source in another format, or not a place."""
-    if isinstance(source, str | os.PathLike) and os.path.isdir(source):
+    from mgspmv.ingest.detect import find_format_by_name, is_group_path
+
+    is_path = isinstance(source, str | os.PathLike)
+    is_group = is_zarr_store(source) or is_zarr_group(source) or (is_path and is_group_path(source))
+    if not is_group and not (is_path and "://" in os.fspath(source)):
+        return None
+    if not is_group and isinstance(find_format_by_name(os.fspath(source)), str):
+        return None
+    from mgspmv.store.read import open_store
+
+    if not is_group:
+        with suppress(StoreNotFoundError):
+            return open_store(source)
+        return None
+    if is_path and os.path.isdir(source):
         with suppress(StoreNotFoundError, StoreFormatError):  # otherwise it is another kind of group
             return open_store(source)
-    from mgspmv.ingest.detect import find_format_by_name
-    from mgspmv.ingest.zarr_groups import find_matrix_store, is_group_path
+    from mgspmv.ingest.zarr_groups import find_matrix_store
 
-    place: StoreLike | None = None
-    if isinstance(source, Store | Group) or (isinstance(source, str | os.PathLike) and is_group_path(source)):
-        try:
-            place = find_matrix_store(source)
-        except SourceError:
-            if isinstance(source, Group) or str(source).endswith(".zip"):
-                raise
-            return open_store(source)  # raises the error of a store
-    elif isinstance(source, str | os.PathLike) and "://" in os.fspath(source):
-        if isinstance(find_format_by_name(os.fspath(source)), str):
-            return None
-        try:
-            return open_store(source)
-        except StoreNotFoundError:
-            return None
+    try:
+        place = find_matrix_store(source)
+    except SourceError:
+        if is_zarr_group(source) or str(source).endswith(".zip"):
+            raise
+        return open_store(source)  # raises the error of a store
     return None if place is None else open_store(place)
 
 

@@ -15,7 +15,7 @@ from mgspmv.api.stores import open_given, open_written, stamp
 from mgspmv.errors import OptionError
 from mgspmv.export.export import Format, check_vertices, choose_format, export_matrix
 from mgspmv.export.export import check_target as check_file
-from mgspmv.ingest.store_writing import find_budget
+from mgspmv.ingest.budget import find_budget
 from mgspmv.ingest.subgraph import check_bounds, choose_edges, write_subgraph
 from mgspmv.model import MatrixInfo
 from mgspmv.monitor.progress import ProgressOption, make_report, watched

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from zarr.abc.store import Store
 
 from mgspmv.api.embedded import EmbeddedMatrix, limit_to_free
 from mgspmv.errors import KindError, OptionError, hide_secrets
@@ -32,8 +31,7 @@ from mgspmv.solvers.options import (
     parse_size,
 )
 from mgspmv.store.held import HeldMatrix
-from mgspmv.store.locations import StoreLike, is_in_memory
-from mgspmv.store.read import open_store
+from mgspmv.store.locations import StoreLike, is_in_memory, is_zarr_store
 from mgspmv.store.stored_matrix import StoredMatrix
 
 if TYPE_CHECKING:
@@ -65,11 +63,13 @@ def open(store: StoreLike, version: str | int | None = None) -> Matrix:
     ...     print(web)
     <Matrix: graph of shape (3, 3), 3 entries, pattern, web.zarr>
     """
-    if not isinstance(store, str | os.PathLike | Store):
+    if not (isinstance(store, str | os.PathLike) or is_zarr_store(store)):
         raise OptionError(
             f"expected the path, URL or Zarr store of a stored matrix, not a {type(store).__name__}; pass it to "
             "mgspmv.ingest(), which gives a matrix in memory"
         )
+    from mgspmv.store.read import open_store
+
     return Matrix(open_store(store, version))
 
 

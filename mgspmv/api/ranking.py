@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from zarr.abc.store import Store
-
 from mgspmv.api.arguments import (
     Call,
     MatrixLike,
@@ -23,7 +21,6 @@ from mgspmv.api.arguments import (
     reads_input,
 )
 from mgspmv.api.embedded import find_out_weight
-from mgspmv.checkpoints import BEGINNING, Checkpoints, RunProgress
 from mgspmv.errors import (
     CapacityError,
     CheckpointError,
@@ -49,20 +46,21 @@ from mgspmv.model import (
 from mgspmv.monitor.progress import ProgressOption, notify_all
 from mgspmv.order import restore
 from mgspmv.results import Solution
-from mgspmv.solvers.checkpointing import EVERY_S, Checkpointer, CheckpointReport
+from mgspmv.run_progress import BEGINNING, EVERY_S, RunProgress
 from mgspmv.solvers.inputs import RunInputs, make_inputs
 from mgspmv.solvers.options import PageRankOptions, RankTask, Reads
 from mgspmv.solvers.pagerank import add_underflow, find_before, run_here
 from mgspmv.solvers.run import Outcome, widen_bound
 from mgspmv.solvers.steps import LocalSteps
 from mgspmv.solvers.vectors import Weights
-from mgspmv.store.chunks import digest_array
-from mgspmv.store.locations import StoreLike
+from mgspmv.store.digests import digest_array
+from mgspmv.store.locations import StoreLike, is_zarr_store
 from mgspmv.store.metadata import MatrixProperties
 from mgspmv.validation import rename_former
 
 if TYPE_CHECKING:
     from mgspmv.cluster.matrix import DistributedMatrix
+    from mgspmv.solvers.checkpointing import Checkpointer, CheckpointReport
     from mgspmv.solvers.steps import DeviceSteps
 
 
@@ -99,7 +97,7 @@ class Checkpoint:
     differ. In `exact` ranks, changes and iterations are those of an uninterrupted run."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.place, str | os.PathLike | Store):
+        if not (isinstance(self.place, str | os.PathLike) or is_zarr_store(self.place)):
             raise OptionError(
                 f"the place of a checkpoint must be a path, URL or Zarr store, not {self.place!r}; for none "
                 "leave out checkpoint="
@@ -393,6 +391,9 @@ def begin_checkpointing(
     StoreExistsError : the place holds data other than checkpoints
     OptionError : the place is in the memory of this process, and other processes are to write to it
     """
+    from mgspmv.checkpoints import Checkpoints
+    from mgspmv.solvers.checkpointing import Checkpointer
+
     A, options = call.A, task.options
     identity = _describe_run(A, options, start, use_weights=task.dtype is not None)
     checkpoints = Checkpoints(checkpoint.place, identity["matrix"], A.shape[0])

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.stores import open_given, open_written, stamp
-from mgspmv.ingest.store_writing import find_budget, reorder_rows, write_version
+from mgspmv.ingest.budget import find_budget
+from mgspmv.ingest.store_writing import reorder_rows, write_version
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.model import OrderMethod, check_choice
 from mgspmv.monitor.progress import ProgressOption, make_report, watched

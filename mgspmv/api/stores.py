@@ -11,16 +11,13 @@ from typing import Any, Literal
 from zarr.storage import MemoryStore
 
 from mgspmv.api.matrix import Matrix
+from mgspmv.api.reading import name_reading, sort_on_device
 from mgspmv.errors import OptionError
-from mgspmv.ingest.device_sorting import DeviceSorter
-from mgspmv.ingest.entries import no_device
-from mgspmv.ingest.external_sort import EntrySorter
-from mgspmv.ingest.in_memory import load_source, store_held
+from mgspmv.ingest.budget import find_budget
 from mgspmv.ingest.open import open_source, open_update
-from mgspmv.ingest.store_writing import begin_storing, find_budget
+from mgspmv.ingest.store_writing import begin_storing, store_held
 from mgspmv.ingest.update import Changes, update_store
 from mgspmv.ingest.verify import verify_store
-from mgspmv.kernels.device import Staging, free_device_memory, has_device
 from mgspmv.lookup import VertexLookup
 from mgspmv.model import (
     Duplicates,
@@ -31,8 +28,7 @@ from mgspmv.model import (
     SelfLoops,
 )
 from mgspmv.monitor.progress import ProgressOption, make_report, watched
-from mgspmv.solvers.options import BackendChoice, check_threads, parse_size
-from mgspmv.store.held import PLACE
+from mgspmv.solvers.options import check_threads, parse_size
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.read import open_store
 from mgspmv.store.stored_matrix import StoredMatrix
@@ -166,7 +162,7 @@ def ingest(
     0.5
     """
     options = IngestOptions(kind, duplicates, self_loops, symmetrize, weights, transpose, dtype, order)
-    asked = _name_reading(format, weights, edge_list_options)
+    asked = name_reading(format, weights, edge_list_options)
     check_threads(threads)
     target = MemoryStore() if store is None else store
     base = check_target(target, overwrite=overwrite)
@@ -207,44 +203,6 @@ def ingest(
         )
         return Matrix(store_held(steps, target, options, wait=wait))
     return open_written(target, info)
-
-
-@watched
-def load(
-    source: Any,
-    *,
-    kind: Kind | None = None,
-    weights: bool | str | None = None,
-    transpose: bool = False,
-    threads: int | None = None,
-    backend: BackendChoice = "auto",
-    progress: ProgressOption = None,
-) -> Matrix:
-    """Read a matrix or graph into memory, without a store; parameters and errors as for `ingest`.
-
-    Parameters
-    ----------
-    backend : `cuda` sorts a graph on the current device, where it stays if it fits; `auto` does if there is a device
-    """
-    options, report = IngestOptions(kind, weights=weights, transpose=transpose), make_report(progress)
-    check_threads(threads)
-    room = find_budget(PLACE, None, threads)
-    reading = _name_reading(None, weights, {})
-    opened = open_source(source, kind=kind, threads=room.threads, id_room=room.for_ids, **reading)
-    return Matrix(load_source(opened, options, report, room, no_device if backend == "cpu" else sort_on_device))
-
-
-def sort_on_device(host: EntrySorter) -> DeviceSorter | None:
-    """Make a sorter on the current device, which hands what does not suit it over to one on the host; None without a
-    device."""
-    if not has_device():
-        return None
-    return DeviceSorter(host, Staging(host.threads), free_device_memory())
-
-
-def _name_reading(format: str | None, weights: bool | str | None, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options for reading a source by name."""
-    return {"format": format, **({} if weights is None else {"weights": weights}), **options}
 
 
 @watched
@@ -434,7 +392,7 @@ def update(
     if insert is None and delete is None:
         raise OptionError("nothing to insert or delete; pass insert=, delete= or both")
     options = IngestOptions(self_loops=self_loops, symmetrize=symmetrize, weights=weights)
-    stored, asked = open_given(store), _name_reading(format, weights, edge_list_options)
+    stored, asked = open_given(store), name_reading(format, weights, edge_list_options)
     store = stored.place
     room = find_budget(store, parse_size("memory", memory), threads, scratch)
     reading = {"kind": stored.info.kind, "threads": room.threads, "id_room": room.for_ids, **asked}

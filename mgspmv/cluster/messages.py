@@ -8,11 +8,11 @@ from typing import Generic, Literal, TypeVar
 
 import numpy as np
 
-from mgspmv.checkpoints import BEGINNING, RunProgress
 from mgspmv.errors import ClusterError, CorruptionError, WorkerCorruptionError
 from mgspmv.exchange.peer_comm import Member, RunSpec
 from mgspmv.kernels.select import StepLayout
 from mgspmv.model import Event, RowCheck, Status, StepSums
+from mgspmv.run_progress import BEGINNING, RunProgress
 from mgspmv.solvers.batch import BatchTask, FinishedVector
 from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.mass_check import ADVICE, MassCheck, check_rows, describe_off

@@ -32,7 +32,8 @@ from mgspmv.ingest.store_writing import reorder_rows
 from mgspmv.ingest.stored import PIECE_ROWS, StoredRows
 from mgspmv.model import MatrixInfo, Progress, index_dtype
 from mgspmv.order import restore
-from mgspmv.store.chunks import CHUNK_ELEMENTS, AppendArray
+from mgspmv.store.chunks import AppendArray
+from mgspmv.store.digests import CHUNK_ELEMENTS
 from mgspmv.store.stored_matrix import StoredMatrix
 
 ArrayName = Literal["indptr", "indices", "data"]

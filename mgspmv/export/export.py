@@ -30,7 +30,7 @@ from mgspmv.ingest.stored import cut_entries, list_entries, read_entries
 from mgspmv.ingest.tokens import SAMPLE_LINES, Undecided
 from mgspmv.model import CooBatch, Progress, check_choice, index_dtype
 from mgspmv.row_groups import write_row_groups
-from mgspmv.store.locations import check_links, create_group, locate_store
+from mgspmv.store.access import check_links, create_group, locate_store
 from mgspmv.store.stored_matrix import StoredMatrix
 
 T = TypeVar("T")

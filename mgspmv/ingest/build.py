@@ -22,12 +22,11 @@ from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.radix_sort import SMALL
 from mgspmv.ingest.stored import cut_entries
-from mgspmv.ingest.values import infinite_error
+from mgspmv.ingest.values import find_least, infinite_error
 from mgspmv.kernels.later import compile_later
 from mgspmv.model import STOCHASTIC_TOLERANCE, CooBatch, CsrBlock, Kind, Progress, default_threads, index_dtype
 from mgspmv.order import list_rows
 from mgspmv.store.stored_matrix import StoredMatrix
-from mgspmv.store.write import find_least
 
 _FILLED = 1 << 20
 """Most row pointers that are made at a time for empty rows."""

@@ -5,13 +5,17 @@ from __future__ import annotations
 import io
 import os
 import re
+import zipfile
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from mgspmv.errors import SourceError
 from mgspmv.ingest.files import HEAD_BYTES, Pipe, name_files, open_anywhere
 from mgspmv.ingest.streams import MAGIC_BYTES, CountedFile, decompress, find_compression
 
+GROUP_FORMATS = ("anndata", "binsparse", "csr")
+"""Formats of sparse matrices in Zarr groups."""
 Format = Literal["matrix-market", "edge-list", "parquet", "npz"]
 
 _SUFFIXES: dict[str, Format] = {".npz": "npz", ".parquet": "parquet", ".pq": "parquet", ".parq": "parquet"}
@@ -209,3 +213,24 @@ def read_head(name: str) -> tuple[bytes, bool]:
         return next(decompress(io.BytesIO(stored), compression, HEAD_BYTES), b""), True
     except (OSError, EOFError, LZMAError):
         return b"", True
+
+
+def is_group_path(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path or URL is that of a Zarr group: by its name or, if it is local, by its contents."""
+    text = os.fspath(path)
+    if "://" in text:
+        return any(part.endswith(".zarr") for part in text.split("/"))
+    local = Path(text)
+    if local.is_file():
+        return local.suffix == ".zip" and _is_zipped_group(local)
+    named = any(part.endswith((".zarr", ".zip")) for part in local.parts)
+    return named or any((local / name).exists() for name in ("zarr.json", ".zgroup"))
+
+
+def _is_zipped_group(path: Path) -> bool:
+    """Return whether an archive holds a Zarr group, and not just a folder with one."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return not {"zarr.json", ".zgroup", ".zattrs", ".zmetadata"}.isdisjoint(archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return True  # Zarr raises the error for a damaged archive

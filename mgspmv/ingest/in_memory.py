@@ -1,4 +1,4 @@
-"""Sources read into matrices in memory: without a store, for one call, or held there when their store is written."""
+"""Sources read into matrices in memory, without a store, for one call."""
 
 from __future__ import annotations
 
@@ -11,21 +11,18 @@ import numpy as np
 
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError
+from mgspmv.ingest.budget import check_stated, find_size
 from mgspmv.ingest.build import assemble
 from mgspmv.ingest.entries import MakeDeviceSorter, SortedSource, no_device, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.reports import make_report
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source
-from mgspmv.ingest.store_writing import Storing, check_stated, find_size, finish
-from mgspmv.model import IngestOptions, MatrixInfo, Progress, free_memory, ignore, index_dtype
-from mgspmv.store.held import PLACE, HeldArrays, HeldMatrix, Writing
-from mgspmv.store.locations import StoreLike, describe_store
-from mgspmv.store.read import open_store
-from mgspmv.store.stored_matrix import TRANSPOSE, StoredMatrix
-from mgspmv.store.versions import FORMAT_VERSION
-from mgspmv.store.write import StoreSize, find_least
-from mgspmv.validation import to_json
+from mgspmv.ingest.values import find_least
+from mgspmv.model import IngestOptions, MatrixInfo, Progress, free_memory, index_dtype
+from mgspmv.store.held import PLACE, HeldArrays, HeldMatrix
+from mgspmv.store.space import StoreSize
+from mgspmv.store.stored_matrix import FORMAT_VERSION, TRANSPOSE
 
 VERSION = "v000000-memory"
 """Version of a matrix that is not in a store."""
@@ -97,32 +94,6 @@ def load_source(
         return hold(read, arrays, made.nnz, made.least, options)
 
 
-def store_held(steps: Storing, store: StoreLike, options: IngestOptions, *, wait: bool) -> StoredMatrix:
-    """Write a store, and return the matrix: as it was built in memory, if it was, else as it is opened.
-
-    Parameters
-    ----------
-    steps : of `begin_storing`, from the first
-    options : those of the steps
-    wait : whether to return once the store is written; otherwise a thread writes what was built
-    """
-
-    def go_on(report: Progress | None = None) -> StoredMatrix:
-        return open_store(store, finish(steps, report).version)
-
-    try:
-        read, arrays = next(steps)
-    except StopIteration as end:
-        return open_store(store, end.value.version)
-    writing, url = Writing(), describe_store(store)
-    if wait:
-        writing.set_result(go_on())
-        return HeldMatrix(info=writing.result().info, place=store, arrays=arrays, writing=writing)
-    held = hold(read, dict(arrays), len(arrays["indices"]), find_least(arrays.get("data")), options)
-    writing.start(lambda: go_on(ignore), url)
-    return replace(held, info=replace(held.info, url=url), place=store, writing=writing)
-
-
 def hold(read: SortedSource, arrays: HeldArrays, nnz: int, least: float | None, options: IngestOptions) -> HeldMatrix:
     """Return the matrix of these arrays.
 
@@ -153,7 +124,7 @@ def hold(read: SortedSource, arrays: HeldArrays, nnz: int, least: float | None, 
         format_version=FORMAT_VERSION,
         digest="",
         nbytes=sum(array.nbytes for name, array in arrays.items() if name != "vertex_ids" and "/" not in name),
-        provenance={"source": made_from, "report": to_json(ingested)},
+        provenance={"source": made_from, "report": ingested},
     )
     return HeldMatrix(info=info, place=PLACE, arrays=arrays)
 

@@ -9,24 +9,18 @@ from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
-from zarr import Group
-from zarr.abc.store import Store
 
 from mgspmv.errors import OptionError, SourceError
-from mgspmv.ingest.detect import detect_format, find_format_by_name
-from mgspmv.ingest.edge_list import EdgeListSource
+from mgspmv.ingest.detect import GROUP_FORMATS, detect_format, find_format_by_name, is_group_path
 from mgspmv.ingest.files import Path, find_files, is_path, name_files, take_name
 from mgspmv.ingest.frames import FrameSource, find_library, source_from_arrays
 from mgspmv.ingest.headers import StatedForm
-from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.objects import GraphSource, NpzSource, ScipySource, convert_arrays, is_networkx, is_sparse
-from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Source
 from mgspmv.ingest.stored import StoreSource
-from mgspmv.ingest.zarr_groups import GROUP_FORMATS, GroupSource, find_matrix_store, is_group_path
 from mgspmv.model import IngestOptions, Kind, check_choice
-from mgspmv.store.read import open_store
+from mgspmv.store.locations import is_zarr_group, is_zarr_store
 from mgspmv.store.stored_matrix import StoredMatrix
 
 FORMATS = ("matrix-market", "edge-list", "parquet", "npz", *GROUP_FORMATS)
@@ -86,10 +80,13 @@ def open_source(
     are_paths = is_path(source) or (isinstance(source, list | tuple) and all(map(is_path, source)))
     form = "pairs" if isinstance(source, list) else "arrays" if isinstance(source, tuple) else "an edge index"
     source = convert_arrays(source, kind)
-    is_group = isinstance(source, Store | Group) or (is_path(source) and _is_group(source, format))
+    is_group = is_zarr_store(source) or is_zarr_group(source) or (is_path(source) and _is_group(source, format))
     if format is not None and not are_paths and not (is_group and format in GROUP_FORMATS):
         raise OptionError(f"format={format!r} applies to files, not to a {type(source).__name__}; leave it out")
     if is_group:
+        from mgspmv.ingest.zarr_groups import GroupSource, find_matrix_store
+        from mgspmv.store.read import open_store
+
         if format is None and (place := find_matrix_store(source)) is not None:
             return _open_stored(open_store(place), threads, edge_list_options)
         own = _take_suitable(edge_list_options, GROUP_OPTIONS, format or "zarr")
@@ -99,8 +96,12 @@ def open_source(
         chosen = format or detect_format(files)
         own = _take_suitable(edge_list_options, _SUITABLE.get(chosen, ()), chosen)
         if chosen == "parquet":
+            from mgspmv.ingest.parquet import ParquetSource
+
             return ParquetSource(files, threads=threads, id_room=id_room, **own)
         if chosen == "edge-list":
+            from mgspmv.ingest.edge_list import EdgeListSource
+
             names: dict[str, Any] = {} if is_name is None else {"ids": "string", "is_vertex": is_name}
             return EdgeListSource(files, threads=threads, id_room=id_room, **names | own)
         if len(files) > 1:
@@ -109,7 +110,11 @@ def open_source(
                 "ingest each into a separate store",
                 source=name_files(files),
             )
-        return NpzSource(files[0]) if chosen == "npz" else MatrixMarketSource(files[0], threads=threads)
+        if chosen == "npz":
+            return NpzSource(files[0])
+        from mgspmv.ingest.matrix_market import MatrixMarketSource
+
+        return MatrixMarketSource(files[0], threads=threads)
     if isinstance(source, tuple) and len(source) in (2, 3):
         own = _take_suitable(edge_list_options, ("n_vertices",), form)
         return source_from_arrays(*source, form=form, id_room=id_room, **own)

@@ -9,7 +9,6 @@ Tables of the rows, and for `rcm` the pattern, must fit in memory. Entries at th
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Generator, Iterator
@@ -23,25 +22,29 @@ import numpy as np
 import pyarrow as pa
 
 from mgspmv.display.numbers import format_bytes
-from mgspmv.errors import CapacityError, OptionError, StoreError
+from mgspmv.errors import CapacityError
+from mgspmv.ingest.budget import check_stated, find_size
 from mgspmv.ingest.build import Assembled, assemble
 from mgspmv.ingest.device_sorting import DeviceSlices
 from mgspmv.ingest.entries import MakeDeviceSorter, SortedRows, SortedSource, no_device, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
+from mgspmv.ingest.in_memory import hold
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.reports import make_report
 from mgspmv.ingest.scratch import MemoryBudget
-from mgspmv.ingest.source import Layout, Source, Stated, settle
+from mgspmv.ingest.source import Layout, Source, settle
 from mgspmv.ingest.stored import StoredRows
+from mgspmv.ingest.values import find_least
 from mgspmv.ingest.zarr_groups import GroupSource
-from mgspmv.model import IngestOptions, MatrixInfo, Progress, default_threads, free_memory, index_dtype
+from mgspmv.model import IngestOptions, MatrixInfo, Progress, ignore, index_dtype
 from mgspmv.order import METHODS, WITH_PATTERN, estimate_bytes, invert, renumber_entries, restore
-from mgspmv.os_errors import describe_os_error, is_operators
 from mgspmv.store.chunks import AppendArray
-from mgspmv.store.held import HeldArrays
-from mgspmv.store.locations import StoreLike, find_folder
+from mgspmv.store.held import HeldArrays, HeldMatrix, Writing
+from mgspmv.store.locations import StoreLike, describe_store
+from mgspmv.store.read import open_store
+from mgspmv.store.space import StoreSize, check_space
 from mgspmv.store.stored_matrix import StoredMatrix
-from mgspmv.store.write import StoreSize, begin_version, check_space, find_least
+from mgspmv.store.write import begin_version
 from mgspmv.validation import to_json
 
 P = ParamSpec("P")
@@ -49,88 +52,8 @@ Storing = Generator[tuple[SortedSource, HeldArrays], Progress | None, MatrixInfo
 """Steps that write a store and return the metadata of the new version. A graph built on a device is yielded with its
 arrays before it is written; what is sent then is the `report` of the other steps, or None for the same."""
 
-LEAST_MEMORY = 1 << 30
-"""Least memory budget in bytes: Python and its libraries alone use a large part of it."""
-BATCH_BYTES = 80 << 20
-"""Bytes per thread that reads, parses and writes: text, columns, chunks and compressed chunks."""
-LEAST_SORTING = 64 << 20
-"""Least bytes for sorting entries in pieces of a useful size."""
 SUM_PART = 3
 """Divisor of the memory for the entries of a sorted matrix: sums of columns may take one part of this many."""
-ROWS_PER_ENTRY, FREE_ROWS = 100, 1 << 23
-"""Rows or columns that a source may state per entry, and the number that it may state in any case."""
-
-
-def find_budget(
-    store: StoreLike,
-    memory: int | None = None,
-    threads: int | None = None,
-    scratch: str | os.PathLike[str] | None = None,
-) -> MemoryBudget:
-    """Return the memory, threads and folder for ingesting into a store.
-
-    Parameters
-    ----------
-    memory : bytes that the whole process may use; None for its current use plus half of the free memory
-    threads : greatest number of threads, fewer if memory is short; None for one per processor
-    scratch : folder for files; None for that of the store, if it is local
-
-    Raises
-    ------
-    OptionError : less than `LEAST_MEMORY`; a scratch that is not a folder, or not writable
-    CapacityError : the process already uses nearly all of `memory`
-    """
-    check_memory(memory)
-    folder = find_folder(store) if scratch is None else Path(scratch)
-    if scratch is not None:
-        check_folder(scratch)
-    return make_budget(memory, free_memory() // 2, threads or default_threads(), folder)
-
-
-def make_budget(memory: int | None, free: int, threads: int, folder: Path | None) -> MemoryBudget:
-    """Return the memory, threads and folder for this process.
-
-    Parameters
-    ----------
-    memory : bytes that it may use in total; None for its current use plus `free`
-    threads : greatest number of threads, fewer if memory is short
-
-    Raises
-    ------
-    CapacityError : the process already uses nearly all of `memory`
-    """
-    import psutil
-
-    taken: int = psutil.Process(os.getpid()).memory_info().rss
-    total = taken + free if memory is None else memory
-    n_threads = max(1, min(threads, (total - taken) // (2 * BATCH_BYTES)))
-    left = total - taken - n_threads * BATCH_BYTES
-    if left < LEAST_SORTING:
-        raise CapacityError(
-            f"this process already uses {taken / 1e9:.3g} GB, which leaves too little of memory={total} for sorting; "
-            "raise memory=, or run it in a separate process"
-        )
-    return MemoryBudget(left, n_threads, folder)
-
-
-def check_memory(memory: int | None) -> None:
-    """Raise OptionError if `memory` is too small for a process."""
-    if memory is not None and memory < LEAST_MEMORY:
-        raise OptionError(f"memory must be at least 1GiB ({LEAST_MEMORY:,} bytes), not {memory:,} bytes")
-
-
-def check_folder(folder: str | os.PathLike[str]) -> None:
-    """Raise OptionError unless this is a writable folder, StoreError for errors that an operator can fix."""
-    if not Path(folder).is_dir():
-        raise OptionError(f"scratch must be an existing folder, not {os.fspath(folder)!r}")
-    try:
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        if is_operators(error):
-            raise StoreError(f"cannot write to {os.fspath(folder)}: {describe_os_error(error, folder)}") from error
-        raise OptionError(
-            f"scratch must be a writable folder, not {os.fspath(folder)!r} ({error.strerror or error})"
-        ) from error
 
 
 def begin_storing(
@@ -213,33 +136,30 @@ def at_once(begin: Callable[P, Storing]) -> Callable[P, MatrixInfo]:
 store_source = at_once(begin_storing)
 
 
-def find_size(matrix: SortedRows, *, has_transpose: bool) -> StoreSize:
-    """Return the size of a matrix in a store."""
-    return StoreSize(matrix.shape, matrix.most_entries, matrix.dtype, matrix.kind != "matrix", has_transpose)
-
-
-def check_stated(stated: Stated | None, size: StoreSize, *, allow_hypersparse: bool) -> None:
-    """Check that a source does not state far more rows and columns than it has entries.
-
-    A file of a few bytes can state any shape, and row pointers and degrees are written for all of it.
+def store_held(steps: Storing, store: StoreLike, options: IngestOptions, *, wait: bool) -> StoredMatrix:
+    """Write a store, and return the matrix: as it was built in memory, if it was, else as it is opened.
 
     Parameters
     ----------
-    stated : makes an error about the place where it states the shape; None if it does not
-    allow_hypersparse : whether the user allows such a shape
-
-    Raises
-    ------
-    SourceError : such a shape; names the line, and the bytes that the store would take
+    steps : of `begin_storing`, from the first
+    options : those of the steps
+    wait : whether to return once the store is written; otherwise a thread writes what was built
     """
-    if stated is None or allow_hypersparse or max(size.lines) <= max(FREE_ROWS, ROWS_PER_ENTRY * size.n_entries):
-        return
-    n_rows, n_cols = size.shape
-    entries = "1 entry" if size.n_entries == 1 else f"{size.n_entries:,} entries"
-    raise stated(
-        f"the shape {n_rows:,} x {n_cols:,} is stated for {entries}, and would take {format_bytes(size.nbytes)} "
-        f"({size.nbytes:,} bytes) before compression; correct it, or pass allow_hypersparse=True if it is intended"
-    )
+
+    def go_on(report: Progress | None = None) -> StoredMatrix:
+        return open_store(store, finish(steps, report).version)
+
+    try:
+        read, arrays = next(steps)
+    except StopIteration as end:
+        return open_store(store, end.value.version)
+    writing, url = Writing(), describe_store(store)
+    if wait:
+        writing.set_result(go_on())
+        return HeldMatrix(info=writing.result().info, place=store, arrays=arrays, writing=writing)
+    held = hold(read, dict(arrays), len(arrays["indices"]), find_least(arrays.get("data")), options)
+    writing.start(lambda: go_on(ignore), url)
+    return replace(held, info=replace(held.info, url=url), place=store, writing=writing)
 
 
 def _check_group(

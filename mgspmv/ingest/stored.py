@@ -15,7 +15,7 @@ from mgspmv.ingest.source import Layout, Source
 from mgspmv.lookup import open_ids
 from mgspmv.model import CooBatch, CsrBlock, Duplicates, Kind, MatrixInfo, default_threads, index_dtype
 from mgspmv.order import list_rows
-from mgspmv.store.chunks import CHUNK_ELEMENTS
+from mgspmv.store.digests import CHUNK_ELEMENTS
 from mgspmv.store.stored_matrix import StoredMatrix
 
 Bounds = tuple[float, float]

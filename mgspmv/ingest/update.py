@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from mgspmv.errors import SourceError
+from mgspmv.ingest.budget import check_stated
 from mgspmv.ingest.build import Assembled
 from mgspmv.ingest.entries import SortedSource, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
@@ -26,14 +27,15 @@ from mgspmv.ingest.numbering import PIECE_IDS, Ids, OccurringIds, are_numbers
 from mgspmv.ingest.reports import make_report
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source, settle
-from mgspmv.ingest.store_writing import check_stated, write_version
+from mgspmv.ingest.store_writing import write_version
 from mgspmv.ingest.stored import RowNumbers, StoredRows
 from mgspmv.ingest.subgraph import check_room, find_places, find_table_bytes, list_ends, list_labels
 from mgspmv.lookup import VertexLookup, open_ids
 from mgspmv.model import CooBatch, Duplicates, IngestOptions, MatrixInfo, Progress, index_dtype
 from mgspmv.order import check_square, invert
+from mgspmv.store.space import StoreSize
 from mgspmv.store.stored_matrix import StoredMatrix
-from mgspmv.store.write import StoreSize, drop_versions
+from mgspmv.store.write import drop_versions
 from mgspmv.validation import to_json
 
 GROWTH, GROWTH_ROOM = 4, 1 << 20

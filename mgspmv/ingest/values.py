@@ -14,11 +14,11 @@ Ids are integers, or strings, see `find_kind`.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 
 from mgspmv.display.frames import unwrap_numbers
 from mgspmv.errors import SourceError
@@ -99,6 +99,12 @@ def infinite_error(kind: str, n_infinite: int, source: str) -> SourceError:
     )
 
 
+def find_least(data: np.ndarray | None) -> float | None:
+    """Return the least value; None if there is none or it is not finite, which JSON cannot represent."""
+    least = math.nan if data is None or not len(data) else float(data.min())
+    return least if math.isfinite(least) else None
+
+
 # --- ids in Arrow arrays ----------------------------------------------------------------------------------------------
 
 
@@ -140,10 +146,12 @@ def to_strings(ids: Any) -> Any:
     """Return names of Arrow as large strings, for UUIDs the text of `str(uuid.UUID(bytes=...))`; none is missing."""
     if not _is_uuid(ids.type):
         return ids.cast(pa.large_string())
+    import pyarrow.compute as pc
+
     storage = ids if ids.type == pa.binary(16) else ids.storage
     data = np.frombuffer(storage.buffers()[1] or b"", np.uint8, 16 * len(storage), 16 * storage.offset)
     groups = np.frombuffer(data.tobytes().hex().encode(), "S8,S4,S4,S4,S12")  # the hyphens are between these digits
     columns = [
         pa.array(np.ascontiguousarray(groups[name])).cast(pa.large_string()) for name in groups.dtype.names or ()
     ]
-    return pa.compute.binary_join_element_wise(*columns, pa.scalar("-", pa.large_string()))
+    return pc.binary_join_element_wise(*columns, pa.scalar("-", pa.large_string()))

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from mgspmv.errors import StoreDamagedError, StoreError
+from mgspmv.ingest.values import find_least
 from mgspmv.model import STOCHASTIC_TOLERANCE, MatrixInfo, Progress, index_dtype
-from mgspmv.store.chunks import digest_array
+from mgspmv.store.digests import digest_array
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.read import ZarrMatrix, open_store, read_recorded
 from mgspmv.store.stored_matrix import StoredMatrix
-from mgspmv.store.write import find_least
 
 
 def verify_store(store: StoreLike, report: Progress | None = None) -> list[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -26,10 +25,10 @@ from mgspmv.errors import CapacityError, MgspmvError, OptionError, SourceError, 
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.values import INT64_MAX, choose_value_dtype
 from mgspmv.model import CooBatch, free_memory, index_dtype
-from mgspmv.store.locations import StoreLike, check_links, describe_store, finishing_tasks, locate_store
+from mgspmv.store.access import check_links, finishing_tasks, locate_store
+from mgspmv.store.locations import StoreLike, describe_store, is_zarr_store
 from mgspmv.store.versions import is_store, is_version
 
-GROUP_FORMATS = ("anndata", "binsparse", "csr")
 BATCH_ENTRIES = 1 << 19
 """Entries per batch, unless a chunk has more."""
 _ANNDATA_VERSION = "0.1.0"
@@ -123,27 +122,6 @@ def find_matrix_store(source: StoreLike | zarr.Group) -> StoreLike | None:
     return source if is_store(_open_group(source)) else None
 
 
-def is_group_path(path: str | os.PathLike[str]) -> bool:
-    """Return whether a path or URL is that of a Zarr group: by its name or, if it is local, by its contents."""
-    text = os.fspath(path)
-    if "://" in text:
-        return any(part.endswith(".zarr") for part in text.split("/"))
-    local = Path(text)
-    if local.is_file():
-        return local.suffix == ".zip" and _is_zipped_group(local)
-    named = any(part.endswith((".zarr", ".zip")) for part in local.parts)
-    return named or any((local / name).exists() for name in ("zarr.json", ".zgroup"))
-
-
-def _is_zipped_group(path: Path) -> bool:
-    """Return whether an archive holds a Zarr group, and not just a folder with one."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return not {"zarr.json", ".zgroup", ".zattrs", ".zmetadata"}.isdisjoint(archive.namelist())
-    except (OSError, zipfile.BadZipFile):
-        return True  # Zarr raises the error for a damaged archive
-
-
 def _open_group(source: StoreLike) -> zarr.Group:
     name = describe_store(source)
     store, path = _find_store(source)
@@ -163,7 +141,7 @@ def _open_group(source: StoreLike) -> zarr.Group:
 
 def _find_store(source: StoreLike) -> tuple[Store, str]:
     """Find the store, and the path inside it if the source leads into a .zip file."""
-    if isinstance(source, Store):
+    if is_zarr_store(source):
         return source, ""
     text = os.fspath(source).removeprefix("file://")
     if "://" in text:

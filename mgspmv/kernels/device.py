@@ -22,7 +22,7 @@ from mgspmv.control_groups import peak_memory
 from mgspmv.errors import BackendError, CapacityError, MissingDependencyError
 from mgspmv.kernels.modules import LEAST_ARCH, load_module, specialize
 from mgspmv.model import INT32_LIMIT, CsrBlock, default_threads
-from mgspmv.store.chunks import CHUNK_ELEMENTS
+from mgspmv.store.digests import CHUNK_ELEMENTS
 from mgspmv.store.stored_matrix import StoredMatrix
 
 STAGING_BYTES = 8 * CHUNK_ELEMENTS

@@ -42,7 +42,7 @@ from mgspmv.pipeline.records import (
 from mgspmv.pipeline.steps import PipelineStep, fetch, find_file, identify_result
 from mgspmv.report.record import StepRecord, describe_iterations, describe_solution
 from mgspmv.results import Solution, describe_matrix, load_solution
-from mgspmv.store.locations import check_links, locate_store
+from mgspmv.store.access import check_links, locate_store
 from mgspmv.validation import to_json
 
 MOVED = 20

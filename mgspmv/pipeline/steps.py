@@ -20,9 +20,9 @@ from typing import Any, TypeVar
 
 from mgspmv.errors import MgspmvError, SourceNotFoundError, StoreError
 from mgspmv.files import find_system, is_url, strip_file_scheme, write_beside
+from mgspmv.ingest.detect import is_group_path
 from mgspmv.ingest.files import describe_url, find_files, translate_error
 from mgspmv.ingest.vector_files import DANGLING_RULES
-from mgspmv.ingest.zarr_groups import is_group_path
 from mgspmv.model import MatrixInfo
 from mgspmv.os_errors import source_error
 from mgspmv.pipeline.definition import (

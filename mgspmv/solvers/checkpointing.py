@@ -13,19 +13,15 @@ from threading import Thread
 from typing import Any
 
 from mgspmv.checkpoints import (
-    BEGINNING,
     Checkpoints,
     RestoredState,
-    RunProgress,
     StateAddress,
     WrittenSlice,
     call_limited,
     describe_failure,
 )
 from mgspmv.model import Status
-
-EVERY_S = 30.0
-"""Default seconds between checkpoints."""
+from mgspmv.run_progress import BEGINNING, EVERY_S, RunProgress
 
 Write = Callable[[StateAddress], Sequence[WrittenSlice | str]]
 """Function by which all owners of rows write their slices of the last iteration; returns each, or why it failed."""

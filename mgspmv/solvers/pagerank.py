@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mgspmv.checkpoints import BEGINNING, RunProgress, StateAddress, WrittenSlice, write_slice
 from mgspmv.model import FIXED_POINT, Event, Precision, Stability, Status, StepSums, Underflow
-from mgspmv.solvers.checkpointing import Checkpointer
+from mgspmv.run_progress import BEGINNING, RunProgress
 from mgspmv.solvers.inputs import RunInputs, read_out_weight
 from mgspmv.solvers.mass_check import MassCheck, check_rows
 from mgspmv.solvers.options import PageRankOptions, RankTask
@@ -29,6 +28,8 @@ from mgspmv.solvers.steps import LocalSteps, Steps
 from mgspmv.store.metadata import MatrixProperties
 
 if TYPE_CHECKING:
+    from mgspmv.checkpoints import StateAddress, WrittenSlice
+    from mgspmv.solvers.checkpointing import Checkpointer
     from mgspmv.solvers.steps import DeviceSteps
     from mgspmv.solvers.topk_certificate import TopkCertificate
 
@@ -143,6 +144,8 @@ class CheckedLoop(Loop):
 
     def write_state(self, address: StateAddress) -> Sequence[WrittenSlice | str]:
         self._check()
+        from mgspmv.checkpoints import write_slice
+
         return [write_slice(address, 0, self._steps.ranks())]
 
     def _check(self) -> None:

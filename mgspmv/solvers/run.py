@@ -13,11 +13,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mgspmv.checkpoints import StateAddress, WrittenSlice
 from mgspmv.model import Event, Progress, Recovery, Stability, Status, Underflow, ignore
-from mgspmv.solvers.checkpointing import Checkpointer
+
+if TYPE_CHECKING:
+    from mgspmv.checkpoints import StateAddress, WrittenSlice
+    from mgspmv.solvers.checkpointing import Checkpointer
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,8 @@ A version is written completely before the root names it, and naming it is the l
 or the new one, never a partial one. Groups that the root does not name are not versions. A chunk has `CHUNK_ELEMENTS`
 elements, lz4 and a CRC-32C; all chunks are written, so a missing chunk, a flipped bit or a truncated array is an error.
 
-`read` opens versions and `write` creates them. Lower modules: `versions` (names in the root, and its writers),
-`chunks` (of arrays, written whole, by appending or in ranges by several processes), `locations` (of stores).
+`read` opens versions and `write` creates them; `held` has matrices that are in memory. Lower modules: `versions` (names
+in the root, and its writers), `chunks` (of arrays, written whole, by appending or in ranges by several processes),
+`access` (to places, with Zarr), `locations` (of stores), `digests` (of arrays and matrices). Those that need no Zarr do
+not import it: a graph that is ranked without a store would wait for it.
 """

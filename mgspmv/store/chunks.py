@@ -13,7 +13,7 @@ import math
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -33,11 +33,12 @@ from zarr.storage import LocalStore, MemoryStore
 from mgspmv.errors import MissingChunkError, StoreDamagedError
 from mgspmv.heartbeat import beat
 from mgspmv.model import default_threads
-from mgspmv.store.locations import wait_for
+from mgspmv.store import digests
+from mgspmv.store.access import wait_for
+from mgspmv.store.digests import cut_pieces, digest_elements, is_string, run_pieces
 
 T = TypeVar("T")
 
-CHUNK_ELEMENTS = 1 << 20
 MOST_CHUNK = 1 << 24
 MOST_CHUNKS = 1 << 22
 """Most chunks per array, as Zarr lists their numbers in memory; 4.4e12 elements in chunks of `CHUNK_ELEMENTS`."""
@@ -56,7 +57,7 @@ def create_array(group: zarr.Group, name: str, n: int, dtype: Any) -> zarr.Array
     Zarr's own function also looks for an existing array and for all parent groups: five requests, too many for a small
     array.
     """
-    grid = {"name": "regular", "configuration": {"chunk_shape": (min(CHUNK_ELEMENTS, max(1, n)),)}}
+    grid = {"name": "regular", "configuration": {"chunk_shape": (min(digests.CHUNK_ELEMENTS, max(1, n)),)}}
     described: Any = copy.deepcopy(_describe_array(dtype if dtype is str else np.dtype(dtype)))
     described |= {"shape": (n,), "chunk_grid": grid}
     array = zarr.AsyncArray(described, group.store_path / name, config={"write_empty_chunks": True})
@@ -260,42 +261,6 @@ def _find_memory(n: int) -> np.ndarray:
     return memory[:n]
 
 
-def is_string(array: Any) -> bool:
-    """Return whether the elements of a NumPy or Zarr array are strings."""
-    return bool(array.dtype.kind in "OUT")
-
-
-def cut_pieces(start: int, stop: int) -> Iterator[slice]:
-    """Split a range into pieces that end where chunks end."""
-    while start < stop:
-        end = min(stop, (start // CHUNK_ELEMENTS + 1) * CHUNK_ELEMENTS)
-        yield slice(start, end)
-        start = end
-
-
-def run_pieces(work: Callable[[slice], None], start: int, stop: int, threads: int | None) -> None:
-    """Call a function for each piece of a range (see `cut_pieces`), on several threads."""
-    for _ in map_pieces(work, start, stop, threads):
-        pass
-
-
-def map_pieces(work: Callable[[slice], T], start: int, stop: int, threads: int | None) -> Iterator[T]:
-    """Yield the results of a function for the pieces of a range (see `cut_pieces`), in order; uses several threads."""
-    pieces = list(cut_pieces(start, stop))
-    if (threads := min(threads or default_threads(), len(pieces))) <= 1:  # most arrays are too small for threads
-        for piece in pieces:
-            yield work(piece)
-            beat()
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        for made in pool.map(work, pieces):
-            yield made
-            beat()
-
-
-# --- digests ---------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class WrittenArray:
     """Digest and checksums of a written array, as a version records them."""
@@ -317,24 +282,6 @@ def decode_checksums(text: Any, n_chunks: int) -> np.ndarray:
     if len(found) != n_chunks:
         raise ValueError(f"{len(found)} checksums are recorded for {n_chunks} chunks")
     return found
-
-
-def digest_array(array: Any, threads: int | None = None) -> str:
-    """Return the SHA-256 over the SHA-256 of every `CHUNK_ELEMENTS` elements, which can be computed by pieces."""
-    digests = map_pieces(lambda piece: digest_elements(array[piece]), 0, len(array), threads)
-    return hashlib.sha256(b"".join(digests)).hexdigest()
-
-
-def digest_elements(elements: np.ndarray) -> bytes:
-    """Return the SHA-256 of elements in their stored encoding, which is independent of the machine."""
-    return hashlib.sha256(_encode(elements)).digest()
-
-
-def _encode(array: np.ndarray) -> Any:
-    if is_string(array):
-        # The length and the bytes of each string, without the number of strings in the first 4 bytes.
-        return memoryview(VLenUTF8().encode(array.astype(object)))[4:]
-    return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).view(np.uint8)
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
@@ -362,8 +309,8 @@ def write_range(target: zarr.Array[Any], start: int, elements: Any, threads: int
 
     def write(piece: slice) -> None:
         own = elements[piece.start - start : piece.stop - start]
-        number, ahead = divmod(piece.start, CHUNK_ELEMENTS)
-        if ahead or piece.stop < min(target.shape[0], (number + 1) * CHUNK_ELEMENTS):
+        number, ahead = divmod(piece.start, digests.CHUNK_ELEMENTS)
+        if ahead or piece.stop < min(target.shape[0], (number + 1) * digests.CHUNK_ELEMENTS):
             rest.append((piece.start, own.copy()))
             return
         whole[number] = digest_elements(own), stored.write(piece.start, own)
@@ -384,14 +331,14 @@ def finish_ranges(target: zarr.Array[Any], ranges: Iterable[WrittenRange]) -> Wr
     for written in ranges:
         whole |= written.chunks
         for start, elements in written.rest:
-            left.setdefault(start // CHUNK_ELEMENTS, []).append((start, elements))
-    for number, pieces in left.items():
-        pieces.sort(key=lambda piece: piece[0])
-        chunk, start = np.concatenate([elements for _, elements in pieces]), number * CHUNK_ELEMENTS
-        is_whole = len(chunk) == min(CHUNK_ELEMENTS, target.shape[0] - start)
-        if is_whole and all(a + len(own) == b for (a, own), (b, _) in pairwise(pieces)):
+            left.setdefault(start // digests.CHUNK_ELEMENTS, []).append((start, elements))
+    for number, parts in left.items():
+        parts.sort(key=lambda part: part[0])
+        chunk, start = np.concatenate([elements for _, elements in parts]), number * digests.CHUNK_ELEMENTS
+        is_whole = len(chunk) == min(digests.CHUNK_ELEMENTS, target.shape[0] - start)
+        if is_whole and all(a + len(own) == b for (a, own), (b, _) in pairwise(parts)):
             whole[number] = digest_elements(chunk), stored.write(start, chunk)
-    n_chunks = -(-target.shape[0] // CHUNK_ELEMENTS)
+    n_chunks = -(-target.shape[0] // digests.CHUNK_ELEMENTS)
     if sorted(whole) != list(range(n_chunks)):
         raise StoreDamagedError(f"{target.path}: {n_chunks - len(whole)} of {n_chunks} chunks were not written")
     digest = hashlib.sha256(b"".join(whole[k][0] for k in range(n_chunks))).hexdigest()
@@ -413,7 +360,7 @@ class AppendArray:
     ) -> None:
         self._group, self._name, self._dtype, self._most = group, name, dtype, most
         self._pool, self._n_ahead = pool, n_ahead
-        self._chunk: np.ndarray = np.empty(min(most, CHUNK_ELEMENTS), dtype)
+        self._chunk: np.ndarray = np.empty(min(most, digests.CHUNK_ELEMENTS), dtype)
         self._n_held = self._n_written = 0
         self._array: zarr.Array[Any] | None = None
         self._writing: list[Future[tuple[bytes, int]]] = []
@@ -422,13 +369,13 @@ class AppendArray:
     def append(self, elements: np.ndarray) -> None:
         """Append elements."""
         while len(elements):
-            taken = elements[: CHUNK_ELEMENTS - self._n_held]
+            taken = elements[: digests.CHUNK_ELEMENTS - self._n_held]
             self._chunk[self._n_held : self._n_held + len(taken)] = taken
             self._n_held += len(taken)
             elements = elements[len(taken) :]
-            if self._n_held == CHUNK_ELEMENTS:
+            if self._n_held == digests.CHUNK_ELEMENTS:
                 self._flush()
-                self._chunk = np.empty(CHUNK_ELEMENTS, self._dtype)
+                self._chunk = np.empty(digests.CHUNK_ELEMENTS, self._dtype)
 
     def finish(self) -> WrittenArray:
         """Write the remaining elements; return the digest and the checksums of the array."""
@@ -452,7 +399,7 @@ class AppendArray:
 
     def _flush(self) -> None:
         if self._array is None:  # created at the first flush; a full chunk means that the length is still unknown
-            n = self._most if self._n_held == CHUNK_ELEMENTS else self._n_held
+            n = self._most if self._n_held == digests.CHUNK_ELEMENTS else self._n_held
             self._array = create_array(self._group, self._name, n, self._dtype)
         if self._n_held:
             self._writing.append(self._pool.submit(self._write, self._n_written, self._chunk[: self._n_held]))

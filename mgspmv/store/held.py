@@ -16,10 +16,9 @@ from mgspmv.errors import OptionError
 from mgspmv.logs import log_unwritten
 from mgspmv.model import MatrixInfo, default_threads
 from mgspmv.os_errors import translating
-from mgspmv.store.chunks import digest_array
+from mgspmv.store.digests import combine_digests, digest_array
 from mgspmv.store.locations import find_address
 from mgspmv.store.stored_matrix import TRANSPOSE, Allocate, HostArray, StoredMatrix
-from mgspmv.store.versions import combine_digests
 
 PLACE = "memory://"
 HeldArrays = dict[str, Any]

@@ -18,7 +18,7 @@ from mgspmv.errors import (
     StoreError,
 )
 from mgspmv.model import MatrixInfo
-from mgspmv.store import chunks
+from mgspmv.store import chunks, digests
 from mgspmv.store.chunks import decode_checksums
 from mgspmv.store.locations import StoreLike, find_address
 from mgspmv.store.stored_matrix import TRANSPOSE, Allocate, HostArray, StoredMatrix
@@ -77,7 +77,7 @@ class ZarrMatrix(StoredMatrix):
         """
         array = self.arrays[name]
         stop = array.shape[0] if stop is None else stop
-        out = allocate(stop - start, dtype or (object if chunks.is_string(array) else array.dtype))
+        out = allocate(stop - start, dtype or (object if digests.is_string(array) else array.dtype))
         checksums = self.checksums.get(name if self.original is None else f"{TRANSPOSE}{name}")
         stored, is_on_host = chunks.find_chunks(array, checksums), allocate is HostArray
         limit = {"indices": self.info.shape[1], "out_degree": self.info.nnz + 1}.get(name) if checks else None
@@ -102,7 +102,7 @@ class ZarrMatrix(StoredMatrix):
                     f"{self._name_elements(name, piece.start, piece.stop)} are damaged ({error}); {MEND}"
                 ) from error
 
-        chunks.run_pieces(read, start, stop, threads)
+        digests.run_pieces(read, start, stop, threads)
         elements: np.ndarray = out.finish()
         if limit is not None and not is_on_host:  # a single pass at the end is fast on a device
             self._check_limit(name, slice(start, stop), elements, limit)
@@ -266,7 +266,7 @@ def _find_array(group: zarr.Group, name: str, length: int, dtype: str, url: str)
         fault = chunks.find_chunk_fault(array)
     if array.shape != (length,):
         raise StoreDamagedError(f"{url}: {array.path} has shape {array.shape}, should have ({length},); {MEND}")
-    found = "string" if chunks.is_string(array) else array.dtype.name
+    found = "string" if digests.is_string(array) else array.dtype.name
     if found not in dtype.split(" or "):
         raise StoreDamagedError(f"{url}: {array.path} has dtype {found}, should have {dtype}; {MEND}")
     if fault:
@@ -318,8 +318,9 @@ def _is_ascending(array: Any) -> bool:
 
     On a device minima are precompiled by CuPy, but `all` takes six seconds to compile.
     """
-    pieces = (array[k : k + chunks.CHUNK_ELEMENTS + 1] for k in range(0, len(array) - 1, chunks.CHUNK_ELEMENTS))
-    return all(int(piece.min()) >= 0 and int((piece[1:] - piece[:-1]).min()) >= 0 for piece in pieces)
+    starts = range(0, len(array) - 1, digests.CHUNK_ELEMENTS)
+    parts = (array[k : k + digests.CHUNK_ELEMENTS + 1] for k in starts)
+    return all(int(part.min()) >= 0 and int((part[1:] - part[:-1]).min()) >= 0 for part in parts)
 
 
 def _is_permutation(array: np.ndarray) -> bool:
@@ -328,6 +329,6 @@ def _is_permutation(array: np.ndarray) -> bool:
     if n and (array.min() < 0 or array.max() >= n):
         return False
     is_there = np.zeros(n, bool)
-    for k in range(0, n, chunks.CHUNK_ELEMENTS):
-        is_there[array[k : k + chunks.CHUNK_ELEMENTS]] = True
+    for k in range(0, n, digests.CHUNK_ELEMENTS):
+        is_there[array[k : k + digests.CHUNK_ELEMENTS]] = True
     return bool(is_there.all())

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from mgspmv.store.locations import StoreLike
 
 
+FORMAT_VERSION = 1
+"""Version of the format of stores."""
 TRANSPOSE = "transpose/"
 """Prefix of the arrays of the stored transpose."""
 

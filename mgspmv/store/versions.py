@@ -18,7 +18,7 @@ import re
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatch
@@ -41,23 +41,12 @@ from mgspmv.errors import (
 )
 from mgspmv.files import describe_error, translating_errors
 from mgspmv.model import MatrixInfo, find_version_number
-from mgspmv.store.locations import (
-    ZARR_ERRORS,
-    StoreLike,
-    check_links,
-    describe_store,
-    find_local_path,
-    find_path,
-    list_dir,
-    locate_store,
-    open_root,
-    reaching,
-    wait_for,
-)
-from mgspmv.validation import digest_json
+from mgspmv.store.access import ZARR_ERRORS, check_links, list_dir, locate_store, open_root, reaching, wait_for
+from mgspmv.store.digests import check_attributes
+from mgspmv.store.locations import StoreLike, describe_store, find_local_path, find_path
+from mgspmv.store.stored_matrix import FORMAT_VERSION
 
 T = TypeVar("T")
-FORMAT_VERSION = 1
 BROKEN_OFF = "zarr.*.partial"
 """Leftovers of interrupted writes of metadata: Zarr writes a file of this name and then renames it."""
 MARK = ".naming-"
@@ -477,29 +466,3 @@ def _name_versions(names: list[Any]) -> dict[str, Any]:
     """Return mgspmv's attributes of a root that names these versions; the last is the current one."""
     older = {"older": names[:-1]} if names[1:] else {}
     return {"format_version": FORMAT_VERSION, "current": names[-1], **older}
-
-
-# --- digests of matrices ---------------------------------------------------------------------------------------------
-
-
-def combine_digests(digests: Mapping[str, str], claims: Mapping[str, Any]) -> str:
-    """Return the digest of a matrix, over its arrays' digests and, of its attributes, those needed to read them."""
-    own = {name: digest for name, digest in digests.items() if not name.startswith("transpose/")}
-    claimed = {name: claims[name] for name in ("kind", "shape", "dtype", "index_dtype", "vertex_ids")}
-    if claims.get("order") is not None:  # older stores have no order and keep their digest
-        claimed["order"] = claims["order"]
-    return digest_json(claimed | {"arrays": own})
-
-
-def digest_attributes(attributes: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of all attributes of a version except this digest."""
-    return digest_json({name: value for name, value in attributes.items() if name != "attributes_digest"})
-
-
-def check_attributes(attributes: Mapping[str, Any]) -> None:
-    """Raise ValueError if the attributes of a version do not match their recorded digests."""
-    recorded = attributes.get("attributes_digest")  # missing in older versions
-    if recorded is not None and recorded != digest_attributes(attributes):
-        raise ValueError("their digest differs from the one that was recorded")
-    if combine_digests(attributes["array_digests"], attributes) != attributes["digest"]:
-        raise ValueError("the digest does not match kind, shape, dtypes, order and the arrays' digests")

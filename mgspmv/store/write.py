@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import secrets
-import shutil
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -16,43 +14,29 @@ from typing import Any
 import numpy as np
 import zarr
 
-from mgspmv.display.numbers import format_bytes
-from mgspmv.errors import CapacityError, DiskSpaceError, StoreError, hide_secrets
+from mgspmv.errors import StoreError, hide_secrets
 from mgspmv.files import translating_errors
-from mgspmv.model import Duplicates, Kind, MatrixInfo, free_memory, index_dtype
+from mgspmv.model import Duplicates, Kind, MatrixInfo
 from mgspmv.os_errors import translating
+from mgspmv.store.access import ZARR_ERRORS, check_links, finishing_tasks, locate_store
 from mgspmv.store.chunks import (
-    CHUNK_ELEMENTS,
     WrittenArray,
     WrittenRange,
     create_array,
     encode_checksums,
     finish_ranges,
-    is_string,
     write_range,
 )
-from mgspmv.store.locations import (
-    ZARR_ERRORS,
-    StoreLike,
-    check_links,
-    describe_store,
-    find_address,
-    find_folder,
-    find_path,
-    finishing_tasks,
-    is_in_memory,
-    locate_store,
-)
+from mgspmv.store.digests import combine_digests, digest_attributes, is_string
+from mgspmv.store.locations import StoreLike, describe_store, find_address
 from mgspmv.store.read import check_version, get_member
+from mgspmv.store.stored_matrix import FORMAT_VERSION
 from mgspmv.store.versions import (
-    FORMAT_VERSION,
     KEY,
     UnknownOutcomeError,
     Writer,
     check_keep,
     check_target,
-    combine_digests,
-    digest_attributes,
     drop,
     find_leftovers,
     list_named,
@@ -64,8 +48,6 @@ from mgspmv.store.versions import (
 )
 
 _ANNDATA_CSR = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
-_HYPERSPARSE = 1000
-"""Number of rows per entry above which row pointers take nearly all bytes of a matrix."""
 
 
 @dataclass
@@ -197,73 +179,6 @@ class VersionAddress:
         return array
 
 
-@dataclass(frozen=True)
-class StoreSize:
-    """Size of a matrix in a store, before its chunks are compressed and duplicates are merged."""
-
-    shape: tuple[int, int]
-    n_entries: int
-    dtype: np.dtype[Any] | None
-    """Dtype of the values; None for a pattern."""
-    has_sums: bool
-    """Whether degrees and, with values, weights of columns are stored, as those of graphs are."""
-    has_transpose: bool
-
-    @property
-    def lines(self) -> list[int]:
-        """Number of elements, of 8 bytes each, of each array that has one per row or column."""
-        n_rows, n_cols = self.shape
-        sums = [n_cols] * (self.has_sums * (1 if self.dtype is None else 2))
-        return [n_rows + 1, *sums, *([n_cols + 1] if self.has_transpose else [])]
-
-    @property
-    def entries_bytes(self) -> int:
-        """Bytes of indices and values."""
-        value = 0 if self.dtype is None else self.dtype.itemsize
-        items = [index_dtype(n).itemsize + value for n in (self.shape[::-1] if self.has_transpose else self.shape[1:])]
-        return self.n_entries * sum(items)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays but ids."""
-        return 8 * sum(self.lines) + self.entries_bytes
-
-    @property
-    def is_hypersparse(self) -> bool:
-        """True if there are far more rows or columns than entries."""
-        return max(self.shape) > _HYPERSPARSE * (self.n_entries + 1)
-
-
-def check_space(store: StoreLike, size: StoreSize) -> None:
-    """Check that the arrays with one element per row or column fit in free space, before anything is written.
-
-    A source may state any number of rows and columns, whereas its entries take about as much space as in the source.
-    The space is that of the disk; in memory, and for a hypersparse matrix in an object store, the memory of this
-    process, which reads row pointers whole.
-
-    Raises
-    ------
-    DiskSpaceError, CapacityError : they do not fit
-    """
-    if (path := find_path(store)) is not None:
-        free, where = shutil.disk_usage(path if path.is_dir() else find_folder(store) or path).free, "disk"
-    elif is_in_memory(store) or size.is_hypersparse:
-        free, where = free_memory(), "memory"
-    else:
-        return
-    if (lines_bytes := 8 * sum(size.lines)) > free:
-        n_chunks = sum(-(-n // CHUNK_ELEMENTS) for n in size.lines)
-        n_rows, n_cols = size.shape
-        kind = DiskSpaceError if where == "disk" else CapacityError
-        by_numbers = "number rows and columns without gaps, as ingest numbers the vertices of an edge list, or "
-        raise kind(
-            f"{describe_store(store)} would take {format_bytes(size.nbytes)} ({size.nbytes:,} bytes) before "
-            f"compression: {format_bytes(lines_bytes)} in {n_chunks:,} chunks for its {n_rows:,} rows and "
-            f"{n_cols:,} columns even without entries, but {format_bytes(free)} of {where} are free; "
-            f"{by_numbers if size.is_hypersparse else ''}free some, or choose a place with more"
-        )
-
-
 @contextlib.contextmanager
 def begin_version(store: StoreLike, *, base: str | None = None, keep: int | None = 1) -> Iterator[Version]:
     """Open a store for one new version.
@@ -360,9 +275,3 @@ def write_array(group: zarr.Group, name: str, array: Any, threads: int | None = 
     target = create_array(group, name, len(array), str if is_string(array) else array.dtype)
     own_threads = 1 if is_string(array) else threads  # strings of Python are many times as large as what is written
     return finish_ranges(target, [write_range(target, 0, array, own_threads)])
-
-
-def find_least(data: np.ndarray | None) -> float | None:
-    """Return the least value; None if there is none or it is not finite, which JSON cannot represent."""
-    least = math.nan if data is None or not len(data) else float(data.min())
-    return least if math.isfinite(least) else None

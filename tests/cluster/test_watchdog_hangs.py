@@ -92,9 +92,9 @@ def set_limit(dask_worker, begin_s):
 
 
 def set_chunks(n):
-    from mgspmv.store import chunks
+    from mgspmv.store import digests
 
-    chunks.CHUNK_ELEMENTS = n
+    digests.CHUNK_ELEMENTS = n
 
 
 @contextmanager
@@ -219,7 +219,7 @@ def test_a_worker_that_is_slow_is_waited_for(graph, fragile):
 
 def test_a_worker_that_reads_slowly_is_waited_for(tmp_path, fragile, monkeypatch):
     """All of it takes longer than a task may be without a mark, and no piece does; others wait for it."""
-    monkeypatch.setattr("mgspmv.store.chunks.CHUNK_ELEMENTS", 1 << 12)
+    monkeypatch.setattr("mgspmv.store.digests.CHUNK_ELEMENTS", 1 << 12)
     fragile.run(set_chunks, n=1 << 12)
     try:
         A = mg.generate("uniform", tmp_path / "slow.zarr", n_vertices=3000, n_edges=200_000)

@@ -47,7 +47,7 @@ def name_target(format: str) -> str:
     return FILES.get(format, f"{format}.zarr")
 
 
-MODULES = ("store.chunks", "export.arrays")
+MODULES = ("store.digests", "export.arrays")
 
 
 @pytest.fixture(scope="module", autouse=True)

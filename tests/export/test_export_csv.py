@@ -80,7 +80,7 @@ def test_ids_that_no_line_holds(tmp_path, name):
 
 def test_compressed_files_and_matrices(tmp_path, monkeypatch):
     """In several members or frames; also of a matrix, whose rows are sources."""
-    for module, name in (("store.chunks", "CHUNK_ELEMENTS"), ("ingest.stored", "PIECE_ENTRIES")):
+    for module, name in (("store.digests", "CHUNK_ELEMENTS"), ("ingest.stored", "PIECE_ENTRIES")):
         monkeypatch.setattr(sys.modules[f"mgspmv.{module}"], name, 64)
     for kind in ("graph", "matrix"):
         mg.generate("rmat", tmp_path / "a.zarr", scale=6, kind=kind, weights=True, overwrite=True)

@@ -76,7 +76,7 @@ def test_files(tmp_path, field):
 @pytest.mark.parametrize("n_entries", [0, 500])
 def test_compressed_files(tmp_path, monkeypatch, n_entries):
     """Of several members or frames, which other programs read."""
-    for module, name in (("store.chunks", "CHUNK_ELEMENTS"), ("ingest.stored", "PIECE_ENTRIES")):
+    for module, name in (("store.digests", "CHUNK_ELEMENTS"), ("ingest.stored", "PIECE_ENTRIES")):
         monkeypatch.setattr(sys.modules[f"mgspmv.{module}"], name, 64)
     info = mg.ingest(sp.random_array((50, 40), density=n_entries / 2000, rng=0), tmp_path / "a.zarr").info
     for name in ("a.mtx", "a.mtx.gz", "a.mtx.zst"):

@@ -44,7 +44,7 @@ def test_weights_keep_their_dtype(tmp_path, dtype):
 
 
 def test_row_groups_and_checksums(tmp_path, monkeypatch):
-    for module, name in (("store.chunks", "CHUNK_ELEMENTS"), ("ingest.stored", "PIECE_ENTRIES")):
+    for module, name in (("store.digests", "CHUNK_ELEMENTS"), ("ingest.stored", "PIECE_ENTRIES")):
         monkeypatch.setattr(sys.modules[f"mgspmv.{module}"], name, 64)
     info = mg.generate("rmat", tmp_path / "a.zarr", scale=6).info
     mg.export(tmp_path / "a.zarr", tmp_path / "a.parquet")

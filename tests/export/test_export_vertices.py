@@ -34,7 +34,7 @@ def write(stored):
 
 @pytest.mark.parametrize("chunk", [3, 1 << 20])
 def test_ids_in_pieces(monkeypatch, chunk):
-    for module in ("store.chunks", "export.arrays"):
+    for module in ("store.digests", "export.arrays"):
         monkeypatch.setattr(sys.modules[f"mgspmv.{module}"], "CHUNK_ELEMENTS", chunk)
     names = np.array(["-7", "2", "a", "b", "d'e", "x" * 100, "çé"], object)
     for ids in (names, np.arange(7) ** 3 - 5):

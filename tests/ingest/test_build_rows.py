@@ -19,7 +19,7 @@ HARD = np.array([1e16, -1e16, 0.1, 1 / 3, 2.5, 1e-20])
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     stored = {"PIECE_ENTRIES": 7, "PIECE_ROWS": 5}
-    shrink(monkeypatch, store__chunks={"CHUNK_ELEMENTS": 7}, ingest__stored=stored)
+    shrink(monkeypatch, store__digests={"CHUNK_ELEMENTS": 7}, ingest__stored=stored)
 
 
 def make_arcs(dtype):

@@ -12,13 +12,14 @@ from mgspmv.api import stores
 from mgspmv.api.arguments import as_matrix
 from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest import device_runs, device_sorting, objects, tables
+from mgspmv.ingest.budget import find_budget
 from mgspmv.ingest.device_runs import to_numpy
 from mgspmv.ingest.device_sorting import DeviceSorter, slice_parts
 from mgspmv.ingest.entries import no_device
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.in_memory import load_source
 from mgspmv.ingest.open import open_source
-from mgspmv.ingest.store_writing import begin_storing, find_budget, store_source
+from mgspmv.ingest.store_writing import begin_storing, store_source
 from mgspmv.kernels.device import Staging, free_device_memory
 from mgspmv.model import CooBatch, IngestOptions, ignore
 from mgspmv.store.held import PLACE, HeldMatrix

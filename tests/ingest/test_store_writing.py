@@ -23,11 +23,12 @@ from zarr.storage import LocalStore, MemoryStore
 import mgspmv as mg
 from mgspmv.errors import CapacityError, OptionError, SourceError, StoreNotFoundError
 from mgspmv.ingest import store_writing
+from mgspmv.ingest.budget import find_budget
 from mgspmv.ingest.frames import source_from_arrays
 from mgspmv.ingest.generate import make_generator
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.scratch import MemoryBudget
-from mgspmv.ingest.store_writing import find_budget, store_source
+from mgspmv.ingest.store_writing import store_source
 from mgspmv.model import IngestOptions
 from mgspmv.store.read import open_store
 from mgspmv.store.versions import check_target
@@ -43,7 +44,7 @@ GIB = 1 << 30
 def small(monkeypatch):
     """Groups, blocks and chunks of which a small source makes many."""
     sorter = {"GROUPED_ENTRIES": 500, "BLOCK_ENTRIES": 200, "WRITE_BYTES": 4096}
-    shrink(monkeypatch, ingest__external_sort=sorter, store__chunks={"CHUNK_ELEMENTS": 256})
+    shrink(monkeypatch, ingest__external_sort=sorter, store__digests={"CHUNK_ELEMENTS": 256})
 
 
 def store(source, place, *, memory=PLENTY, overwrite=False, report=lambda *_: None, **options):
@@ -157,7 +158,7 @@ def test_hypersparse_on_a_cluster(tmp_path, in_process):
 
 def test_the_room_is_that_of_the_disk(tmp_path, monkeypatch):
     free = SimpleNamespace(free=8 * 1001)
-    monkeypatch.setattr("mgspmv.store.write.shutil.disk_usage", lambda path: free)
+    monkeypatch.setattr("mgspmv.store.space.shutil.disk_usage", lambda path: free)
     text = tmp_path / "a.mtx"
     text.write_text("%%MatrixMarket matrix coordinate real general\n1000 5 1\n1 1 2.5\n")
     assert mg.ingest(text, tmp_path / "a.zarr").info.shape == (1000, 5)

@@ -40,7 +40,7 @@ def small(monkeypatch):
     """Pieces, blocks and chunks of which a small matrix has many."""
     shrink(
         monkeypatch,
-        store__chunks={"CHUNK_ELEMENTS": 7},
+        store__digests={"CHUNK_ELEMENTS": 7},
         ingest__stored={"CHUNK_ELEMENTS": 7, "PIECE_ENTRIES": 7, "PIECE_ROWS": 5},
         ingest__external_sort={"GROUPED_ENTRIES": 16, "BLOCK_ENTRIES": 32, "BLOCK_ROWS": 8},
     )

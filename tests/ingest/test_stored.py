@@ -19,7 +19,7 @@ from tests.support.stores import make_arrays, make_scipy
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     stored = {"CHUNK_ELEMENTS": 7, "PIECE_ENTRIES": 14, "PIECE_ROWS": 5}
-    shrink(monkeypatch, store__chunks={"CHUNK_ELEMENTS": 7}, ingest__stored=stored)
+    shrink(monkeypatch, store__digests={"CHUNK_ELEMENTS": 7}, ingest__stored=stored)
 
 
 def store(matrix, **options):

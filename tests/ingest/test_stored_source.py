@@ -20,7 +20,7 @@ IDS = {"numbers": lambda k: k, "int64": lambda k: 10 * k - 3, "string": lambda k
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
     stored = {"CHUNK_ELEMENTS": 7, "PIECE_ENTRIES": 7, "PIECE_ROWS": 5}
-    shrink(monkeypatch, store__chunks={"CHUNK_ELEMENTS": 7}, ingest__stored=stored)
+    shrink(monkeypatch, store__digests={"CHUNK_ELEMENTS": 7}, ingest__stored=stored)
 
 
 def make_graph(ids="numbers", n=20, m=60, seed=0):

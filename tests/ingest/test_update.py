@@ -28,7 +28,7 @@ from tests.support.shrinking import shrink
 from tests.support.stores import Crash, CrashingStore, check_same
 
 SMALL = {
-    "store__chunks": {"CHUNK_ELEMENTS": 7},
+    "store__digests": {"CHUNK_ELEMENTS": 7},
     "ingest__stored": {"CHUNK_ELEMENTS": 7, "PIECE_ENTRIES": 7, "PIECE_ROWS": 5},
     "ingest__update": {"PIECE_IDS": 3},
     "ingest__external_sort": {"GROUPED_ENTRIES": 16, "BLOCK_ENTRIES": 32, "BLOCK_ROWS": 8},

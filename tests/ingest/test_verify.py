@@ -11,11 +11,12 @@ import pytest
 import scipy.sparse as sp
 import zarr
 
-import mgspmv.store.chunks
+import mgspmv.store.digests
 from mgspmv.errors import StoreFormatError, StoreNotFoundError, StoreUnfinishedError
+from mgspmv.ingest.values import find_least
 from mgspmv.ingest.verify import verify_store
 from mgspmv.store.read import open_store
-from mgspmv.store.write import begin_version, find_least
+from mgspmv.store.write import begin_version
 from tests.support.arrays import write_store
 from tests.support.pairwise import cover_pairs
 from tests.support.stores import (
@@ -58,7 +59,7 @@ def change_array(root: Path, name: str, change: Callable[[np.ndarray], None]) ->
 @pytest.fixture
 def make_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """`make_store(kind, matrix, transpose, ...)` writes a store and gives its folder."""
-    monkeypatch.setattr(mgspmv.store.chunks, "CHUNK_ELEMENTS", 4)
+    monkeypatch.setattr(mgspmv.store.digests, "CHUNK_ELEMENTS", 4)
 
     def make(kind: str = "graph", matrix: sp.csr_array = MATRIX, transpose: bool = False, **options: Any) -> Path:
         arrays = make_arrays(matrix, kind, **options)

@@ -15,10 +15,11 @@ import pytest
 import zarr
 
 import mgspmv as mg
-from mgspmv.checkpoints import BEGINNING, Checkpoints, write_slice
+from mgspmv.checkpoints import Checkpoints, write_slice
 from mgspmv.errors import CheckpointError
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import Status
+from mgspmv.run_progress import BEGINNING
 from mgspmv.solvers.checkpointing import Checkpointer
 from mgspmv.solvers.inputs import RunInputs, make_inputs, read_out_weight
 from mgspmv.solvers.options import PageRankOptions, RankTask

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mgspmv.store import chunks
+from mgspmv.store import digests
 from tests.support.arrays import write_store
 from tests.support.stores import STRING_IDS, make_arrays, make_scipy, make_transpose
 
@@ -14,7 +14,7 @@ from tests.support.stores import STRING_IDS, make_arrays, make_scipy, make_trans
 @pytest.fixture
 def tiny_chunks(monkeypatch: pytest.MonkeyPatch) -> int:
     """Chunks of 7 elements, so that small matrices have many."""
-    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 7)
+    monkeypatch.setattr(digests, "CHUNK_ELEMENTS", 7)
     return 7
 
 
@@ -29,7 +29,7 @@ def damaged(tiny_chunks, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 100)
+    monkeypatch.setattr(digests, "CHUNK_ELEMENTS", 100)
 
 
 @pytest.fixture

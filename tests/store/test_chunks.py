@@ -20,9 +20,10 @@ from zarr.codecs import BloscCodec, Crc32cCodec
 from zarr.storage import LocalStore, MemoryStore, WrapperStore
 
 from mgspmv.errors import ChecksumError, StoreDamagedError
-from mgspmv.store import chunks
-from mgspmv.store.chunks import MOST_CHUNK, digest_array
-from mgspmv.store.locations import wait_for
+from mgspmv.store import chunks, digests
+from mgspmv.store.access import wait_for
+from mgspmv.store.chunks import MOST_CHUNK
+from mgspmv.store.digests import digest_array
 from mgspmv.store.read import open_store
 from mgspmv.store.stored_matrix import StoredMatrix
 from mgspmv.store.write import write_array
@@ -259,9 +260,9 @@ def test_a_chunk_that_has_more_bytes_than_are_written_is_not_read(damaged):
 def test_chunks_of_another_length_than_ours_are_read(tmp_path, small_chunks, monkeypatch, elements):
     write_store(tmp_path / "a", make_arrays(make_scipy(60, 40)))
     wanted = open_store(tmp_path / "a").read_array("indices")
-    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", elements)
+    monkeypatch.setattr(digests, "CHUNK_ELEMENTS", elements)
     for place in (tmp_path / "a", WrapperStore(LocalStore(tmp_path / "a"))):
         assert open_store(place).read_array("indices", 3, 95).tolist() == wanted[3:95].tolist()
     write_store(tmp_path / "b", make_arrays(make_scipy(60, 40)))
-    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 100)
+    monkeypatch.setattr(digests, "CHUNK_ELEMENTS", 100)
     assert open_store(tmp_path / "b").read_array("indices", 3, 95).tolist() == wanted[3:95].tolist()

@@ -11,7 +11,8 @@ import pytest
 from zarr.storage import MemoryStore
 
 from mgspmv.errors import OptionError, StoreDamagedError
-from mgspmv.store.chunks import digest_array, write_range
+from mgspmv.store.chunks import write_range
+from mgspmv.store.digests import digest_array
 from mgspmv.store.write import begin_version
 
 

@@ -16,9 +16,9 @@ import zarr
 from zarr.storage import MemoryStore
 
 from mgspmv.model import CsrBlock
-from mgspmv.store import chunks
+from mgspmv.store import digests
 from mgspmv.store.read import open_store
-from mgspmv.store.versions import FORMAT_VERSION
+from mgspmv.store.stored_matrix import FORMAT_VERSION
 from tests.support.arrays import CsrArrays, read_arrays, write_store
 from tests.support.memory import measure_peak
 from tests.support.stores import (
@@ -77,7 +77,7 @@ def test_graphs_have_out_degrees_and_weights(tiny_chunks, kind, pattern):
 
 @pytest.mark.parametrize(("ids", "said"), [(STRING_IDS, "string"), (INTEGER_IDS, "int64")], ids=["strings", "integers"])
 def test_vertex_ids_come_back(tiny_chunks, monkeypatch, ids, said):
-    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 4)
+    monkeypatch.setattr(digests, "CHUNK_ELEMENTS", 4)
     place = MemoryStore()
     assert write_store(place, make_arrays(make_scipy(6, 6), "graph", ids=ids)).vertex_ids == said
     found = open_store(place).read_array("vertex_ids")
@@ -88,7 +88,7 @@ def test_vertex_ids_come_back(tiny_chunks, monkeypatch, ids, said):
 
 def test_zarr_and_we_read_each_others_strings(tiny_chunks, monkeypatch, tmp_path):
     """In a folder, chunks go past Zarr; the last one here is not full."""
-    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 4)
+    monkeypatch.setattr(digests, "CHUNK_ELEMENTS", 4)
     arrays = make_arrays(make_scipy(6, 6), "graph", ids=STRING_IDS)
     by_us = write_store(tmp_path / "us.zarr", arrays)
     group = open_store(tmp_path / "us.zarr").group
@@ -244,7 +244,7 @@ def alone():
 
 def measure_reading(place: Path, chunk_elements: int, threads: int, dtype: Any) -> tuple[int, int]:
     """Bytes of the whole matrix as a block, and the most that is held while it is read."""
-    chunks.CHUNK_ELEMENTS = chunk_elements
+    digests.CHUNK_ELEMENTS = chunk_elements
     stored = open_store(place)
 
     def read() -> CsrBlock:
@@ -270,4 +270,4 @@ def test_reading_a_large_block_takes_the_block_and_a_chunk_a_thread(alone, tmp_p
     indices = np.sort(rng.integers(0, n, (n, each), dtype=np.int32), axis=1).ravel()
     arrays = CsrArrays("matrix", (n, n), np.arange(0, n * each + 1, each), indices, rng.random(n * each), "keep")
     assert arrays.indices.nbytes > 100e6
-    assert_reads_within_memory(alone, arrays, chunks.CHUNK_ELEMENTS, 2, dtype, tmp_path / "m")
+    assert_reads_within_memory(alone, arrays, digests.CHUNK_ELEMENTS, 2, dtype, tmp_path / "m")

@@ -11,7 +11,7 @@ import zarr
 
 from mgspmv.errors import ChecksumError, MissingChunkError, StoreDamagedError, StoreFormatError, StoreUnfinishedError
 from mgspmv.store.read import open_store
-from mgspmv.store.versions import FORMAT_VERSION
+from mgspmv.store.stored_matrix import FORMAT_VERSION
 from mgspmv.store.write import begin_version
 from tests.support.arrays import write_store
 from tests.support.stores import ARRAYS, OWN_ARRAYS, change_json, find_group, make_arrays, make_scipy

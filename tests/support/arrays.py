@@ -12,11 +12,12 @@ import scipy.sparse
 from mgspmv.ingest.build import assemble
 from mgspmv.ingest.entries import sort_source
 from mgspmv.ingest.source import Layout, Source
+from mgspmv.ingest.values import find_least
 from mgspmv.model import Duplicates, IngestOptions, Kind, MatrixInfo, Progress, index_dtype
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.stored_matrix import StoredMatrix
 from mgspmv.store.versions import check_target
-from mgspmv.store.write import Version, begin_version, find_least
+from mgspmv.store.write import Version, begin_version
 
 
 @dataclass(frozen=True)

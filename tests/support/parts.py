@@ -14,7 +14,7 @@ import mgspmv as mg
 N = 13
 IDS = {"numbers": int, "int64": lambda k: 1000 * int(k) - 3000, "string": lambda k: f"v{int(k):02}"}
 SMALL = {
-    "store__chunks": {"CHUNK_ELEMENTS": 7},
+    "store__digests": {"CHUNK_ELEMENTS": 7},
     "ingest__stored": {"CHUNK_ELEMENTS": 7, "PIECE_ENTRIES": 7, "PIECE_ROWS": 5},
     "ingest__subgraph": {"PIECE_IDS": 3},
 }

@@ -14,7 +14,7 @@ def shrink(patch: pytest.MonkeyPatch, **constants: Mapping[str, int]) -> None:
     Examples
     --------
     >>> with pytest.MonkeyPatch.context() as patch:
-    ...     shrink(patch, store__chunks={"CHUNK_ELEMENTS": 7})
+    ...     shrink(patch, store__digests={"CHUNK_ELEMENTS": 7})
     """
     for module, values in constants.items():
         for name, value in values.items():

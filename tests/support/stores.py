@@ -17,10 +17,10 @@ from zarr.abc.store import Store
 from zarr.storage import MemoryStore, WrapperStore
 
 from mgspmv.model import MatrixInfo
-from mgspmv.store.chunks import digest_array, encode_checksums
-from mgspmv.store.locations import wait_for
+from mgspmv.store.access import wait_for
+from mgspmv.store.chunks import encode_checksums
+from mgspmv.store.digests import combine_digests, digest_array, digest_attributes
 from mgspmv.store.stored_matrix import StoredMatrix
-from mgspmv.store.versions import combine_digests, digest_attributes
 from tests.support.arrays import CsrArrays, write_store
 
 STRING_IDS = np.array(["", "Zürich", "a", "aa", "日本", "𝔾"], dtype=object)

@@ -22,7 +22,7 @@ from mgspmv import files
 from mgspmv.doctor.machine import check_store
 from mgspmv.errors import ConvergenceError, MgspmvError, SourceError, SourceNotFoundError, StoreError
 from mgspmv.pipeline import run_pipeline
-from mgspmv.store.locations import list_dir, locate_store
+from mgspmv.store.access import list_dir, locate_store
 from tests.support.buckets import AZURE_KEY, SERVERS
 from tests.support.clusters import start_cluster
 from tests.support.definitions import EDGES, find_states, write_definition
@@ -260,7 +260,7 @@ def test_who_may_not(refused, tmp_path):
 def test_a_place_that_does_not_answer(monkeypatch):
     let_go = threading.Event()
     monkeypatch.setattr(files, "REACH_S", 0.2)
-    monkeypatch.setattr("mgspmv.store.locations.zarr.open_group", lambda *_, **__: let_go.wait(HANG_S))
+    monkeypatch.setattr("mgspmv.store.access.zarr.open_group", lambda *_, **__: let_go.wait(HANG_S))
     with pytest.raises(StoreError, match=r"memory://a cannot be reached: no answer within 0.2 seconds"):
         mg.open_matrix("memory://a")
     let_go.set()

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 
 import mgspmv as mg
 from mgspmv.errors import ChecksumError, StoreDamagedError, StoreFormatError
-from mgspmv.store import chunks
+from mgspmv.store import digests
 from tests.support.stores import change_json, find_group, forget_records, put, seal
 from tests.support.waiting import HANG_S
 
@@ -55,7 +55,7 @@ TRANSPOSED: dict[str, Use] = {
 @pytest.fixture
 def make_store(tmp_path, monkeypatch):
     """`make_store(kind)` is a store with a transpose and many chunks, each vertex with two edges of 0.5."""
-    monkeypatch.setattr(chunks, "CHUNK_ELEMENTS", 16)
+    monkeypatch.setattr(digests, "CHUNK_ELEMENTS", 16)
 
     def make(kind: str = "stochastic", transpose: bool = True) -> Path:
         src = np.repeat(np.arange(N), 2)

@@ -13,7 +13,7 @@ import zarr
 
 import mgspmv as mg
 from mgspmv.errors import CapacityError, SourceError, StepsFailedError, StoreError
-from mgspmv.ingest import store_writing
+from mgspmv.ingest import budget
 from mgspmv.pipeline import run_pipeline
 from tests.support.commands import invoke
 from tests.support.definitions import write_definition
@@ -82,7 +82,7 @@ SOURCES = {
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(store_writing, "FREE_ROWS", FREE_ROWS)
+    monkeypatch.setattr(budget, "FREE_ROWS", FREE_ROWS)
     return tmp_path
 
 

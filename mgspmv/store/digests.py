@@ -1,0 +1,97 @@
+"""Digests of arrays and matrices, and the pieces of arrays by which they are computed, which end where chunks end."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+
+from mgspmv.heartbeat import beat
+from mgspmv.model import default_threads
+from mgspmv.validation import digest_json
+
+T = TypeVar("T")
+
+CHUNK_ELEMENTS = 1 << 20
+
+
+def is_string(array: Any) -> bool:
+    """Return whether the elements of a NumPy or Zarr array are strings."""
+    return bool(array.dtype.kind in "OUT")
+
+
+def cut_pieces(start: int, stop: int) -> Iterator[slice]:
+    """Split a range into pieces that end where chunks end."""
+    while start < stop:
+        end = min(stop, (start // CHUNK_ELEMENTS + 1) * CHUNK_ELEMENTS)
+        yield slice(start, end)
+        start = end
+
+
+def run_pieces(work: Callable[[slice], None], start: int, stop: int, threads: int | None) -> None:
+    """Call a function for each piece of a range (see `cut_pieces`), on several threads."""
+    for _ in map_pieces(work, start, stop, threads):
+        pass
+
+
+def map_pieces(work: Callable[[slice], T], start: int, stop: int, threads: int | None) -> Iterator[T]:
+    """Yield the results of a function for the pieces of a range (see `cut_pieces`), in order; uses several threads."""
+    pieces = list(cut_pieces(start, stop))
+    if (threads := min(threads or default_threads(), len(pieces))) <= 1:  # most arrays are too small for threads
+        for piece in pieces:
+            yield work(piece)
+            beat()
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        for made in pool.map(work, pieces):
+            yield made
+            beat()
+
+
+# --- digests ---------------------------------------------------------------------------------------------------------
+
+
+def digest_array(array: Any, threads: int | None = None) -> str:
+    """Return the SHA-256 over the SHA-256 of every `CHUNK_ELEMENTS` elements, which can be computed by pieces."""
+    digests = map_pieces(lambda piece: digest_elements(array[piece]), 0, len(array), threads)
+    return hashlib.sha256(b"".join(digests)).hexdigest()
+
+
+def digest_elements(elements: np.ndarray) -> bytes:
+    """Return the SHA-256 of elements in their stored encoding, which is independent of the machine."""
+    return hashlib.sha256(_encode(elements)).digest()
+
+
+def _encode(array: np.ndarray) -> Any:
+    if is_string(array):
+        from numcodecs.vlen import VLenUTF8
+
+        # The length and the bytes of each string, without the number of strings in the first 4 bytes.
+        return memoryview(VLenUTF8().encode(array.astype(object)))[4:]
+    return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).view(np.uint8)
+
+
+def combine_digests(digests: Mapping[str, str], claims: Mapping[str, Any]) -> str:
+    """Return the digest of a matrix, over its arrays' digests and, of its attributes, those needed to read them."""
+    own = {name: digest for name, digest in digests.items() if not name.startswith("transpose/")}
+    claimed = {name: claims[name] for name in ("kind", "shape", "dtype", "index_dtype", "vertex_ids")}
+    if claims.get("order") is not None:  # older stores have no order and keep their digest
+        claimed["order"] = claims["order"]
+    return digest_json(claimed | {"arrays": own})
+
+
+def digest_attributes(attributes: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of all attributes of a version except this digest."""
+    return digest_json({name: value for name, value in attributes.items() if name != "attributes_digest"})
+
+
+def check_attributes(attributes: Mapping[str, Any]) -> None:
+    """Raise ValueError if the attributes of a version do not match their recorded digests."""
+    recorded = attributes.get("attributes_digest")  # missing in older versions
+    if recorded is not None and recorded != digest_attributes(attributes):
+        raise ValueError("their digest differs from the one that was recorded")
+    if combine_digests(attributes["array_digests"], attributes) != attributes["digest"]:
+        raise ValueError("the digest does not match kind, shape, dtypes, order and the arrays' digests")
