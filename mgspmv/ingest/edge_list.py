@@ -11,9 +11,6 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute
-
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.column_names import ColumnChoice, choose_columns, resolve_columns
 from mgspmv.ingest.columns import TableFormat, TextColumn, copy_columns, nth_line, read_chunks, split_line
@@ -381,9 +378,10 @@ def _list_notes(head: Head, parts: Sequence[_EdgeListFacts]) -> list[str]:
 
 def _check_repeated(chunk: Chunk, form: Head, names: list[str], sources: Any, targets: Any) -> None:
     """Raise SourceError if a line repeats the header."""
-    source, target = (pa.scalar(names[place], pa.string()) for place in form.columns.ids)
-    is_header = pa.compute.and_(pa.compute.equal(sources, source), pa.compute.equal(targets, target))
-    if (k := pa.compute.index(is_header, True).as_py()) >= 0:
+    import pyarrow.compute as pc
+
+    first, second = (pc.equal(own, names[k]) for own, k in zip((sources, targets), form.columns.ids, strict=True))
+    if (k := pc.index(pc.and_(first, second), True).as_py()) >= 0:
         raise nth_line(chunk, form.table, k).make_error(
             "this line repeats the header; remove it, or pass skip_rows=1 and header=False if it is an edge"
         )

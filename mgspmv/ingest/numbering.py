@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 
 from mgspmv.display.frames import unwrap_numbers, wrap_numbers
 from mgspmv.errors import SourceError
@@ -92,13 +91,15 @@ class SortedIds:
 
     def read_between(self, low: Any, high: Any) -> Iterator[Any]:
         """Yield the ids from `low` to before `high`, None for no end, page by page."""
+        import pyarrow.compute as pc
+
         for k in range(max(0, bisect_right(self.firsts, low) - 1), len(self.firsts)):
             if high is not None and self.firsts[k] >= high:
                 return
             ids = self.read_page(k)
-            own = pa.compute.greater_equal(ids, low)
+            own = pc.greater_equal(ids, low)
             if high is not None:
-                own = pa.compute.and_(own, pa.compute.less(ids, high))
+                own = pc.and_(own, pc.less(ids, high))
             yield ids.filter(own)
 
     def close(self) -> None:
@@ -139,8 +140,10 @@ def _to_arrow(ids: Any, type: Any) -> Any:
 
 def rank_ids(ids: Any) -> tuple[Any, np.ndarray]:
     """Return the distinct ids of an Arrow array, ascending, and the place of each id among them."""
+    import pyarrow.compute as pc
+
     coded = ids.dictionary_encode()
-    order = unwrap_numbers(pa.compute.sort_indices(coded.dictionary))
+    order = unwrap_numbers(pc.sort_indices(coded.dictionary))
     return coded.dictionary.take(order), find_ranks(order)[unwrap_numbers(coded.indices)]
 
 
@@ -215,7 +218,7 @@ class OccurringIds:
             self._spill()
         coded = pa.concat_arrays([_to_arrow(ids, self._type) for ids in columns]).dictionary_encode()
         ids, codes = coded.dictionary, self._n_codes + unwrap_numbers(coded.indices).astype(np.int64)
-        if self.unused_first is not None and pa.compute.index(ids, self.unused_first).as_py() >= 0:
+        if self.unused_first is not None and ids.index(self.unused_first).as_py() >= 0:
             self.unused_first = None
         self._batches.append(ids)
         self._n_codes += len(ids)
@@ -255,8 +258,10 @@ class OccurringIds:
 
     def _rank(self) -> tuple[Any, np.ndarray]:
         """Return the ids, ascending, and the place of the id of each code among them."""
+        import pyarrow.compute as pc
+
         self._join_known()
-        order = unwrap_numbers(pa.compute.sort_indices(self._known))
+        order = unwrap_numbers(pc.sort_indices(self._known))
         return self._known.take(pa.array(order)), find_ranks(order)[np.concatenate(self._places)]
 
     def _spill(self) -> None:

@@ -1,4 +1,4 @@
-"""Tables of edges, one arc per row, as Arrow record batches: Parquet files here, tables in memory in `frames`."""
+"""Tables of edges, one arc per row, as Arrow record batches: files in `parquet`, tables in memory in `frames`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
-import pyarrow.parquet
 
 from mgspmv.display.frames import unwrap_numbers
 from mgspmv.errors import SourceError
@@ -343,7 +341,8 @@ class TableSource(EdgeSource):
         if self.leaves_ids and n is None and pa.types.is_int32(column.type):
             return to_integers(column)
         low, high = (INT64_MIN, INT64_MAX) if n is None else (0, n - 1)
-        if len(column) and not low <= (found := pa.compute.min_max(column).as_py())["min"] <= found["max"] <= high:
+        fits = n is None and pa.types.is_signed_integer(column.type)
+        if len(column) and not fits and not _is_within(column, low, high):
             k, wrong = next((k, id) for k, id in enumerate(column.to_pylist()) if not low <= id <= high)
             expected = "a 64-bit integer" if n is None else f"an id from 0 to {n - 1} (n_vertices={n})"
             raise form.make_error(f"row {form.first + k}: expected {expected} in column {name!r}, found {wrong}")
@@ -373,6 +372,14 @@ def _check_columns(form: _EdgeRows, columns: Sequence[Any], kinds: Sequence[str 
             f"expected weights in column {names[2]!r} to be numbers, found {types[2]}; pass weights=False, or "
             "choose another column with columns=(...)"
         )
+
+
+def _is_within(column: Any, low: int, high: int) -> bool:
+    """Return whether all of at least one integer are in a range."""
+    import pyarrow.compute as pc
+
+    found = pc.min_max(column).as_py()
+    return bool(low <= found["min"] <= found["max"] <= high)
 
 
 def _to_numbers(weights: Any) -> np.ndarray:

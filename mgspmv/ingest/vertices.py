@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 
 from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest.column_names import choose_list_columns, names_numbers
@@ -269,9 +268,9 @@ def _estimate_bytes(ids: Any) -> int:
     """Return the most bytes that ids of a list, and the tables made from them, take."""
     if isinstance(ids, np.ndarray):
         return LISTED_BYTES * len(ids)
-    return LISTED_NAME_BYTES * len(ids) + LISTED_COPIES * int(
-        pa.compute.sum(pa.compute.binary_length(ids)).as_py() or 0
-    )
+    import pyarrow.compute as pc
+
+    return LISTED_NAME_BYTES * len(ids) + LISTED_COPIES * int(pc.sum(pc.binary_length(ids)).as_py() or 0)
 
 
 def _check_room(need: int, text: TextStream, room: MemoryBudget) -> None:
@@ -297,11 +296,13 @@ def _list_names(
     columns: list[Any], source: str, room: MemoryBudget, edges: str = "", *, has_header: bool = True
 ) -> OccurringIds:
     """Return the vertices of a list, given in parts, which are released."""
+    import pyarrow.compute as pc
+
     names = pa.concat_arrays(columns)
     first_name = None if has_header else names[0].as_py()
     columns.clear()
-    names = names.take(pa.compute.sort_indices(names))
-    repeated = names.slice(1).filter(pa.compute.equal(names.slice(1), names.slice(0, len(names) - 1)))
+    names = names.take(pc.sort_indices(names))
+    repeated = names.slice(1).filter(pc.equal(names.slice(1), names.slice(0, len(names) - 1)))
     _raise_repeated(repeated.slice(0, 1).to_pylist(), source)
     return OccurringIds(names.type, room, names, first_name, edges)
 

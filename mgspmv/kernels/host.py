@@ -107,7 +107,8 @@ class HostBlock(ABC):
         """Rows where the pieces of a pass begin, and n_rows; no piece is in two parts."""
         n, full = self.block.n_rows, np.arange(8 * PIECE, self.block.nnz, 8 * PIECE)
         ends = np.searchsorted(self.block.indptr, full)
-        return np.unique(np.concatenate([np.arange(0, n, PIECE), ends, self._bounds])).tolist()  # type: ignore[no-any-return]
+        rows = np.sort(np.concatenate([np.arange(0, n, PIECE), ends, self._bounds]))
+        return rows[np.diff(rows, prepend=-1) > 0].tolist()  # type: ignore[no-any-return]  # `unique` imports numpy.ma
 
     @abstractmethod
     def sum_rows(self, z: np.ndarray, start: int, stop: int, *, has_values: bool = True) -> np.ndarray:
