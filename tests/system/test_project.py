@@ -16,6 +16,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import mgspmv
@@ -130,6 +132,30 @@ def run_python(code: str, *, cwd: Path = ROOT, **environment: str) -> str:
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
     assert run_python(f"import sys, mgspmv; print(*[name for name in {HEAVY} if name in sys.modules])") == ""
+
+
+UNUSED = (
+    *("asyncio", "bokeh", "dask", "distributed", "fsspec", "jinja2", "matplotlib", "networkx", "numba"),
+    *("numcodecs", "numpy.ma", "pandas", "pyarrow.compute", "scipy", "yaml", "zarr"),
+)
+"""Libraries that ranking a small graph on the CPU does not use, without a store."""
+FIND_UNUSED = (
+    "import atexit, sys; sys.modules['cupy'] = None\n"  # an import of it fails, and the CPU computes
+    f"atexit.register(lambda: print([name for name in {UNUSED} if name in sys.modules]))\n"
+)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import numpy as np, mgspmv as mg; mg.pagerank((np.array([0, 1]), np.array([1, 0])))",
+        "import mgspmv as mg; mg.pagerank('edges.parquet').save('ranks.parquet')",
+        "from mgspmv.cli import main; main(['pagerank', 'edges.parquet', '-o', 'ranks.parquet', '--backend', 'cpu'])",
+    ],
+)
+def test_ranking_edges_loads_no_library_that_it_does_not_use(code: str, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"src": [0, 1, 2], "dst": [1, 2, 0]}), tmp_path / "edges.parquet")
+    assert run_python(FIND_UNUSED + code, cwd=tmp_path).splitlines()[-1] == "[]"
 
 
 @pytest.mark.slow
