@@ -44,7 +44,8 @@ def load(
 
 
 def sort_on_device(host: EntrySorter) -> DeviceSorter | None:
-    """Make a sorter on the current device, which hands what does not fit over to one on the host; None without one."""
+    """Make a sorter on the current device, which hands what does not suit it over to one on the host; None without a
+    device."""
     if not has_device():
         return None
     return DeviceSorter(host, Staging(host.threads), free_device_memory())
