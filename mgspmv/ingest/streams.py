@@ -101,7 +101,7 @@ class Chunk:
     def view(self) -> np.ndarray:
         """Return the bytes of the lines, the last of which ends in a line feed.
 
-        Those of a range of a file are as they are there, and are valid until the thread views another chunk.
+        Those of a range of a file are not changed, and are valid until the thread views another chunk.
         """
         return np.frombuffer(self.data, np.uint8)
 
