@@ -11,6 +11,7 @@ import queue
 import struct
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from threading import Lock
@@ -27,6 +28,10 @@ from mgspmv.store.stored_matrix import StoredMatrix
 
 STAGING_BYTES = 8 * CHUNK_ELEMENTS
 """Bytes of a pinned buffer, which holds the largest chunk of a store."""
+FETCHED_BYTES = 1 << 21
+"""Bytes that a thread copies to the host at a time."""
+LEAST_FETCHED = 1 << 23
+"""Least bytes of an array that is copied to the host in such pieces."""
 SLAB_BYTES = 1 << 26
 """Bytes of the device that are allocated at a time for arrays of `Staging.put`."""
 ALIGNED_BYTES = 256
@@ -256,11 +261,15 @@ def put(array: Any) -> Any:
 
 
 def get(array: Any) -> np.ndarray:
-    """Return the array on the host."""
+    """Return the array on the host; a large one in pieces, see `Staging.fetch`."""
     import cupy
 
-    host: np.ndarray = cupy.asnumpy(array)
-    return host
+    if array.nbytes < LEAST_FETCHED:
+        host: np.ndarray = cupy.asnumpy(array)
+        return host
+    whole = cupy.ascontiguousarray(array).ravel()
+    cupy.cuda.get_current_stream().synchronize()
+    return Staging(None).fetch(whole).reshape(array.shape)
 
 
 def put_block(block: CsrBlock) -> CsrBlock:
@@ -351,27 +360,32 @@ class Staging:
     @contextmanager
     def fill(self, target: Any) -> Iterator[np.ndarray]:
         """Yield pinned memory for a device array; its content is sent there at the end of the `with`."""
-        buffer = self._free.get()
-        try:
-            memory, copied = buffer = buffer or self._make_buffer()
-            copied.synchronize()  # the previous copy from this buffer
+        with self._borrow() as (memory, copied):
             source = memory[: target.nbytes].view(target.dtype)
             yield source
             with self._device, self._stream:  # the thread's default is device 0 and the default stream
                 target.set(source, self._stream)
                 copied.record(self._stream)
+
+    @contextmanager
+    def _borrow(self) -> Iterator[tuple[np.ndarray, Any]]:
+        """Yield a pinned buffer, once its previous copy has completed, and its event."""
+        buffer = self._free.get()
+        try:
+            memory, copied = buffer = buffer or self._make_buffer()
+            copied.synchronize()
+            yield memory, copied
         finally:
             self._free.put(buffer)
 
     def _make_buffer(self) -> tuple[np.ndarray, Any]:
         import cupy
-        import cupyx
 
         with suppress(queue.Empty):
             return self._spare.get_nowait()
         with self._device:
-            memory: np.ndarray = cupyx.empty_pinned(STAGING_BYTES, np.uint8)
-            return memory, cupy.cuda.Event(disable_timing=True)
+            pinned = cupy.cuda.alloc_pinned_memory(STAGING_BYTES)
+            return np.frombuffer(pinned, np.uint8, STAGING_BYTES), cupy.cuda.Event(disable_timing=True)
 
     def put(self, array: Any) -> Any:
         """Return a copy of an array on the device, complete after `finish`, or an array of the device itself."""
@@ -383,6 +397,30 @@ class Staging:
             with self.fill(there[first : first + step]) as memory:
                 memory[:] = array[first : first + step]
         return there
+
+    def fetch(self, array: Any) -> np.ndarray:
+        """Return a copy of an array of one dimension on the host; kernels that write it have completed.
+
+        Threads copy pieces of it from pinned buffers while others come: they map pages of new memory meanwhile.
+        """
+        host = np.empty(len(array), array.dtype)
+        step = FETCHED_BYTES // array.itemsize
+
+        def copy(first: int) -> None:
+            with self._borrow() as (memory, copied):
+                own = array[first : first + step]
+                piece = memory[: own.nbytes].view(own.dtype)
+                with self._device, self._stream:
+                    own.get(self._stream, out=piece, blocking=False)
+                    copied.record(self._stream)
+                copied.synchronize()
+                host[first : first + step] = piece
+
+        with ThreadPoolExecutor(default_threads(), "mgspmv-fetch") as pool:
+            for _ in pool.map(copy, range(0, len(array), step)):
+                pass
+        self.finish()
+        return host
 
     def _take(self, n_bytes: int) -> Any:
         """Return bytes of a slab on the device: CUDA rounds each allocation up to 2 MiB."""

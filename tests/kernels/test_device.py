@@ -15,6 +15,7 @@ import pytest
 import mgspmv as mg
 from mgspmv.errors import BackendError, ClusterError, MissingDependencyError, OptionError
 from mgspmv.kernels import device
+from mgspmv.kernels.device import get
 from mgspmv.kernels.select import choose_backend
 
 NO_CUPY = (
@@ -119,3 +120,29 @@ def test_the_cpu_needs_no_cupy(tmp_path):
 def test_no_module_imports_cupy_when_it_is_imported():
     for path in Path(mg.__file__).parent.rglob("*.py"):
         assert not re.search(r"^(import|from) (cupy|cupyx|cuda)\b", path.read_text(), re.MULTILINE), path
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
+@pytest.mark.parametrize("n", [0, 1, (1 << 20) - 1, 1 << 20, (1 << 22) + 3, (1 << 24) + 5])
+def test_arrays_come_to_the_host_in_pieces(dtype, n):
+    import cupy
+
+    wanted = np.arange(n).astype(dtype)
+    for _ in range(2):  # also from buffers that were used before
+        np.testing.assert_array_equal(get(cupy.asarray(wanted)), wanted)
+    turned = np.arange(3 * n).reshape(3, n).astype(dtype)
+    found = get(cupy.asarray(turned).T)
+    assert found.shape == (n, 3)
+    np.testing.assert_array_equal(found, turned.T)
+
+
+@pytest.mark.gpu
+def test_kernels_are_waited_for_before_pieces_come():
+    import cupy
+
+    with cupy.cuda.Stream(non_blocking=True):
+        x = cupy.zeros(1 << 24)
+        for _ in range(50):
+            x += 1
+        assert (get(x) == 50).all()
