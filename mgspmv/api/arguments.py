@@ -28,7 +28,7 @@ from mgspmv.errors import (
     StoreFormatError,
     StoreNotFoundError,
 )
-from mgspmv.kernels.device import measure_memory
+from mgspmv.kernels.device import begin_context, measure_memory
 from mgspmv.logs import log_iteration
 from mgspmv.lookup import UNKNOWN, VertexLookup
 from mgspmv.model import ChangeNorm, Event, Kind, Status
@@ -252,6 +252,8 @@ def is_distributed(A: Any) -> bool:
 
 
 def _read(source: Any, kind: Kind, weight: bool | str | None, options: dict[str, Any]) -> Matrix:
+    if options.get("backend") != "cpu":
+        begin_context()
     from mgspmv.api.reading import load
     from mgspmv.ingest.objects import is_sparse, open_device_arrays, to_host
 

@@ -48,7 +48,7 @@ def sort_on_device(host: EntrySorter) -> DeviceSorter | None:
     device."""
     if not has_device():
         return None
-    return DeviceSorter(host, Staging(host.threads), free_device_memory())
+    return DeviceSorter(host, Staging(), free_device_memory())
 
 
 def name_reading(format: str | None, weights: bool | str | None, options: dict[str, Any]) -> dict[str, Any]:

@@ -5,16 +5,18 @@ CuPy is imported on first use of a device.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import importlib.util
 import queue
 import struct
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any
 
 import numpy as np
@@ -37,7 +39,8 @@ SLAB_BYTES = 1 << 26
 ALIGNED_BYTES = 256
 _ROOM = Lock()
 _SPARE: defaultdict[int, queue.SimpleQueue[tuple[np.ndarray, Any]]] = defaultdict(queue.SimpleQueue)
-"""Pinned buffers that no one uses, with an event each, by device: making one takes longer than filling it."""
+"""Pinned buffers that no thread fills, with the event of the last copy, by device: making one takes longer than
+filling it."""
 NO_CUPY = "CuPy is not installed"
 LITTLE = 1 << 28
 """Bytes of unused device memory that may be kept in addition to the memory that was planned."""
@@ -46,6 +49,25 @@ LITTLE = 1 << 28
 def has_device() -> bool:
     """Return whether this process can compute on a CUDA device."""
     return find_device_problem() is None
+
+
+@functools.cache
+def begin_context() -> None:
+    """Begin to create the context of the first CUDA device, in a thread, while libraries are imported and files opened.
+
+    It takes 0.3 s, and CuPy would do it later. Where CuPy is loaded, it may have chosen another device.
+    """
+    if "cupy" in sys.modules or importlib.util.find_spec("cupy") is None:
+        return
+
+    def begin() -> None:
+        with suppress(OSError, AttributeError):  # there is no driver, or an old one
+            driver = ctypes.CDLL("libcuda.so.1")
+            device, context = ctypes.c_int(), ctypes.c_void_p()
+            if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), 0) == 0:
+                driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+
+    Thread(target=begin, name="mgspmv-context", daemon=True).start()
 
 
 @functools.cache
@@ -269,7 +291,7 @@ def get(array: Any) -> np.ndarray:
         return host
     whole = cupy.ascontiguousarray(array).ravel()
     cupy.cuda.get_current_stream().synchronize()
-    return Staging(None).fetch(whole).reshape(array.shape)
+    return Staging().fetch(whole).reshape(array.shape)
 
 
 def put_block(block: CsrBlock) -> CsrBlock:
@@ -288,14 +310,14 @@ def read_block(stored: StoredMatrix, start: int, stop: int, dtype: Any, threads:
     Chunks are decompressed into pinned buffers by all threads while others are copied; the host never holds the block.
     """
     with report_full_device(f"a block of rows {start} to {stop}"):
-        return put_block(stored.read_block(start, stop, dtype, threads, Staging(threads).allocate))
+        return put_block(stored.read_block(start, stop, dtype, threads, Staging().allocate))
 
 
 def read_vector(stored: StoredMatrix, name: str, start: int, stop: int, threads: int | None = None) -> Any:
     """Read elements `start` .. `stop` of a numeric array of a store to the device, as `StoredMatrix.read_array` does to
     the host."""
     with report_full_device(f"{name} of rows {start} to {stop}"):
-        return stored.read_array(name, start, stop, threads, Staging(threads).allocate)
+        return stored.read_array(name, start, stop, threads, Staging().allocate)
 
 
 def read_out_degree(stored: StoredMatrix, start: int, stop: int, threads: int | None = None) -> Any:
@@ -303,7 +325,7 @@ def read_out_degree(stored: StoredMatrix, start: int, stop: int, threads: int | 
     if stored.original is None:
         return read_vector(stored, "out_degree", start, stop, threads)
     with report_full_device(f"the out-degree array of columns {start} to {stop}"):
-        pointers = stored.original.read_pointers(start, stop, threads, Staging(threads).allocate)
+        pointers = stored.original.read_pointers(start, stop, threads, Staging().allocate)
         return pointers[1:] - pointers[:-1]
 
 
@@ -333,14 +355,9 @@ class DeviceArray:
 
 
 class Staging:
-    """Pinned buffers with a stream that copies full ones to the device while others are filled.
+    """Pinned buffers with a stream that copies full ones to the device while others are filled, one by each thread."""
 
-    Parameters
-    ----------
-    threads : threads that fill buffers; each has one being filled and one being copied
-    """
-
-    def __init__(self, threads: int | None) -> None:
+    def __init__(self) -> None:
         import cupy
 
         self._device, self._stream = cupy.cuda.Device(), cupy.cuda.Stream(non_blocking=True)
@@ -349,9 +366,6 @@ class Staging:
         self._spare = _SPARE[int(self._device)]
         self._slab: Any = None
         self._at, self._taking = 0, Lock()
-        self._free: queue.SimpleQueue[tuple[np.ndarray, Any] | None] = queue.SimpleQueue()
-        for _ in range(2 * (threads or default_threads())):
-            self._free.put(None)  # made when it is first needed
 
     def allocate(self, n: int, dtype: Any) -> DeviceArray:
         """Allocate an array that is filled through these buffers."""
@@ -370,22 +384,19 @@ class Staging:
     @contextmanager
     def _borrow(self) -> Iterator[tuple[np.ndarray, Any]]:
         """Yield a pinned buffer, once its previous copy has completed, and its event."""
-        buffer = self._free.get()
+        import cupy
+
         try:
-            memory, copied = buffer = buffer or self._make_buffer()
+            memory, copied = self._spare.get_nowait()
+        except queue.Empty:
+            with self._device:
+                pinned = cupy.cuda.alloc_pinned_memory(STAGING_BYTES)
+                memory, copied = np.frombuffer(pinned, np.uint8, STAGING_BYTES), cupy.cuda.Event(disable_timing=True)
+        try:
             copied.synchronize()
             yield memory, copied
         finally:
-            self._free.put(buffer)
-
-    def _make_buffer(self) -> tuple[np.ndarray, Any]:
-        import cupy
-
-        with suppress(queue.Empty):
-            return self._spare.get_nowait()
-        with self._device:
-            pinned = cupy.cuda.alloc_pinned_memory(STAGING_BYTES)
-            return np.frombuffer(pinned, np.uint8, STAGING_BYTES), cupy.cuda.Event(disable_timing=True)
+            self._spare.put((memory, copied))
 
     def put(self, array: Any) -> Any:
         """Return a copy of an array on the device, complete after `finish`, or an array of the device itself."""
@@ -436,14 +447,10 @@ class Staging:
             return self._slab[self._at - n_taken : self._at - n_taken + n_bytes]
 
     def finish(self) -> None:
-        """Wait until all copies have completed; others may use the buffers then."""
+        """Wait until all copies have completed."""
         self._stream.synchronize()
         with self._taking:
             self._slab = None
-        for _ in range(self._free.qsize()):
-            if (buffer := self._free.get()) is not None:
-                self._spare.put(buffer)
-            self._free.put(None)
 
 
 def make_copier() -> Callable[[Any], np.ndarray]:

@@ -70,7 +70,7 @@ def sorters(request, monkeypatch):
 
     def make(host):
         if request.param == "device":
-            made.append(DeviceSorter(host, Staging(host.threads), free_device_memory()))
+            made.append(DeviceSorter(host, Staging(), free_device_memory()))
         else:
             made.append(DeviceSorter(host, HostStaging(), MUCH))
         return made[-1]
