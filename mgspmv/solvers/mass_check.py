@@ -28,7 +28,7 @@ ADVICE = (
 )
 LEAST_FLOAT = {"float32": 2.0**-150, "float64": 2.0**-1075, "exact": 2.0**-1075}
 """Largest rounding error of a number near 0, by the precision of z."""
-_PIECE = 1 << 20
+_PIECE = 1 << 16
 """Out-weights per chunk of a survey."""
 
 
@@ -149,7 +149,7 @@ def _survey(weight: Any) -> tuple[float, float]:
         return float(xp.where(weight > 0, weight, math.inf).min()), float(weight.sum())
     for first in range(0, len(weight), _PIECE):
         piece = weight[first : first + _PIECE]
-        lightest = min(lightest, float(piece.min(where=piece > 0, initial=math.inf)))
+        lightest = min(lightest, float(np.where(piece > 0, piece, math.inf).min()))
     with np.errstate(over="ignore"):  # a run with such weights ends as non_finite, with advice
         return lightest, float(weight.sum())
 

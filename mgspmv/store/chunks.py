@@ -101,6 +101,15 @@ def find_chunk_fault(array: zarr.Array[Any] | zarr.AsyncArray[Any]) -> str | Non
     return None
 
 
+def count_chunks(array: zarr.Array[Any]) -> int:
+    """Count the chunks of an array of one dimension that exist."""
+    store = array.store_path.store
+    if type(store) is not LocalStore:
+        return int(array.nchunks_initialized)
+    with os.scandir(store.root / array.path / "c") as found:  # Zarr takes 0.1 ms for each
+        return sum(entry.name.isdecimal() and int(entry.name) < array.nchunks for entry in found)
+
+
 def read_whole(array: zarr.Array[Any]) -> np.ndarray:
     """Read all of an array, of any number of dimensions, that `find_chunk_fault` accepts.
 

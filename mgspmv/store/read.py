@@ -273,7 +273,7 @@ def _find_array(group: zarr.Group, name: str, length: int, dtype: str, url: str)
         raise StoreDamagedError(f"{url}: {array.path} {fault}; {MEND}")
     n = 0
     with contextlib.suppress(FileNotFoundError):  # removed by another process while it is listed
-        n = array.nchunks_initialized
+        n = chunks.count_chunks(array)
     if n != array.nchunks:
         raise MissingChunkError(f"{url}: {array.path} has {n} of its {array.nchunks} chunks; {MEND}")
     return array
