@@ -130,6 +130,10 @@ def make_arrow_table(columns: Columns) -> pyarrow.Table:
     return pa.Table.from_arrays(arrays, list(columns))
 
 
+_FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
+"""NumPy's names of types of Arrow that has others; `to_pandas_dtype` may import pandas."""
+
+
 def wrap_numbers(vector: np.ndarray) -> Any:
     """Return numbers as an array of Arrow of the same memory, without pandas, which `pyarrow.array` imports."""
     import pyarrow as pa
@@ -146,7 +150,7 @@ def unwrap_numbers(array: Any) -> np.ndarray:
     if not is_plain or array.null_count or not isinstance(array, pa.Array) or array.buffers()[1] is None:
         found: np.ndarray = array.to_numpy(zero_copy_only=False)
         return found
-    dtype = np.dtype(array.type.to_pandas_dtype())
+    dtype = np.dtype(_FLOATS.get(str(array.type), str(array.type)))
     return np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
 
 

@@ -32,7 +32,7 @@ STAGING_BYTES = 8 * CHUNK_ELEMENTS
 """Bytes of a pinned buffer, which holds the largest chunk of a store."""
 FETCHED_BYTES = 1 << 21
 """Bytes that a thread copies to the host at a time."""
-LEAST_FETCHED = 1 << 23
+LEAST_FETCHED = 1 << 25
 """Least bytes of an array that is copied to the host in such pieces."""
 SLAB_BYTES = 1 << 26
 """Bytes of the device that are allocated at a time for arrays of `Staging.put`."""

@@ -124,7 +124,7 @@ def test_no_module_imports_cupy_when_it_is_imported():
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
-@pytest.mark.parametrize("n", [0, 1, (1 << 20) - 1, 1 << 20, (1 << 22) + 3, (1 << 24) + 5])
+@pytest.mark.parametrize("n", [0, 1, (1 << 22) - 1, 1 << 22, (1 << 23) + 3, (1 << 25) + 5])
 def test_arrays_come_to_the_host_in_pieces(dtype, n):
     import cupy
 
