@@ -111,10 +111,11 @@ class CsrBlock:
         dtypes = (np.int64,) if isinstance(self.indptr, np.ndarray) else (np.int64, np.int32)
         if self.indptr.dtype not in dtypes or self.indptr.ndim != 1 or not len(self.indptr):
             raise ShapeError("indptr must be a one-dimensional int64 array of n_rows + 1 entries")
-        if self.indptr[0] != 0 or self.indptr[-1] != len(self.indices):
+        first, last = int(self.indptr[0]), int(self.indptr[-1])  # to compare arrays, CuPy imports more libraries
+        if first != 0 or last != len(self.indices):
             raise ShapeError(
                 f"indptr must run from 0 to the {len(self.indices)} indices of the block, "
-                f"it runs from {self.indptr[0]} to {self.indptr[-1]}"
+                f"it runs from {first} to {last}"
             )
         if self.data is not None and len(self.data) != len(self.indices):
             raise ShapeError(f"the block has {len(self.indices)} indices and {len(self.data)} values")
