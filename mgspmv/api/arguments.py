@@ -42,8 +42,7 @@ from mgspmv.solvers.options import PageRankOptions, Placement, Reads, describe_e
 from mgspmv.solvers.run import Outcome, add_event
 from mgspmv.solvers.vectors import Weights
 from mgspmv.store.locations import is_zarr_group, is_zarr_store
-from mgspmv.store.metadata import MatrixProperties
-from mgspmv.store.stored_matrix import StoredMatrix
+from mgspmv.store.stored_matrix import MatrixProperties, StoredMatrix
 
 if TYPE_CHECKING:
     from mgspmv.cluster.matrix import DistributedMatrix

@@ -37,7 +37,7 @@ from mgspmv.solvers.inputs import RunInputs, make_inputs
 from mgspmv.solvers.options import PageRankOptions, Reads
 from mgspmv.solvers.run import Outcome, run, widen_bound
 from mgspmv.solvers.vectors import Query, Weights, make_queries
-from mgspmv.store.metadata import MatrixProperties
+from mgspmv.store.stored_matrix import MatrixProperties
 
 
 @reads_input(predicts=False)

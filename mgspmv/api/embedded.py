@@ -18,8 +18,7 @@ from mgspmv.plan import Plan
 from mgspmv.solvers.inputs import OutWeights
 from mgspmv.solvers.options import MemoryLimits, Placement
 from mgspmv.store.held import is_on_device
-from mgspmv.store.metadata import MatrixProperties
-from mgspmv.store.stored_matrix import StoredMatrix
+from mgspmv.store.stored_matrix import MatrixProperties, StoredMatrix
 
 if TYPE_CHECKING:
     from mgspmv.kernels.cuda import StreamedCsr

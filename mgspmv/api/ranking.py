@@ -55,7 +55,7 @@ from mgspmv.solvers.steps import LocalSteps
 from mgspmv.solvers.vectors import Weights
 from mgspmv.store.digests import digest_array
 from mgspmv.store.locations import StoreLike, is_zarr_store
-from mgspmv.store.metadata import MatrixProperties
+from mgspmv.store.stored_matrix import MatrixProperties
 from mgspmv.validation import rename_former
 
 if TYPE_CHECKING:

@@ -125,7 +125,8 @@ def ingest(
     wait : bool, default True
         False returns as soon as the graph can be ranked, and writes the store meanwhile: `close()`, or the end of a
         `with`, waits for the writing and raises its errors, such as a full disk; so do `info` and calls that read the
-        store. Only a graph that is built on a GPU can be ranked so early; others are written before the return.
+        store. Only a graph that is built on a GPU can be ranked so early; others are written before the return. A
+        process that ends before leaves no store, and warns.
     progress : callable or bool, optional
         Called with each `Phase` until the return; True and False show and hide the progress, as does `show_progress`.
     edge_list_options : keyword arguments

@@ -43,7 +43,7 @@ from mgspmv.errors import (
 )
 from mgspmv.exchange.peer_comm import Member, worker_error
 from mgspmv.heartbeat import beat
-from mgspmv.ingest.budget import check_folder, check_memory, check_stated, make_budget
+from mgspmv.ingest.budget import StoreSize, check_folder, check_memory, check_space, check_stated, make_budget
 from mgspmv.ingest.entries import EntryCounts, choose_rule
 from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.reports import make_report
@@ -52,7 +52,6 @@ from mgspmv.ingest.source import FileSource
 from mgspmv.ingest.values import find_least
 from mgspmv.model import IngestOptions, MatrixInfo, Progress, index_dtype
 from mgspmv.store.chunks import WrittenRange
-from mgspmv.store.space import StoreSize, check_space
 from mgspmv.store.write import Version, begin_version
 from mgspmv.validation import to_json
 

@@ -32,8 +32,7 @@ from mgspmv.kernels.operands import (
 from mgspmv.model import Progress, Recovery, describe_entries, ignore
 from mgspmv.plan import Plan
 from mgspmv.solvers.options import Executor, Placement, Reads
-from mgspmv.store.metadata import MatrixProperties
-from mgspmv.store.stored_matrix import StoredMatrix
+from mgspmv.store.stored_matrix import MatrixProperties, StoredMatrix
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -11,7 +11,7 @@ import numpy as np
 
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError
-from mgspmv.ingest.budget import check_stated, find_size
+from mgspmv.ingest.budget import StoreSize, check_stated, find_size
 from mgspmv.ingest.build import assemble
 from mgspmv.ingest.entries import MakeDeviceSorter, SortedSource, no_device, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
@@ -21,7 +21,6 @@ from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.values import find_least
 from mgspmv.model import IngestOptions, MatrixInfo, Progress, free_memory, index_dtype
 from mgspmv.store.held import PLACE, HeldArrays, HeldMatrix
-from mgspmv.store.space import StoreSize
 from mgspmv.store.stored_matrix import FORMAT_VERSION, TRANSPOSE
 
 VERSION = "v000000-memory"

@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError
-from mgspmv.ingest.budget import check_stated, find_size
+from mgspmv.ingest.budget import StoreSize, check_space, check_stated, find_size
 from mgspmv.ingest.build import Assembled, assemble
 from mgspmv.ingest.device_sorting import DeviceSlices
 from mgspmv.ingest.entries import MakeDeviceSorter, SortedRows, SortedSource, no_device, sort_source
@@ -42,7 +42,6 @@ from mgspmv.store.chunks import AppendArray
 from mgspmv.store.held import HeldArrays, HeldMatrix, Writing
 from mgspmv.store.locations import StoreLike, describe_store
 from mgspmv.store.read import open_store
-from mgspmv.store.space import StoreSize, check_space
 from mgspmv.store.stored_matrix import StoredMatrix
 from mgspmv.store.write import begin_version
 from mgspmv.validation import to_json

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest.budget import check_stated
+from mgspmv.ingest.budget import StoreSize, check_stated
 from mgspmv.ingest.build import Assembled
 from mgspmv.ingest.entries import SortedSource, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
@@ -33,7 +33,6 @@ from mgspmv.ingest.subgraph import check_room, find_places, find_table_bytes, li
 from mgspmv.lookup import VertexLookup, open_ids
 from mgspmv.model import CooBatch, Duplicates, IngestOptions, MatrixInfo, Progress, index_dtype
 from mgspmv.order import check_square, invert
-from mgspmv.store.space import StoreSize
 from mgspmv.store.stored_matrix import StoredMatrix
 from mgspmv.store.write import drop_versions
 from mgspmv.validation import to_json

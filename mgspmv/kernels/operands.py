@@ -12,7 +12,7 @@ import numpy as np
 from mgspmv.errors import OptionError, ShapeError
 from mgspmv.model import MatrixInfo, check_choice
 from mgspmv.order import permute, restore
-from mgspmv.store.metadata import MatrixProperties
+from mgspmv.store.stored_matrix import MatrixProperties
 
 WIDTHS = (2, 4, 8, 16, 32, 64)
 """Numbers of vectors per pass for which kernels are compiled."""

@@ -305,7 +305,7 @@ def make_report(progress: ProgressOption) -> Progress:
 def _read_end(known: Mapping[str, Any]) -> dict[str, Any]:
     """Return the change at which an iteration stops, None if that is unknown, and its most iterations."""
     from mgspmv.solvers.options import DEFAULT_TOL
-    from mgspmv.store.metadata import MatrixProperties
+    from mgspmv.store.stored_matrix import MatrixProperties
 
     A = known.get("A")
     n = A.shape[0] if isinstance(A, MatrixProperties) else None

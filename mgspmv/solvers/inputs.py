@@ -16,8 +16,7 @@ from mgspmv.solvers.mass_check import MassCheck
 from mgspmv.solvers.options import PageRankOptions
 from mgspmv.solvers.steps import Rows
 from mgspmv.solvers.vectors import Weights, make_distribution, make_vector
-from mgspmv.store.metadata import MatrixProperties
-from mgspmv.store.stored_matrix import StoredMatrix
+from mgspmv.store.stored_matrix import MatrixProperties, StoredMatrix
 
 if TYPE_CHECKING:
     from mgspmv.kernels.rank_steps import RankVectors

@@ -10,7 +10,7 @@ from scipy.sparse.linalg import LinearOperator
 
 from mgspmv.errors import KindError, OptionError
 from mgspmv.model import check_choice
-from mgspmv.store.metadata import MatrixProperties
+from mgspmv.store.stored_matrix import MatrixProperties
 
 
 def make_operator(

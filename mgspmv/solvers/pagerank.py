@@ -25,7 +25,7 @@ from mgspmv.solvers.mass_check import MassCheck, check_rows
 from mgspmv.solvers.options import PageRankOptions, RankTask
 from mgspmv.solvers.run import Collected, Execution, Outcome, run
 from mgspmv.solvers.steps import LocalSteps, Steps
-from mgspmv.store.metadata import MatrixProperties
+from mgspmv.store.stored_matrix import MatrixProperties
 
 if TYPE_CHECKING:
     from mgspmv.checkpoints import StateAddress, WrittenSlice

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 import warnings
 from collections.abc import Callable
@@ -30,55 +31,40 @@ PIECE = 1 << 20
 class Writing(Future[StoredMatrix]):
     """Future of a matrix as it is in its store, which may be written by a thread.
 
-    The thread is not killed when the interpreter ends: what it has begun is finished.
+    If the process ends meanwhile, the store is not written, and a warning says so.
     """
 
     def start(self, write: Callable[[], StoredMatrix], url: str) -> None:
         """Call a function that writes the store, and opens it, in a thread."""
-        self._url = url
-        self._thread = threading.Thread(target=self._run, args=(write,), name="mgspmv-store")
-        self._thread.start()
-        _unfinished.add(self)
-        self.add_done_callback(lambda _: None if self.exception() else _unfinished.discard(self))
+        threading.Thread(target=self._run, args=(write, url), name="mgspmv-store").start()
 
     def finish(self) -> StoredMatrix | None:
         """Wait for the matrix; raise the error of the writing the first time, and return None afterwards."""
         error = self.exception()
-        is_told = self not in _unfinished
-        _unfinished.discard(self)
         if error is None:
             return self.result()
-        if not is_told:
+        if _unraised.pop(self, None) is not None:
             raise error
         return None
 
-    def warn(self) -> None:
-        """Wait for the thread, and warn if it failed."""
-        self._thread.join()
-        if self.done() and (error := self.exception()) is not None:  # in a forked process there is no such thread
-            warnings.warn(f"{self._url} was not written: {error}", stacklevel=2)
-
-    def _run(self, write: Callable[[], StoredMatrix]) -> None:
+    def _run(self, write: Callable[[], StoredMatrix], url: str) -> None:
         try:
             with translating():
                 self.set_result(write())
         except BaseException as error:
-            log_unwritten(self._url, error)
+            log_unwritten(url, error)
+            _unraised[self] = f"{url} was not written: {error}; close the matrix, or use it in a `with`"
             self.set_exception(error)
 
 
-_unfinished: set[Writing] = set()
-"""Those that have not ended, and those that failed and did not raise their error yet."""
+_unraised: dict[Writing, str] = {}
+"""Warnings of those that failed and did not raise their error yet."""
 
 
-def _finish_all() -> None:
-    for writing in list(_unfinished):
-        writing.warn()
-
-
-# Those of `atexit` are called when threads cannot use pools of threads any more. The last to be registered is the first
-# to be called: before `concurrent.futures`, which `ThreadPoolExecutor` has registered, ends all pools.
-threading._register_atexit(_finish_all)  # type: ignore[attr-defined]
+@atexit.register  # once no thread can use others any more, and all have ended
+def _warn_of_unwritten() -> None:
+    for warning in _unraised.values():
+        warnings.warn(warning, stacklevel=1)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
