@@ -283,12 +283,19 @@ def put(array: Any) -> Any:
 
 
 def get(array: Any) -> np.ndarray:
-    """Return the array on the host; a large one in pieces, see `Staging.fetch`."""
+    """Return the array on the host; it may be of any library with `__cuda_array_interface__`."""
+    import cupy
+
+    host: np.ndarray = cupy.asnumpy(array)
+    return host
+
+
+def fetch(array: Any) -> np.ndarray:
+    """Return an array of CuPy on the host; a large one in pieces, see `Staging.fetch`."""
     import cupy
 
     if array.nbytes < LEAST_FETCHED:
-        host: np.ndarray = cupy.asnumpy(array)
-        return host
+        return get(array)
     whole = cupy.ascontiguousarray(array).ravel()
     cupy.cuda.get_current_stream().synchronize()
     return Staging().fetch(whole).reshape(array.shape)

@@ -18,7 +18,7 @@ from mgspmv.kernels.column_sorted_blocks import JOB_SIZES, BlockProduct, ColumnS
 from mgspmv.kernels.dense import sum_vector
 from mgspmv.kernels.device import (
     describe_device,
-    get,
+    fetch,
     load_kernel,
     pack,
     put,
@@ -354,7 +354,7 @@ class RankSteps:
         if order is not None:
             placed, x = x, self._cupy.empty_like(x)
             x[order] = placed
-        return get(x)
+        return fetch(x)
 
     def release(self) -> None:
         """Free the memory of the run, but keep the matrix."""

@@ -15,7 +15,7 @@ import pytest
 import mgspmv as mg
 from mgspmv.errors import BackendError, ClusterError, MissingDependencyError, OptionError
 from mgspmv.kernels import device
-from mgspmv.kernels.device import get
+from mgspmv.kernels.device import fetch
 from mgspmv.kernels.select import choose_backend
 
 NO_CUPY = (
@@ -130,9 +130,9 @@ def test_arrays_come_to_the_host_in_pieces(dtype, n):
 
     wanted = np.arange(n).astype(dtype)
     for _ in range(2):  # also from buffers that were used before
-        np.testing.assert_array_equal(get(cupy.asarray(wanted)), wanted)
+        np.testing.assert_array_equal(fetch(cupy.asarray(wanted)), wanted)
     turned = np.arange(3 * n).reshape(3, n).astype(dtype)
-    found = get(cupy.asarray(turned).T)
+    found = fetch(cupy.asarray(turned).T)
     assert found.shape == (n, 3)
     np.testing.assert_array_equal(found, turned.T)
 
@@ -145,4 +145,4 @@ def test_kernels_are_waited_for_before_pieces_come():
         x = cupy.zeros(1 << 24)
         for _ in range(50):
             x += 1
-        assert (get(x) == 50).all()
+        assert (fetch(x) == 50).all()
