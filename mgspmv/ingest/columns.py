@@ -39,7 +39,7 @@ SMALL_TEXT = 1 << 19
 INTEGERS = ("int32", "int64")
 _THREAD = threading.local()
 _FORTRAN_EXPONENT_BYTES = bytes.maketrans(b"dD", b"ee")
-_SPACE, _TAB, _LINE_FEED, _ZERO, _PLUS, _MINUS = map(ord, " \t\n0+-")
+_SPACE, _TAB, _LINE_FEED, _RETURN, _ZERO, _PLUS, _MINUS = map(ord, " \t\n\r0+-")
 
 
 @dataclass(frozen=True)
@@ -282,6 +282,8 @@ def _read_lines(
                 at += 1
             if text[at] == _LINE_FEED or kinds[text[at]] == _COMMENT:
                 while text[at] != _LINE_FEED:
+                    if text[at] == _RETURN:  # which may end the comment
+                        return -1, 0
                     at += 1
                 at += 1
                 n_skipped += 1

@@ -153,3 +153,15 @@ def test_files_are_hashed_by_pieces(n, tmp_path, monkeypatch):
     data = np.random.default_rng(n).bytes(n)
     (tmp_path / "a").write_bytes(data)
     assert hash_file(str(tmp_path / "a")) == hashlib.sha256(data).hexdigest()
+
+
+@pytest.mark.parametrize(
+    "line", [b"# a comment\r7 8\n", b"\r7 8\r\n", b"7 8\r", b"\xef\xbb\xbf7 8\n", b"#\r# \xff\r7 8\n"]
+)
+def test_no_edge_is_hidden_by_another_end_of_a_line(line, tmp_path, monkeypatch):
+    monkeypatch.setattr(CompiledLater, "pays", True)
+    lines = b"".join(b"%d %d\n" % (k % 50, k % 7) for k in range(400))
+    (tmp_path / "edges.txt").write_bytes(lines + line + lines)
+    found = mg.ingest(tmp_path / "edges.txt", duplicates="keep")
+    assert found.nnz == 801
+    assert mg.pagerank(tmp_path / "edges.txt").digest() == mg.pagerank(mg.ingest(tmp_path / "edges.txt")).digest()
