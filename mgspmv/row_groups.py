@@ -40,7 +40,7 @@ def write_row_groups(file: IO[bytes], schema: Any, tables: Iterable[Any], thread
     Parameters
     ----------
     schema : of the file; the tables have its fields
-    tables : only two for each thread are held
+    tables : one for each thread is held, and one more
     options : of `pyarrow.parquet.ParquetWriter`
     """
     import pyarrow as pa
@@ -57,7 +57,7 @@ def write_row_groups(file: IO[bytes], schema: Any, tables: Iterable[Any], thread
     with ThreadPoolExecutor(threads, "mgspmv-encode") as pool:
         for table in tables:
             ahead.append(pool.submit(encode, table))
-            if len(ahead) > 2 * threads:
+            if len(ahead) > threads:
                 joined.add(ahead.popleft().result())
         ahead = ahead or deque([pool.submit(encode, schema.empty_table())])
         while ahead:
