@@ -382,7 +382,7 @@ def test_distributed_graphs(stored, in_process):
 def test_what_is_no_graph(tmp_path):
     A = mg.ingest(np.eye(3), tmp_path / "m.zarr", kind="matrix", transpose=True)
     for matrix in (A, A.T):
-        with pytest.raises(KindError, match="is a store of kind 'matrix', whose rows need not be in-edges"):
+        with pytest.raises(KindError, match="is of kind 'matrix', whose rows need not be in-edges"):
             StoredGraph(matrix)
     with pytest.raises(OptionError, match="expected an opened or a distributed matrix, not a ndarray"):
         StoredGraph(np.eye(3))

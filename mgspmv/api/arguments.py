@@ -41,6 +41,7 @@ from mgspmv.solvers.inputs import RunInputs, describe_overflow, read_out_weight
 from mgspmv.solvers.options import PageRankOptions, Placement, Reads, describe_end
 from mgspmv.solvers.run import Outcome, add_event
 from mgspmv.solvers.vectors import Weights
+from mgspmv.store.held import name_matrix
 from mgspmv.store.locations import is_zarr_group, is_zarr_store
 from mgspmv.store.stored_matrix import MatrixProperties, StoredMatrix
 
@@ -357,7 +358,7 @@ def check_in_edges(A: MatrixProperties, operation: str, other: str = "") -> None
     """
     if (A.stored.original or A.stored).info.kind == "matrix":
         raise KindError(
-            f"{A.info.url} is a store of kind 'matrix', whose rows need not be in-edges; for {operation} ingest its "
+            f"{name_matrix(A.stored)} is of kind 'matrix', whose rows need not be in-edges; for {operation} ingest its "
             f"source again with kind='graph' (entry (i, j) is the arc i -> j){other}"
         )
 
@@ -366,17 +367,17 @@ def check_graph(A: MatrixProperties, weights: bool) -> bool:
     """Check that PageRank can rank a graph, and return whether its values are used."""
     if A.stored.original is not None and A.stored.original.info.kind == "stochastic":
         raise KindError(
-            f"the transpose of {A.info.url}, which is stochastic, need not be: its columns need not sum to 1; to "
-            "rank the reversed walk, ingest its source with kind='graph' (entry (i, j) is the arc i -> j)"
+            f"the transpose of {name_matrix(A.stored)}, which is stochastic, need not be: its columns need not sum to "
+            "1; to rank the reversed walk, ingest its source with kind='graph' (entry (i, j) is the arc i -> j)"
         )
     if A.kind == "matrix" and A.shape[0] != A.shape[1]:
         raise KindError(
-            f"{A.info.url} is a matrix of {A.shape[0]:,} x {A.shape[1]:,}, and PageRank needs a square one, with a row "
-            f"and a column for each vertex"
+            f"{name_matrix(A.stored)} is a matrix of {A.shape[0]:,} x {A.shape[1]:,}, and PageRank needs a square one, "
+            "with a row and a column for each vertex"
         )
     check_in_edges(A, "PageRank", ", or 'stochastic' if its columns sum to 1")
     if A.shape[0] == 0:
-        raise OptionError(f"{A.info.url} has no vertices, so there are no ranks")
+        raise OptionError(f"{name_matrix(A.stored)} has no vertices, so there are no ranks")
     if A.kind == "stochastic" and not weights:
         raise OptionError("a stochastic matrix needs its values; pass weight=True, or ingest it with kind='graph'")
     least = A.stored.info.min_weight

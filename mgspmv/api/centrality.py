@@ -33,6 +33,7 @@ from mgspmv.results import Solution
 from mgspmv.solvers.operator import check_transpose
 from mgspmv.solvers.power import Products, Step, bound_radius, has_cycle, normalize
 from mgspmv.solvers.vectors import Weights
+from mgspmv.store.held import name_matrix
 
 if TYPE_CHECKING:
     from mgspmv.cluster.matrix import DistributedMatrix
@@ -233,7 +234,7 @@ def _choose_alpha(A: MatrixLike, products: Products, *, is_pattern: bool) -> flo
     bound = max(bound_radius(products, A.shape[0]), 1.0 if is_pattern else 0.0)  # at least 1 with a cycle
     if not math.isfinite(bound):
         raise OptionError(
-            f"alpha=None: products with {A.info.url} leave the range of floats; pass alpha=, or weight=False"
+            f"alpha=None: products with {name_matrix(A.stored)} leave the range of floats; pass alpha=, or weight=False"
         )
     return KATZ_SHARE / bound if bound else KATZ_SHARE
 
@@ -369,9 +370,9 @@ def _check_cycles(A: MatrixLike, products: Products, x: np.ndarray) -> None:
     """Raise `AcyclicError` unless a cycle is found among the vertices where x is not 0."""
     if not has_cycle(products, x):
         raise AcyclicError(
-            f"no cycle was found in {A.info.url} that the start leads to, so the largest eigenvalue is 0 and there is "
-            "no eigenvector centrality: the result would depend on tol and max_iter; use katz or pagerank, which "
-            "need no cycle"
+            f"no cycle was found in {name_matrix(A.stored)} that the start leads to, so the largest eigenvalue is 0 "
+            "and there is no eigenvector centrality: the result would depend on tol and max_iter; use katz or "
+            "pagerank, which need no cycle"
         )
 
 
@@ -384,17 +385,17 @@ def _check_graph(run: PowerCall) -> None:
 def _check_chain(run: PowerCall) -> None:
     A = run.A
     if A.is_transpose or A.kind != "stochastic":
-        what = "the transpose of a store" if A.is_transpose else f"a store of kind {A.kind!r}"
+        what = "a transpose" if A.is_transpose else f"of kind {A.kind!r}"
         raise KindError(
-            f"{A.info.url} is {what}, but a stationary vector needs a chain, with columns that sum to 1; ingest it "
-            "with kind='stochastic', or use pagerank for a graph"
+            f"{name_matrix(A.stored)} is {what}, but a stationary vector needs a chain, with columns that sum to 1; "
+            "ingest it with kind='stochastic', or use pagerank for a graph"
         )
     if not run.weights:
         raise OptionError("a stochastic matrix needs its values; pass weight=True")
     if A.info.min_weight is not None and A.info.min_weight < 0:
         raise OptionError(
-            f"{A.info.url} has negative entries, the least is {A.info.min_weight}, but probabilities cannot be "
-            "negative; ingest a source without them"
+            f"{name_matrix(A.stored)} has negative entries, the least is {A.info.min_weight}, but probabilities "
+            "cannot be negative; ingest a source without them"
         )
     check_vertices(run)
     degrees = restore(A.stored.read_array("out_degree"), A.order)

@@ -30,7 +30,7 @@ from mgspmv.solvers.options import (
     check_threads,
     parse_size,
 )
-from mgspmv.store.held import HeldMatrix
+from mgspmv.store.held import HeldMatrix, name_matrix
 from mgspmv.store.locations import StoreLike, is_in_memory, is_zarr_store
 from mgspmv.store.stored_matrix import StoredMatrix
 
@@ -547,6 +547,6 @@ class Matrix(EmbeddedMatrix):
         top = PageRankOptions(stop=stop).check_top(self.shape[0])
         if top is not None and self.kind == "matrix":
             raise OptionError(
-                f"stop={stop!r} is for PageRank, but {self.stored.info.url} is of kind 'matrix'; leave it out"
+                f"stop={stop!r} is for PageRank, but {name_matrix(self.stored)} is of kind 'matrix'; leave it out"
             )
         return top

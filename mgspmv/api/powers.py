@@ -26,6 +26,7 @@ from mgspmv.solvers.power import PowerTask, Products, Step, Update, compile_prod
 from mgspmv.solvers.run import Outcome
 from mgspmv.solvers.steps import Times
 from mgspmv.solvers.vectors import Weights, make_vector
+from mgspmv.store.held import name_matrix
 
 if TYPE_CHECKING:
     from mgspmv.cluster.matrix import DistributedMatrix
@@ -285,11 +286,11 @@ def make_start(A: MatrixLike, name: str, given: Weights | None, default: float) 
 
 def check_vertices(run: PowerCall) -> None:
     """Raise `ShapeError` unless the matrix of a run is square, and `OptionError` if it has no rows."""
-    url, (n_rows, n_cols) = run.A.stored.info.url, run.A.shape
+    name, (n_rows, n_cols) = name_matrix(run.A.stored), run.A.shape
     if n_rows != n_cols:
-        raise ShapeError(f"{url} is a matrix of {n_rows:,} x {n_cols:,}, and {run.operation} needs a square one")
+        raise ShapeError(f"{name} is a matrix of {n_rows:,} x {n_cols:,}, and {run.operation} needs a square one")
     if n_rows == 0:
-        raise OptionError(f"{url} has no rows, so there is nothing to iterate")
+        raise OptionError(f"{name} has no rows, so there is nothing to iterate")
 
 
 @dataclass(frozen=True)

@@ -140,6 +140,12 @@ class HeldMatrix(StoredMatrix):
         return find_address(self.place, self.info.url) if self.writing is None else self.written.address()
 
 
+def name_matrix(stored: StoredMatrix) -> str:
+    """Return the URL of a matrix, for messages, or what it is if it is only in memory."""
+    info = stored.info
+    return info.url if info.url != PLACE else "the graph" if info.kind == "graph" else "the matrix"
+
+
 def is_on_device(stored: StoredMatrix) -> bool:
     """Return whether the arrays of a matrix are held on a device."""
     return isinstance(stored, HeldMatrix) and not isinstance(stored.arrays["indptr"], np.ndarray)

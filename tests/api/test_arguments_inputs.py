@@ -296,3 +296,8 @@ def test_arguments_of_elsewhere_name_their_place(name, remedy):
         mg.pagerank(([0, 1], [1, 0]), **{name: 1})
     with pytest.raises(TypeError, match="unexpected keyword argument 'color'"):
         mg.pagerank(([0, 1], [1, 0]), color=1)
+
+
+def test_messages_name_a_graph_in_memory():
+    with pytest.raises(OptionError, match=r"^the graph has no vertices, so there are no ranks"):
+        mg.pagerank(sp.csr_matrix((0, 0)))

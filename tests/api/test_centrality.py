@@ -273,9 +273,9 @@ def test_stationary_refuses():
     ):
         with pytest.raises(OptionError, match=message):
             mg.stationary(chain, **wrong)
-    with pytest.raises(KindError, match=r"is a store of kind 'graph', but a stationary vector .* kind='stochastic'"):
+    with pytest.raises(KindError, match=r"is of kind 'graph', but a stationary vector .* kind='stochastic'"):
         mg.stationary(store_graph(nx.path_graph(3)))
-    with pytest.raises(KindError, match="is the transpose of a store"):
+    with pytest.raises(KindError, match="is a transpose"):
         mg.stationary(chain.T)
     with pytest.raises(DanglingError, match=r"^1 of 3 columns are empty, first 1, so the chain has no transition"):
         mg.stationary(store_chain(np.array([[0, 0, 1.0], [1, 0, 0], [0, 0, 0]])))
@@ -288,7 +288,7 @@ CALLS = [mg.hits, mg.katz, mg.eigenvector_centrality]
 def test_matrices_are_refused(call):
     A = store_graph(np.eye(3), kind="matrix")
     for matrix in (A, A.T):
-        with pytest.raises(KindError, match="is a store of kind 'matrix', whose rows need not be in-edges; for"):
+        with pytest.raises(KindError, match="is of kind 'matrix', whose rows need not be in-edges; for"):
             call(matrix)
     with pytest.raises(OptionError, match="has no rows"):
         call(store_graph(sp.coo_array((0, 0))))

@@ -503,7 +503,7 @@ def test_a_solution_tells_what_it_took():
         (
             np.eye(3),
             "matrix",
-            r"is a store of kind 'matrix', whose rows need not be in-edges; for PageRank ingest its ",
+            r"is of kind 'matrix', whose rows need not be in-edges; for PageRank ingest its ",
         ),
     ],
 )

@@ -138,11 +138,11 @@ def test_what_is_added_up_is_kept_until_it_is_closed():
             "the transpose of {}, which is stochastic, need not be: its columns need not sum to 1; to rank the "
             "reversed walk, ingest its source with kind='graph' (entry (i, j) is the arc i -> j)",
         ),
-        ("matrix", "{} is a store of kind 'matrix', whose rows need not be in-edges"),
+        ("matrix", "{} is of kind 'matrix', whose rows need not be in-edges"),
     ],
 )
 def test_only_graphs_are_reversed(kind, message):
     A = mg.ingest(np.eye(3), kind=kind, transpose=True)
     with pytest.raises(KindError) as caught:
         mg.pagerank(A.T)
-    assert str(caught.value).startswith(message.format(A.info.url))
+    assert str(caught.value).startswith(message.format("the matrix"))
