@@ -1,4 +1,8 @@
-"""Radix sort of entries by row and column in memory; entries at the same place keep their order."""
+"""Sort of entries by row and column in memory; entries at the same place keep their order.
+
+Row and column, and the number of the entry if there are values, are one key if they fit, which NumPy sorts by vector
+instructions. Longer keys are sorted by radix.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +43,18 @@ def sort_parts(parts: Sequence[Entries], start: int, stop: int, n_cols: int) -> 
 
 
 def sort_keys(keys: np.ndarray, values: np.ndarray | None, n_bits: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Sort keys of `n_bits` bits and their values; the sort is stable."""
+    """Sort keys of `n_bits` bits and their values; the sort is stable, and may overwrite both."""
+    number_bits = np.uint64((len(keys) - 1).bit_length())
+    if values is None:
+        keys.sort()
+        return keys, None
+    if n_bits + int(number_bits) <= KEY_BITS:
+        keys <<= number_bits
+        keys |= np.arange(len(keys), dtype=np.uint64)
+        keys.sort()
+        order = (keys & ((_1 << number_bits) - _1)).view(np.int64)
+        keys >>= number_bits
+        return keys, values[order]
     n_digits = max(1, -(-n_bits // DIGIT_BITS))
     width = -(-n_bits // n_digits)
     counts = np.zeros((n_digits, 1 << width), np.int64)

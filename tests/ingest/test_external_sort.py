@@ -15,7 +15,7 @@ from mgspmv.errors import CapacityError
 from mgspmv.ingest.build import RowPointers
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.prefetch import prefetch_map
-from mgspmv.ingest.radix_sort import sort_parts
+from mgspmv.ingest.radix_sort import sort_keys, sort_parts
 from mgspmv.model import CooBatch
 from tests.support.pairwise import cover_pairs
 from tests.support.shrinking import shrink
@@ -143,6 +143,20 @@ def test_rows_and_columns_that_do_not_fit_into_one_key(values):
     assert (block.data is None) == (data is None)
     assert data is None or block.data.tolist() == data[order].tolist()
     assert block.indptr[-1] == 300
+
+
+@pytest.mark.parametrize("n_bits", [0, 1, 20, 55, 56, 64])
+@pytest.mark.parametrize("dtype", [None, np.float32, np.int64])
+def test_keys_of_any_length(n_bits, dtype):
+    """With the numbers of 300 entries, 9 bits, those of up to 55 bits fit into 64."""
+    rng = np.random.default_rng(4)
+    keys = rng.integers(0, 1 << n_bits, 300, np.uint64, endpoint=False) if n_bits else np.zeros(300, np.uint64)
+    keys[100:200] = keys[:100]
+    values = None if dtype is None else np.arange(300).astype(dtype)
+    order = np.argsort(keys, kind="stable")
+    found, own = sort_keys(keys.copy(), None if values is None else values.copy(), n_bits)
+    assert found.tolist() == keys[order].tolist()
+    assert (own is None) if values is None else own.tolist() == values[order].tolist()
 
 
 def test_no_entries():
