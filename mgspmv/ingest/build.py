@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
@@ -101,7 +101,7 @@ def assemble(
     ranges = [(a, min(a + step, n_cols)) for a in range(0, max(1, n_cols), step)] if has_sums else []
     sums = None if not has_sums else ColumnSums(matrix.kind, matrix.name, matrix.dtype, *ranges[0], matrix.order)
     report(phase, 0, n_most)
-    for block in matrix.blocks():
+    for block in matrix.blocks() if sums is None else _add_blocks(matrix.blocks(), sums):
         if matrix.kind == "stochastic":
             _check_signs(matrix, block)
         pointers.put(block)
@@ -109,8 +109,6 @@ def assemble(
         if block.data is not None:
             made["data"].append(block.data)
             least += [float(block.data.min())] if block.nnz else []
-        if sums is not None:
-            sums.add(block.indices, block.data)
         if transposed is not None:
             transposed.add(CooBatch(block.indices, shrink(list_rows(block)), block.data))
         nnz += block.nnz
@@ -122,6 +120,19 @@ def assemble(
         added = _add_up(matrix, sums, ranges, made, make_array, report)
         arrays |= {name: array.finish() for name, array in added.items()}
     return Assembled(nnz, arrays, least)
+
+
+def _add_blocks(blocks: Iterator[CsrBlock], sums: ColumnSums) -> Iterator[CsrBlock]:
+    """Yield blocks, while another thread adds them to the sums of their columns, in their order."""
+    with ThreadPoolExecutor(1, "mgspmv-add") as pool:
+        adding: Future[None] | None = None
+        for block in blocks:
+            if adding is not None:
+                adding.result()
+            adding = pool.submit(sums.add, block.indices, block.data)
+            yield block
+        if adding is not None:
+            adding.result()
 
 
 def _add_up(
