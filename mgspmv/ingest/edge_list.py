@@ -42,7 +42,7 @@ from mgspmv.ingest.source import Combined, EdgeSource, Layout, Stated, settle
 from mgspmv.ingest.streams import Chunk, TextLine, TextStream
 from mgspmv.ingest.tokens import SAMPLE_BYTES, SAMPLE_LINES, Undecided, choose_delimiter
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
-from mgspmv.ingest.vertices import OccurringIntegers, choose_vertices, find_unknown, lists_names
+from mgspmv.ingest.vertices import MarkedIds, OccurringIntegers, choose_vertices, find_unknown, lists_names
 from mgspmv.model import CooBatch, default_threads, index_dtype
 
 SEARCHED_BYTES = 1 << 24
@@ -134,12 +134,12 @@ class _EdgeListFacts:
 
 
 @dataclass(frozen=True)
-class _LeftEntries:
-    """Entries of a chunk as `Source.prepares` returned them, and the extent of ids of `OccurringIntegers.measure`."""
+class _MarkedEntries:
+    """Entries of a chunk, as `Source.prepares` returned them if it is set, whose ids `OccurringIntegers` marked."""
 
     entries: Any
     n_rows: int
-    extent: tuple[int, int] | None
+    marked: MarkedIds | None
 
 
 class EdgeListSource(EdgeSource):
@@ -282,18 +282,19 @@ class EdgeListSource(EdgeSource):
         """Yield the entries of chunks, in their order, or what they were prepared to."""
         vertices, names = self._made, [column.name for column in form.table.read]
 
-        def finish(columns: list[Any]) -> _LeftEntries | list[Any]:
-            if self.prepares is None:
+        def finish(columns: list[Any]) -> _MarkedEntries | list[Any]:
+            if not isinstance(vertices, OccurringIntegers):
                 return copy_columns(columns)
             found = dict(zip(names, columns, strict=True))
-            extent = vertices.measure(found["source"], found["target"])
+            marked = vertices.measure(found["source"], found["target"])
             rows, cols = copy_columns([shrink(found["source"]), shrink(found["target"])])
             batch = CooBatch(rows, cols, found.get("weight"))
-            return _LeftEntries(self.prepares(batch, self.fraction), len(rows), extent)
+            entries = batch if self.prepares is None else self.prepares(batch, self.fraction)
+            return _MarkedEntries(entries, len(rows), marked)
 
         for chunk, columns, n_comments in read_chunks(chunks, form.table, self._threads or default_threads(), finish):
-            if isinstance(columns, _LeftEntries):
-                vertices.cover(columns.extent)
+            if isinstance(columns, _MarkedEntries):
+                vertices.cover(columns.marked)
                 facts.counts.update(n_comments=n_comments, n_rows=columns.n_rows)
                 yield columns.entries
                 continue

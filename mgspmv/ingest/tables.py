@@ -29,7 +29,7 @@ from mgspmv.ingest.prefetch import AHEAD, prefetch_map
 from mgspmv.ingest.source import Combined, EdgeSource, settle
 from mgspmv.ingest.tokens import Undecided
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN, decode, find_kind, to_integers, to_strings
-from mgspmv.ingest.vertices import OccurringIntegers, choose_vertices, find_unknown
+from mgspmv.ingest.vertices import MarkedIds, OccurringIntegers, choose_vertices, find_unknown
 from mgspmv.model import CooBatch, default_threads, index_dtype
 from mgspmv.validation import parse_json
 
@@ -101,6 +101,8 @@ class _EdgeRows:
     prepared: Any = None
     """The rows as `Source.prepares` returned them; None if they were left to the caller."""
     weights: np.ndarray | None = None
+    marked: MarkedIds | None = None
+    """What was marked of the ids; None if that is left to the caller."""
     fraction: float | None = None
     """Approximate fraction of all rows read up to the last of these; None if unknown."""
     problem: SourceError | None = None
@@ -302,7 +304,9 @@ class TableSource(EdgeSource):
         form = replace(form, dtype=dtype, fraction=fraction, problem=problem, n_rows=rows.num_rows)
         if self.prepares is not None and not are_names and self._numbers_occurring and rows.num_rows:
             return replace(form, prepared=self.prepares(CooBatch(ids[0], ids[1], weights), fraction))
-        return replace(form, ids=ids, weights=weights)
+        vertices = self._made
+        marked = vertices.measure(*ids) if isinstance(vertices, OccurringIntegers) and not are_names else None
+        return replace(form, ids=ids, weights=weights, marked=marked)
 
     @property
     def _numbers_occurring(self) -> bool:
@@ -317,7 +321,7 @@ class TableSource(EdgeSource):
         SourceError : ids or weights of another type than those before, or an id that is not in the list of vertices
         """
         if self._form is None:
-            self._form = replace(rows, ids=[], weights=None, prepared=None)
+            self._form = replace(rows, ids=[], weights=None, prepared=None, marked=None)
             column = TextColumn("vertex", "string" if rows.are_names else "int64")
             self._made, self._listed = choose_vertices(column, self._reading, self._id_room, self.name)
             if self.leaves_ids and isinstance(self._made, OccurringIntegers):
@@ -327,6 +331,9 @@ class TableSource(EdgeSource):
         self._counts["rows"] += rows.n_rows
         if rows.prepared is not None:
             return rows.prepared
+        if rows.marked is not None:
+            self._made.cover(rows.marked)
+            return CooBatch(rows.ids[0], rows.ids[1], rows.weights)
         codes = self._made.encode(*rows.ids)
         for name, column, own in zip(rows.names, rows.ids, codes, strict=False):
             if (k := find_unknown(self._made, own)) is not None:
@@ -338,15 +345,14 @@ class TableSource(EdgeSource):
 
     def _to_integers(self, form: _EdgeRows, name: str, column: Any) -> np.ndarray:
         n = self._reading.n_vertices
-        if self.leaves_ids and n is None and pa.types.is_int32(column.type):
-            return to_integers(column)
         low, high = (INT64_MIN, INT64_MAX) if n is None else (0, n - 1)
         fits = n is None and pa.types.is_signed_integer(column.type)
         if len(column) and not fits and not _is_within(column, low, high):
             k, wrong = next((k, id) for k, id in enumerate(column.to_pylist()) if not low <= id <= high)
             expected = "a 64-bit integer" if n is None else f"an id from 0 to {n - 1} (n_vertices={n})"
             raise form.make_error(f"row {form.first + k}: expected {expected} in column {name!r}, found {wrong}")
-        return to_integers(column).astype(np.int64 if n is None else index_dtype(n))
+        dtype = index_dtype(n) if n is not None else np.int32 if pa.types.is_int32(column.type) else np.int64
+        return to_integers(column).astype(dtype, copy=False)
 
 
 def _check_columns(form: _EdgeRows, columns: Sequence[Any], kinds: Sequence[str | None]) -> None:

@@ -9,6 +9,7 @@ import os
 from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,9 @@ from mgspmv.ingest.tokens import (
 )
 from mgspmv.kernels.later import compile_later
 from mgspmv.model import index_dtype
+
+MarkedIds = tuple[int, int, int]
+"""Number of ids of a batch, the least and the greatest."""
 
 UNKNOWN = -1
 """Code of an id that is not a vertex."""
@@ -83,46 +87,52 @@ class OccurringIntegers:
 
     def __init__(self, room: MemoryBudget = ANY_ROOM) -> None:
         self._most = room.memory // ID_BYTES
-        self._seen: np.ndarray | None = np.zeros(0, bool)
+        self._marks: list[np.ndarray] | None = [np.zeros(0, bool)]
+        """Marks by id, in longer and longer arrays: threads may still mark the shorter ones."""
+        self._lock = Lock()
         self._lowest, self._highest = 0, -1
         self._n_read, self._is_left = 0, False
 
     def encode(self, *columns: np.ndarray) -> list[np.ndarray]:
-        for ids in columns:
-            if len(ids):
-                self._take(ids)
+        self.cover(self.measure(*columns))
         return list(columns)
 
     def leave(self, *, counts: bool = False) -> None:
         """Leave the numbering to the caller in any case; `counts` says whether `extent` is still needed."""
-        self._seen, self._is_left = None, not counts
+        with self._lock:
+            self._marks, self._is_left = None, not counts
 
-    def measure(self, *columns: np.ndarray) -> tuple[int, int] | None:
-        """Return the least and the greatest id for `cover`, None if they are not needed; thread-safe."""
+    def measure(self, *columns: np.ndarray) -> MarkedIds | None:
+        """Mark the ids of a batch, and return what `cover` needs, None if it needs nothing; thread-safe."""
         ids = [] if self._is_left else [own for own in columns if len(own)]
-        return (min(int(own.min()) for own in ids), max(int(own.max()) for own in ids)) if ids else None
+        if not ids:
+            return None
+        n, lowest, highest = sum(map(len, ids)), min(int(own.min()) for own in ids), max(int(own.max()) for own in ids)
+        marks = self._find_marks(n, lowest, highest)
+        for own in ids if marks is not None else []:
+            if _mark.is_worth(len(own)):
+                _mark(own, marks)
+            else:
+                marks[own] = True
+        return n, lowest, highest
 
-    def cover(self, extent: tuple[int, int] | None) -> None:
-        """Extend `extent` to ids that are numbered elsewhere."""
-        if extent is not None:
-            self._n_read += 1
-            self._lowest, self._highest = min(self._lowest, extent[0]), max(self._highest, extent[1])
+    def cover(self, marked: MarkedIds | None) -> None:
+        """Count ids that were marked, or are numbered elsewhere, and extend `extent` to them."""
+        if marked is not None:
+            n, lowest, highest = marked
+            self._n_read += n
+            self._lowest, self._highest = min(self._lowest, lowest), max(self._highest, highest)
 
-    def _take(self, ids: np.ndarray) -> None:
-        if self._is_left:
-            return
-        self._n_read += len(ids)
-        self._lowest, self._highest = min(self._lowest, int(ids.min())), max(self._highest, int(ids.max()))
-        if self._lowest < 0 or self._highest >= min(self._most, max(_MARKED, self._limit)):
-            self._seen = None
-        if self._seen is None:
-            return
-        if self._highest >= len(self._seen):
-            self._seen = np.append(self._seen, np.zeros(self._highest + 1, bool))
-        if _mark.is_worth(len(ids)):
-            _mark(ids, self._seen)
-        else:
-            self._seen[ids] = True
+    def _find_marks(self, n: int, lowest: int, highest: int) -> Any:
+        """Return an array for the marks of n ids in a range; None if ids are no longer marked."""
+        with self._lock:
+            if lowest < 0 or highest >= min(self._most, max(_MARKED, self._limit + 2 * n)):
+                self._marks = None
+            if self._marks is None:
+                return None
+            if highest >= (there := len(self._marks[-1])):
+                self._marks.append(np.zeros(max(highest + 1, 2 * there), bool))
+            return self._marks[-1]
 
     @property
     def extent(self) -> tuple[int, int] | None:
@@ -135,14 +145,17 @@ class OccurringIntegers:
         return 2 * self._n_read + _ROOM
 
     def finish(self) -> Layout:
-        if self._seen is None or self._highest >= self._limit:
+        if self._marks is None or self._highest >= self._limit:
             return Layout((0, 0), are_ids=True)
-        ids = np.flatnonzero(self._seen)
+        seen = self._marks[-1][: self._highest + 1]
+        for earlier in self._marks[:-1]:
+            seen[: len(earlier)] |= earlier[: len(seen)]
+        ids = np.flatnonzero(seen)
         if are_numbers(ids):
             return Layout((len(ids),) * 2)
-        table = np.cumsum(self._seen, dtype=index_dtype(len(ids)))
+        table = np.cumsum(seen, dtype=index_dtype(len(ids)))
         table -= 1
-        table[~self._seen] = UNKNOWN
+        table[~seen] = UNKNOWN
         return Layout((len(ids),) * 2, ids, table)
 
 

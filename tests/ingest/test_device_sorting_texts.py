@@ -54,7 +54,7 @@ def test_arrays_are_those_of_the_host(text, sorters, tmp_path, monkeypatch):  # 
     path.write_bytes(text)
     n_left, are_ranged = [], []
 
-    class Counted(edge_list._LeftEntries):
+    class Counted(edge_list._MarkedEntries):
         def __init__(self, *args):
             super().__init__(*args)
             n_left.append(self.n_rows)
@@ -69,7 +69,7 @@ def test_arrays_are_those_of_the_host(text, sorters, tmp_path, monkeypatch):  # 
     wanted = load(path, options)
     assert len(are_ranged) > 40
     assert all(are_ranged)
-    monkeypatch.setattr(edge_list, "_LeftEntries", Counted)
+    monkeypatch.setattr(edge_list, "_MarkedEntries", Counted)
     found = load(path, options, make)
     assert not made[-1].is_moved
     assert sum(n_left) > 2000

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +23,14 @@ from mgspmv.ingest.headers import StatedForm
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.streams import TextStream
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
-from mgspmv.ingest.vertices import UNKNOWN, ListedIntegers, _list_integers, _list_names, read_vertices
+from mgspmv.ingest.vertices import (
+    UNKNOWN,
+    ListedIntegers,
+    OccurringIntegers,
+    _list_integers,
+    _list_names,
+    read_vertices,
+)
 from mgspmv.model import IngestOptions
 from tests.support.memory import measure_peak
 
@@ -39,6 +47,32 @@ def test_listed_integers():
         numbering = listed.finish()
         assert numbering.shape[0] == len(ids)
         assert (numbering.vertex_ids is None) == (ids == [0, 1, 2])
+
+
+@pytest.mark.parametrize("spread", [1, 3])
+def test_integers_are_marked_by_several_threads(spread):
+    """While the table of marks becomes longer."""
+    rng, numbering = np.random.default_rng(1), OccurringIntegers()
+    batches = [(rng.integers(0, 1 + k * 50, (2, 40)) * spread).astype(np.int32) for k in range(200)]
+    with ThreadPoolExecutor(8) as pool:
+        for marked in pool.map(lambda batch: numbering.measure(*batch), batches):
+            numbering.cover(marked)
+    layout, known = numbering.finish(), np.unique(batches)
+    assert numbering.extent == (known[0], known[-1])
+    assert layout.shape == (len(known),) * 2
+    assert layout.vertex_ids.tolist() == known.tolist()
+    assert layout.positions[known].tolist() == list(range(len(known)))
+    assert (layout.positions == -1).sum() == len(layout.positions) - len(known)
+
+
+@pytest.mark.parametrize("ids", [[-1, 5], [5, 1 << 40]])
+def test_integers_that_are_not_small_are_not_marked(ids):
+    numbering = OccurringIntegers()
+    for _ in range(2):
+        numbering.encode(np.array(ids), np.array([3, 4]))
+        numbering.encode(np.array([3, 4]))
+    assert numbering.extent == (min(ids[0], 0), ids[1])
+    assert numbering.finish().are_ids
 
 
 def test_read_names(tmp_path):
