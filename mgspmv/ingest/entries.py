@@ -24,7 +24,7 @@ from mgspmv.ingest.device_runs import Merging
 from mgspmv.ingest.device_sorting import DeviceSorter, is_worth_a_device, to_host
 from mgspmv.ingest.duplicates import drop_loops, find_duplicate, merge_duplicates
 from mgspmv.ingest.external_sort import EntrySorter
-from mgspmv.ingest.numbering import OccurringIds, are_numbers, look_up
+from mgspmv.ingest.numbering import OccurringIds, are_numbers, look_up, number_block
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.radix_sort import LARGE
 from mgspmv.ingest.scratch import ANY_ROOM, FileArray, MemoryBudget
@@ -164,7 +164,10 @@ class SortedSource:
         """
         if self.device is not None:
             return self.device.blocks(self.shape, self._merging)
-        return self.sorter.blocks(self.shape, self._merge)
+        if self.layout.positions is None:
+            return self.sorter.blocks(self.shape, self._merge)
+        n_codes = len(self.layout.positions)
+        return self.sorter.blocks((n_codes, n_codes), lambda block: self._merge(number_block(block, self.layout)))
 
     def close(self) -> None:
         """Free all entries."""
@@ -248,7 +251,7 @@ def sort_source(
             report("number", 0, None)
             layout = device.number(layout, feed.extents)
         sorter.reserve(layout.nbytes)
-        if not layout.is_numbered and (device is None or device.is_moved):
+        if not (layout.is_numbered or layout.ascend) and (device is None or device.is_moved):
             report("number", 0, None)
             sorter.reserve(room.memory // 2)  # for the sorter that receives the numbered entries
             make_sorter = partial(EntrySorter, room.memory // 2, room.threads, room.folder)

@@ -22,9 +22,11 @@ import pyarrow as pa
 
 from mgspmv.display.frames import unwrap_numbers, wrap_numbers
 from mgspmv.errors import SourceError
+from mgspmv.ingest.radix_sort import SMALL
 from mgspmv.ingest.scratch import ANY_ROOM, FileArray, MemoryBudget, ScratchFile
 from mgspmv.ingest.source import Layout
-from mgspmv.model import index_dtype
+from mgspmv.kernels.later import compile_later
+from mgspmv.model import CsrBlock, index_dtype
 
 PAGE_NAMES = 1 << 14
 """Ids per page, the unit of reading; the first id of each page is in memory."""
@@ -167,6 +169,26 @@ def look_up(numbers: np.ndarray | FileArray, places: np.ndarray) -> np.ndarray:
         first, last = int(places.min(initial=len(numbers))), int(places.max(initial=-1))
         found = numbers[first : last + 1][places - first]
     return found
+
+
+def number_block(block: CsrBlock, layout: Layout) -> CsrBlock:
+    """Return a block with numbers in place of ids, by a layout whose codes ascend; its columns are overwritten."""
+    ids, first = layout.vertex_ids, block.row_offset
+    table: Any = layout.positions
+    start, stop = np.searchsorted(ids, (first, first + block.n_rows)).tolist()
+    indptr = block.indptr[np.append(0, ids[start:stop] - first + 1)]
+    if block.indices.dtype == table.dtype and _replace.is_worth(block.nnz):
+        _replace(block.indices, table)
+        indices = block.indices
+    else:
+        indices = table[block.indices]
+    return CsrBlock(start, layout.shape[1], indptr, indices, block.data)
+
+
+@compile_later(SMALL)
+def _replace(keys: Any, table: Any) -> None:
+    for k in range(len(keys)):
+        keys[k] = table[keys[k]]
 
 
 # --- codes -----------------------------------------------------------------------------------------------------------

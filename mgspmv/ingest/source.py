@@ -33,6 +33,9 @@ class Layout:
     and is sliced like one; None if they are 0..n-1."""
     positions: np.ndarray | FileArray | None = None
     """(n_codes,) number of the vertex of each code in the batches; None if codes are already numbers."""
+    ascend: bool = False
+    """Whether codes are the ids themselves, and so ascend with the numbers: entries are numbered after they are sorted.
+    """
     are_ids: bool = False
     """Whether the batches hold int64 ids that must still be numbered; `shape` is (0, 0) then."""
     provenance: dict[str, Any] = field(default_factory=dict)

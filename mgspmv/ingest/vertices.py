@@ -156,7 +156,7 @@ class OccurringIntegers:
         table = np.cumsum(seen, dtype=index_dtype(len(ids)))
         table -= 1
         table[~seen] = UNKNOWN
-        return Layout((len(ids),) * 2, ids, table)
+        return Layout((len(ids),) * 2, ids, table, ascend=True)
 
 
 class ListedIntegers:

@@ -8,18 +8,21 @@ import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import SourceError
-from mgspmv.ingest import vertices
+from mgspmv.ingest import tables, vertices
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.entries import number_entries, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
+from mgspmv.ingest.frames import source_from_arrays
 from mgspmv.ingest.numbering import OccurringIds, look_up, rank_ids
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Layout
 from mgspmv.ingest.store_writing import store_source
+from mgspmv.ingest.values import INT64_MAX
 from mgspmv.model import CooBatch, IngestOptions
 from mgspmv.store.read import open_store
 from tests.support.pairwise import cover_pairs
@@ -138,6 +141,84 @@ def test_ids_and_an_order(tmp_path, order):
     mg.ingest(tmp_path / "a.txt", tmp_path / "a.zarr", order=order)
     assert (open_store(tmp_path / "a.zarr").read_array("vertex_ids") % (1 << 55) == 0).all()
     assert mg.verify(tmp_path / "a.zarr") == []
+
+
+# --- ids that are sorted before they are numbered --------------------------------------------------------------------
+
+GAPS = {
+    "gaps": lambda rng, n: np.sort(rng.choice(3 * n, n, replace=False)),
+    "one gap": lambda rng, n: np.arange(n) + 700 * (np.arange(n) > n // 2),
+    "all far from 0": lambda rng, n: np.arange(n) + 5000,
+}
+
+
+def ingest_arcs(arcs, options, memory, place, **own):
+    """The store of arcs, and how often entries were spilled."""
+    n_spilled, spill = [], EntrySorter._spill
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EntrySorter, "_spill", lambda sorter: (n_spilled.append(1), spill(sorter)))
+        source, room = source_from_arrays(*arcs, **own), MemoryBudget(memory, 2, None)
+        store_source(source, place, options, lambda p: p, lambda *_: None, room, base=None)
+    return open_store(place), len(n_spilled)
+
+
+@cover_pairs(
+    ids=GAPS,
+    kind=["graph", "matrix", "stochastic"],
+    memory={"in memory": PLENTY, "by files": 160_000},
+    transpose=[True, False],
+    order=["none", "degree"],
+    loops=["keep", "drop"],
+    duplicates=["sum", "first", "keep"],
+    hub=[False, True],
+)
+def test_ids_with_gaps(small, tmp_path, monkeypatch, ids, kind, memory, transpose, order, loops, duplicates, hub):
+    """As the same arcs with the numbers of their vertices; most arcs of a hub are in one row, or in one column."""
+    monkeypatch.setattr(tables, "PART_ROWS", 300)
+    rng = np.random.default_rng(6)
+    known = ids(rng, 500)
+    src, dst = (rng.random((2, 6000)) ** 2 * 500).astype(int)
+    src[:500] = np.arange(500)
+    if hub:
+        src[1000:3000] = dst[3000:5000] = 250
+    ends, kept = src if kind == "graph" else dst, src != dst if loops == "drop" else np.full(6000, True)
+    weight = rng.integers(1, 9, 6000).astype(float)
+    if kind == "stochastic":
+        duplicates = "sum"
+        weight = weight / np.bincount(ends, weight * kept, 500).clip(1)[ends]
+    options = IngestOptions(kind, duplicates=duplicates, self_loops=loops, order=order, transpose=transpose)
+    found, n_spilled = ingest_arcs((known[src], known[dst], weight), options, memory, tmp_path / "a.zarr")
+    wanted, _ = ingest_arcs((src, dst, weight), options, PLENTY, tmp_path / "b.zarr", n_vertices=500)
+    assert found.read_array("vertex_ids").tolist() == known.tolist()
+    names = [name for name in found.group.array_keys() if name != "vertex_ids"]
+    for name in [*names, *(["transpose/indptr", "transpose/indices", "transpose/data"] if transpose else [])]:
+        assert found.read_array(name).tobytes() == wanted.read_array(name).tobytes(), name
+    assert (n_spilled > 0) == (memory < PLENTY)
+    assert mg.verify(tmp_path / "a.zarr") == []
+
+
+@pytest.mark.parametrize("memory", [PLENTY, 100_000])
+@pytest.mark.parametrize("kind", ["graph", "matrix"])
+def test_messages_name_ids_with_gaps(small, kind, memory):
+    ids = np.arange(1000) * 2 + 1
+    src, dst = np.append(ids, 77), np.append(ids[::-1], 1923)
+    for arcs, options, message in (
+        ((src, dst), {"duplicates": "error"}, r"the entry \(77, 1923\) occurs more than once"),
+        ((src, dst), {"duplicates": "error", "order": "degree"}, r"the entry \(77, 1923\) occurs more than once"),
+        ((ids, np.where(ids == 55, 55, 1)), {"self_loops": "error"}, "vertex 1 has a self loop"),
+        ((src, dst, np.full(1001, INT64_MAX)), {"duplicates": "sum"}, "the sum of duplicate entries does not fit"),
+    ):
+        with pytest.raises(SourceError, match=message):
+            ingest_arcs(arcs, IngestOptions(kind, **options), memory, MemoryStore())
+
+
+def test_ids_are_not_sorted_again(monkeypatch):
+    """If they are small, their entries are in no other sorter before they are written."""
+    monkeypatch.setattr(EntrySorter, "drain", None)
+    ids = np.arange(100) * 3
+    with sort_source(source_from_arrays(ids, ids[::-1]), IngestOptions(), lambda *_: None) as found:
+        assert found.shape == (100, 100)
+        assert np.concatenate([block.indices for block in found.blocks()]).tolist() == list(range(99, -1, -1))
 
 
 # --- names -----------------------------------------------------------------------------------------------------------
