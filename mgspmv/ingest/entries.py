@@ -17,17 +17,16 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.device_runs import Merging
 from mgspmv.ingest.device_sorting import DeviceSorter, is_worth_a_device, to_host
 from mgspmv.ingest.duplicates import drop_loops, find_duplicate, merge_duplicates
 from mgspmv.ingest.external_sort import EntrySorter
-from mgspmv.ingest.numbering import OccurringIds, are_numbers, look_up, number_block
+from mgspmv.ingest.numbering import look_up, number_block, number_entries
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.radix_sort import LARGE
-from mgspmv.ingest.scratch import ANY_ROOM, FileArray, MemoryBudget
+from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Layout, Source, symmetrize
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.tokens import LEAST_TIME
@@ -35,9 +34,6 @@ from mgspmv.ingest.values import convert_values
 from mgspmv.kernels.later import CompiledLater
 from mgspmv.model import INT32_LIMIT, CooBatch, CsrBlock, Duplicates, IngestOptions, Kind, Progress
 from mgspmv.order import check_square
-
-ENCODED_ENTRIES = 1 << 18
-"""Most entries per batch of ids: Arrow's table of distinct integers takes up to 100 bytes for each."""
 
 
 @dataclass(frozen=True)
@@ -300,50 +296,6 @@ def _follow(source: Source) -> Iterator[tuple[Any, float | None]]:
     """Yield the batches of a source, each with the approximate fraction of the source read so far."""
     for batch in source.batches():
         yield batch, source.fraction
-
-
-def number_entries(
-    coded: EntrySorter, layout: Layout, make_sorter: Callable[[], EntrySorter], id_room: MemoryBudget
-) -> tuple[EntrySorter, Layout]:
-    """Replace codes of rows and columns, or ids, by their numbers; return the sorter of these and the new layout."""
-    if layout.are_ids:
-        coded, layout = encode_ids(coded, layout, make_sorter(), id_room)
-    sorter = make_sorter()
-    for batch in look_up_entries(coded, layout.positions):
-        sorter.add(batch)
-    if isinstance(layout.positions, FileArray):
-        layout.positions.close()
-    return sorter, replace(layout, positions=None)
-
-
-def encode_ids(
-    given: EntrySorter, layout: Layout, coded: EntrySorter, id_room: MemoryBudget
-) -> tuple[EntrySorter, Layout]:
-    """Add entries with codes in place of ids to another sorter; return it, and the new layout."""
-    found = OccurringIds(pa.int64(), id_room)
-    for batch in given.drain(ENCODED_ENTRIES):
-        rows, cols = found.encode(batch.rows, batch.cols)
-        coded.add(CooBatch(rows, cols, batch.values))
-    given.close()
-    known = found.finish()
-    ids = None if are_numbers(known.vertex_ids) else known.vertex_ids
-    return coded, replace(layout, shape=known.shape, vertex_ids=ids, positions=known.positions, are_ids=False)
-
-
-def look_up_entries(coded: EntrySorter, *tables: np.ndarray | FileArray | None) -> Iterator[CooBatch]:
-    """Yield all entries with rows and columns looked up in one table after the other, and close the sorter.
-
-    Parameters
-    ----------
-    tables : as for `look_up`; None for a table of all numbers in their order
-    """
-    for batch in coded.drain():
-        rows, cols = batch.rows, batch.cols
-        for table in tables:
-            if table is not None:
-                rows, cols = look_up(table, rows), look_up(table, cols)
-        yield CooBatch(rows, cols, batch.values)
-    coded.close()
 
 
 def choose_rule(options: IngestOptions, *, is_pattern: bool) -> Duplicates:

@@ -112,11 +112,19 @@ class EntrySorter:
         """
         self._settle()
         while self._pieces:
-            piece = self._pieces.pop(0)
-            step = max(1, min(most or GROUPED_ENTRIES, self._memory * piece.n_entries // (8 * piece.nbytes)))
-            with contextlib.closing(piece):
-                for first in range(0, piece.n_entries, step):
-                    yield CooBatch(*piece.take(first, min(first + step, piece.n_entries)))
+            with contextlib.closing(self._pieces.pop(0)) as piece:
+                yield from self._cut(piece, most)
+
+    def read(self, most: int | None = None) -> Iterator[CooBatch]:
+        """Yield all entries as `drain` does, but keep them."""
+        self._settle()
+        for piece in self._pieces:
+            yield from self._cut(piece, most)
+
+    def _cut(self, piece: _Buckets, most: int | None) -> Iterator[CooBatch]:
+        step = max(1, min(most or GROUPED_ENTRIES, self._memory * piece.n_entries // (8 * piece.nbytes)))
+        for first in range(0, piece.n_entries, step):
+            yield CooBatch(*piece.take(first, min(first + step, piece.n_entries)))
 
     def reserve(self, n_bytes: int) -> None:
         """Reduce the memory for entries by `n_bytes`; a negative number increases it."""
@@ -188,6 +196,11 @@ class EntrySorter:
     def most_held(self) -> int:
         """Most bytes of entries that are held in memory."""
         return self._memory // 2
+
+    @property
+    def most_per_thread(self) -> int:
+        """Most entries that each thread may number at a time."""
+        return min(GROUPED_ENTRIES, self._most_sorted())
 
     # --- exchange with other sorters of the same rows
 

@@ -5,14 +5,22 @@
     runs                  --merge-->  all ids, ascending, and the number of each code
     entries (code, code)  --look up-->  entries (number, number)
 
+Integers that fit into memory need no codes:
+
+    entries (id, id)      --distinct, sort-->  all ids, ascending, with the first of each part of their range
+    entries (id, id)      --look up-->  entries (number, number)
+
+Small ones are marked as they are read, see `mgspmv.ingest.vertices`, and entries are sorted before they are numbered.
+
 Codes ascend with the batches, so that those of neighboring entries are a small range, which is read at once.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,11 +30,13 @@ import pyarrow as pa
 
 from mgspmv.display.frames import unwrap_numbers, wrap_numbers
 from mgspmv.errors import SourceError
+from mgspmv.ingest.external_sort import EntrySorter
+from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.radix_sort import SMALL
 from mgspmv.ingest.scratch import ANY_ROOM, FileArray, MemoryBudget, ScratchFile
 from mgspmv.ingest.source import Layout
 from mgspmv.kernels.later import compile_later
-from mgspmv.model import CsrBlock, index_dtype
+from mgspmv.model import CooBatch, CsrBlock, index_dtype
 
 PAGE_NAMES = 1 << 14
 """Ids per page, the unit of reading; the first id of each page is in memory."""
@@ -37,6 +47,10 @@ PIECE_IDS = 1 << 16
 
 NAME_BYTES, INTEGER_BYTES = 100, 120
 """Approximate bytes per name as a Python string, and per integer in the tables with which Arrow finds distinct ones."""
+JOINED_BYTES = 56
+"""Most bytes per distinct integer that is known: with those of further entries, while all are sorted, and its table."""
+ENCODED_ENTRIES = 1 << 18
+"""Most entries per batch of ids: Arrow's table of distinct integers takes up to 100 bytes for each."""
 CODE_BYTES = 8
 """Bytes per code: its place among the known ids, and its number."""
 _PENDING_BYTES = 1 << 22
@@ -161,10 +175,44 @@ def are_numbers(ids: Ids) -> bool:
     return bool(len(ids) == 0 or (ids[0] == 0 and ids[-1] == len(ids) - 1))
 
 
-def look_up(numbers: np.ndarray | FileArray, places: np.ndarray) -> np.ndarray:
+class IdTable:
+    """Numbers of integers by the integers themselves, any of int64.
+
+    Parameters
+    ----------
+    ids : ascending, whose places are their numbers
+    """
+
+    def __init__(self, ids: np.ndarray) -> None:
+        self._ids, self._least = ids, np.uint64(int(ids[0]) % (1 << 64))
+        parts = ids.view(np.uint64) - self._least
+        bits = len(ids).bit_length()
+        self._shift = np.uint64(max(0, int(parts[-1]).bit_length() - bits))
+        parts >>= self._shift
+        self._starts = np.searchsorted(parts, np.arange(int(parts[-1]) + 2, dtype=np.uint64))
+        """First place of the ids of each part of the range of all, about as many as ids, and the end of the last."""
+
+    def find(self, ids: np.ndarray) -> np.ndarray:
+        """Return the numbers of ids, all of which are in the table."""
+        found: np.ndarray = np.empty(len(ids), index_dtype(len(self._ids)))
+        if _find.is_worth(len(ids)):
+            _find(ids, self._ids, self._least, self._shift, self._starts, found)
+        else:
+            found[:] = np.searchsorted(self._ids, ids)
+        return found
+
+
+Numbers = np.ndarray | FileArray | IdTable
+"""Numbers by code, or by id."""
+
+
+def look_up(numbers: Numbers, places: np.ndarray) -> np.ndarray:
     """Return the numbers at some places; of a file, the range from the least to the greatest place is read."""
-    if isinstance(numbers, np.ndarray):
-        found: np.ndarray = numbers[places]
+    found: np.ndarray
+    if isinstance(numbers, IdTable):
+        found = numbers.find(places)
+    elif isinstance(numbers, np.ndarray):
+        found = numbers[places]
     else:
         first, last = int(places.min(initial=len(numbers))), int(places.max(initial=-1))
         found = numbers[first : last + 1][places - first]
@@ -173,8 +221,7 @@ def look_up(numbers: np.ndarray | FileArray, places: np.ndarray) -> np.ndarray:
 
 def number_block(block: CsrBlock, layout: Layout) -> CsrBlock:
     """Return a block with numbers in place of ids, by a layout whose codes ascend; its columns are overwritten."""
-    ids, first = layout.vertex_ids, block.row_offset
-    table: Any = layout.positions
+    ids, table, first = layout.vertex_ids, layout.positions, block.row_offset
     start, stop = np.searchsorted(ids, (first, first + block.n_rows)).tolist()
     indptr = block.indptr[np.append(0, ids[start:stop] - first + 1)]
     if block.indices.dtype == table.dtype and _replace.is_worth(block.nnz):
@@ -189,6 +236,47 @@ def number_block(block: CsrBlock, layout: Layout) -> CsrBlock:
 def _replace(keys: Any, table: Any) -> None:
     for k in range(len(keys)):
         keys[k] = table[keys[k]]
+
+
+@compile_later(SMALL)
+def _find(keys: Any, ids: Any, least: Any, shift: Any, starts: Any, found: Any) -> None:
+    for k in range(len(keys)):
+        key = np.int64(keys[k])
+        part = (np.uint64(key) - least) >> shift
+        low, high = starts[part], starts[part + np.uint64(1)]
+        while high - low > 1:
+            middle = (low + high) >> 1
+            if ids[middle] <= key:
+                low = middle
+            else:
+                high = middle
+        found[k] = low
+
+
+def list_ids(batch: CooBatch) -> np.ndarray:
+    """Return the distinct rows and columns of a batch, ascending."""
+    return _sort_distinct([batch.rows, batch.cols])
+
+
+def join_ids(parts: Iterable[np.ndarray], most: int) -> np.ndarray | None:
+    """Return the distinct ids of all parts, ascending; None if they take too much of `most` bytes."""
+    known, new, n_new = np.zeros(0, np.int64), list[np.ndarray](), 0
+    for ids in parts:
+        new.append(ids)
+        n_new += len(ids)
+        is_full = JOINED_BYTES * (len(known) + n_new) > most
+        if is_full or n_new > max(len(known), _PENDING_BYTES // known.itemsize):
+            known, new, n_new = _sort_distinct([known, *new]), [], 0
+            if JOINED_BYTES * len(known) > most:
+                return None
+    return _sort_distinct([known, *new])
+
+
+def _sort_distinct(parts: Sequence[np.ndarray]) -> np.ndarray:
+    ids: np.ndarray = np.concatenate(parts, dtype=np.int64)
+    ids.sort()
+    distinct: np.ndarray = ids[np.append(True, ids[1:] != ids[:-1])[: len(ids)]]
+    return distinct
 
 
 # --- codes -----------------------------------------------------------------------------------------------------------
@@ -332,3 +420,68 @@ class OccurringIds:
 
 def _count_bytes(ids: list[Any]) -> int:
     return sum(own.nbytes for own in ids)
+
+
+# --- entries ---------------------------------------------------------------------------------------------------------
+
+
+def number_entries(
+    coded: EntrySorter, layout: Layout, make_sorter: Callable[[], EntrySorter], id_room: MemoryBudget
+) -> tuple[EntrySorter, Layout]:
+    """Replace codes of rows and columns, or ids, by their numbers; return the sorter of these and the new layout."""
+    if layout.are_ids:
+        coded, layout = encode_ids(coded, layout, make_sorter(), id_room)
+    if layout.positions is None:
+        return coded, layout
+    sorter = make_sorter()
+    for batch in look_up_entries(coded, layout.positions):
+        sorter.add(batch)
+    if isinstance(layout.positions, FileArray):
+        layout.positions.close()
+    return sorter, replace(layout, positions=None)
+
+
+def encode_ids(
+    given: EntrySorter, layout: Layout, coded: EntrySorter, id_room: MemoryBudget
+) -> tuple[EntrySorter, Layout]:
+    """Return a sorter of the entries and a layout that numbers them: that of the ids, or of codes in their places.
+
+    Parameters
+    ----------
+    coded : sorter that receives entries with codes, where the ids do not fit into memory
+    """
+    batches = given.read(given.most_per_thread)
+    with ThreadPoolExecutor(given.threads, "mgspmv-find-ids") as pool:
+        ids = join_ids(prefetch_map(pool, list_ids, batches, given.threads), id_room.memory)
+    if ids is not None:
+        numbers = None if are_numbers(ids) else IdTable(ids)
+        own = None if numbers is None else ids
+        return given, replace(layout, shape=(len(ids),) * 2, vertex_ids=own, positions=numbers, are_ids=False)
+    found = OccurringIds(pa.int64(), id_room)
+    for batch in given.drain(ENCODED_ENTRIES):
+        rows, cols = found.encode(batch.rows, batch.cols)
+        coded.add(CooBatch(rows, cols, batch.values))
+    given.close()
+    known = found.finish()
+    ids = None if are_numbers(known.vertex_ids) else known.vertex_ids
+    return coded, replace(layout, shape=known.shape, vertex_ids=ids, positions=known.positions, are_ids=False)
+
+
+def look_up_entries(coded: EntrySorter, *tables: Numbers | None) -> Iterator[CooBatch]:
+    """Yield all entries with rows and columns looked up in one table after the other, and close the sorter.
+
+    Parameters
+    ----------
+    tables : as for `look_up`; None for a table of all numbers in their order
+    """
+
+    def number(batch: CooBatch) -> CooBatch:
+        rows, cols = batch.rows, batch.cols
+        for table in tables:
+            if table is not None:
+                rows, cols = look_up(table, rows), look_up(table, cols)
+        return CooBatch(rows, cols, batch.values)
+
+    with ThreadPoolExecutor(coded.threads, "mgspmv-number") as pool:
+        yield from prefetch_map(pool, number, coded.drain(coded.most_per_thread), coded.threads)
+    coded.close()

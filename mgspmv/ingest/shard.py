@@ -26,10 +26,10 @@ import pyarrow as pa
 
 from mgspmv.errors import CapacityError, ClosedError
 from mgspmv.ingest.build import ColumnSums, assemble
-from mgspmv.ingest.entries import EntryCounts, SortedSource, choose_rule, encode_ids, feed_entries, look_up_entries
+from mgspmv.ingest.entries import EntryCounts, SortedSource, choose_rule, feed_entries
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.frames import FrameSource
-from mgspmv.ingest.numbering import NAME_BYTES, are_numbers, rank_ids
+from mgspmv.ingest.numbering import NAME_BYTES, Numbers, are_numbers, encode_ids, look_up_entries, rank_ids
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.radix_sort import Entries
 from mgspmv.ingest.scratch import FileArray, MemoryBudget
@@ -112,7 +112,7 @@ class Shard:
         self._own_ids: Any = None
         self._places: list[np.ndarray] = []
         self._kind, self._is_transposed = spec.kind, False
-        self._positions: np.ndarray | FileArray | None = None
+        self._positions: Numbers | None = None
         self._numbers: np.ndarray | None = None
         self._firsts: list[int] = []
         self._arrays: dict[str, FileArray] = {}

@@ -15,7 +15,7 @@ import numpy as np
 from mgspmv.errors import SourceError
 from mgspmv.ingest.files import make_absolute, take_name
 from mgspmv.ingest.headers import StatedForm
-from mgspmv.ingest.scratch import ANY_ROOM, FileArray, MemoryBudget
+from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.model import CooBatch, Kind
 
 Stated = Callable[[str], SourceError]
@@ -31,8 +31,9 @@ class Layout:
     vertex_ids: Any = None
     """(n,) ascending ids in the source, int64 or strings (object): an array, or an object that has a dtype and a length
     and is sliced like one; None if they are 0..n-1."""
-    positions: np.ndarray | FileArray | None = None
-    """(n_codes,) number of the vertex of each code in the batches; None if codes are already numbers."""
+    positions: Any = None
+    """(n_codes,) number of the vertex of each code in the batches: an array, or one of the other tables that `look_up`
+    of `mgspmv.ingest.numbering` reads; None if codes are already numbers."""
     ascend: bool = False
     """Whether codes are the ids themselves, and so ascend with the numbers: entries are numbered after they are sorted.
     """

@@ -12,12 +12,12 @@ from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import SourceError
-from mgspmv.ingest import tables, vertices
+from mgspmv.ingest import numbering, tables, vertices
 from mgspmv.ingest.edge_list import EdgeListSource
-from mgspmv.ingest.entries import number_entries, sort_source
+from mgspmv.ingest.entries import sort_source
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.frames import source_from_arrays
-from mgspmv.ingest.numbering import OccurringIds, look_up, rank_ids
+from mgspmv.ingest.numbering import JOINED_BYTES, IdTable, OccurringIds, join_ids, look_up, number_entries, rank_ids
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Layout
@@ -39,13 +39,13 @@ def small(monkeypatch):
     shrink(monkeypatch, ingest__external_sort=sorter, ingest__numbering={"PAGE_NAMES": 8})
 
 
-def check(rows, cols, memory, threads=2):
+def check(rows, cols, memory, threads=2, id_memory=None):
     """Entries with these ids come out by the ids' places among all."""
     values = np.arange(len(rows), dtype=np.float64)
     with EntrySorter(memory, threads) as held:
         for part in np.array_split(np.arange(len(rows)), max(1, len(rows) // 9)):
             held.add(CooBatch(rows[part], cols[part], values[part]))
-        layout, room = Layout((0, 0), are_ids=True), MemoryBudget(memory // 4)
+        layout, room = Layout((0, 0), are_ids=True), MemoryBudget(id_memory or memory // 4)
         by_row, layout = number_entries(held, layout, lambda: EntrySorter(memory, threads), room)
         known = np.unique(np.concatenate([rows, cols]))
         assert layout.shape == (len(known), len(known))
@@ -71,18 +71,39 @@ some_ids = st.one_of(
 )
 
 
-@given(st.lists(st.tuples(some_ids, some_ids), min_size=1, max_size=60), st.sampled_from([PLENTY, 40_000]))
+@given(
+    st.lists(st.tuples(some_ids, some_ids), min_size=1, max_size=60),
+    st.sampled_from([(PLENTY, PLENTY), (40_000, 10_000), (40_000, 500)]),
+)
 def test_any_ids(edges, memory):
     rows, cols = np.array(edges, np.int64).T
-    check(rows, cols, memory)
+    check(rows, cols, memory[0], id_memory=memory[1])
 
 
-@cover_pairs(memory=[PLENTY, 40_000, 20_000], spread=[1, 1 << 20, 1 << 52], threads=[1, 3])
-def test_many_ids(small, memory, spread, threads):
+@cover_pairs(memory=[PLENTY, 40_000, 20_000], id_memory=[PLENTY, 5000], spread=[1, 1 << 20, 1 << 52], threads=[1, 3])
+def test_many_ids(small, memory, id_memory, spread, threads):
     """Most entries have few of the ids, and some ids are only rows, or only columns."""
     rng = np.random.default_rng(1)
     rows, cols = ((rng.random((2, 3000)) ** 3 * 1000).astype(np.int64) - 500) * spread
-    check(rows, np.where(cols % 3 == 0, cols, cols + 1), memory, threads)
+    check(rows, np.where(cols % 3 == 0, cols, cols + 1), memory, threads, id_memory)
+
+
+@given(st.lists(st.lists(some_ids, max_size=20), max_size=9), st.sampled_from([0, 16, 1 << 20]))
+def test_ids_are_joined_and_found(parts, pending):
+    """However few wait at a time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(numbering, "_PENDING_BYTES", pending)
+        known = join_ids(map(np.unique, (np.array(part, np.int64) for part in parts)), PLENTY)
+    assert known.tolist() == sorted({id for part in parts for id in part})
+    if len(known):
+        given = np.random.default_rng(1).permutation(known)
+        assert known[IdTable(known).find(given)].tolist() == given.tolist()
+
+
+def test_ids_that_do_not_fit_are_not_joined():
+    parts = [np.arange(k, k + 10) for k in range(0, 100, 5)]
+    assert len(join_ids(parts, 105 * JOINED_BYTES)) == 105
+    assert join_ids(parts, 104 * JOINED_BYTES) is None
 
 
 @pytest.mark.parametrize("memory", [PLENTY, 20_000])
