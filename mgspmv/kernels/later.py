@@ -30,18 +30,21 @@ class CompiledLater:
         self._lock = Lock()
 
     def __call__(self, *args: Any) -> Any:
-        with self._lock:
-            if self._compiled is None:
-                from mgspmv.kernels.compiled import compile_kernel
+        if self._compiled is None:  # asked without the lock, for which many threads would wait
+            with self._lock:
+                if self._compiled is None:
+                    from mgspmv.kernels.compiled import compile_kernel
 
-                self._compiled = compile_kernel(self._function)
+                    self._compiled = compile_kernel(self._function)
         return self._compiled(*args)
 
     def is_worth(self, n: int) -> bool:
         """Count n items more, and return whether to call this for them, rather than other code."""
+        if CompiledLater.pays:
+            return True
         with self._lock:
             self._n_items += n
-            return CompiledLater.pays or self._n_items > self._limit
+            return self._n_items > self._limit
 
 
 def compile_later(limit: int = 0) -> Callable[[Callable[..., Any]], CompiledLater]:
