@@ -30,8 +30,8 @@ from mgspmv.model import CooBatch, CsrBlock
 
 N_BUCKETS = 1 << 10
 """Number of buckets, small enough that scattered writes do not miss the caches and the TLB each time."""
-GROUPED_ENTRIES = 1 << 20
-"""Most entries per group; smaller inputs have smaller groups."""
+GROUPED_ENTRIES = 1 << 22
+"""Most entries per group; smaller inputs have smaller groups. Each block has a part of every group."""
 BLOCK_ENTRIES = 1 << 19
 """Most entries per block, unless a bucket has more."""
 BLOCK_ROWS = 1 << 22
@@ -98,31 +98,31 @@ class EntrySorter:
         self._batches.append(batch)
         self._n_waiting += len(batch.rows)
         self.n_entries += len(batch.rows)
-        wanted = min(GROUPED_ENTRIES, max(GROUPED_ENTRIES // 8, self.n_entries // 16))
+        wanted = min(GROUPED_ENTRIES, max(GROUPED_ENTRIES // 16, self.n_entries // 16))
         if self._n_waiting >= min(wanted, self._memory // (4 * (self.threads + 1) * _entry_bytes(batch))):
             self._group_waiting()
         self._spill_if_full()
 
-    def drain(self, most: int | None = None) -> Iterator[CooBatch]:
+    def drain(self, most: int) -> Iterator[CooBatch]:
         """Yield all entries, those at the same place in the order in which they were added, and release them.
 
         Parameters
         ----------
-        most : entries per batch; default `GROUPED_ENTRIES`
+        most : entries per batch
         """
         self._settle()
         while self._pieces:
             with contextlib.closing(self._pieces.pop(0)) as piece:
                 yield from self._cut(piece, most)
 
-    def read(self, most: int | None = None) -> Iterator[CooBatch]:
+    def read(self, most: int) -> Iterator[CooBatch]:
         """Yield all entries as `drain` does, but keep them."""
         self._settle()
         for piece in self._pieces:
             yield from self._cut(piece, most)
 
-    def _cut(self, piece: _Buckets, most: int | None) -> Iterator[CooBatch]:
-        step = max(1, min(most or GROUPED_ENTRIES, self._memory * piece.n_entries // (8 * piece.nbytes)))
+    def _cut(self, piece: _Buckets, most: int) -> Iterator[CooBatch]:
+        step = max(1, min(most, self._memory * piece.n_entries // (8 * piece.nbytes)))
         for first in range(0, piece.n_entries, step):
             yield CooBatch(*piece.take(first, min(first + step, piece.n_entries)))
 
@@ -200,7 +200,7 @@ class EntrySorter:
     @property
     def most_per_thread(self) -> int:
         """Most entries that each thread may number at a time."""
-        return min(GROUPED_ENTRIES, self._most_sorted())
+        return min(BLOCK_ENTRIES, self._most_sorted())
 
     # --- exchange with other sorters of the same rows
 
@@ -311,7 +311,7 @@ class EntrySorter:
         self._find_bounds()
         origin = 0 if exchanges else self._find_lowest(bucket)
         with EntrySorter(self._memory, self.threads, self._folder, origin=origin) as sorter:
-            for part in self._take(bucket, bucket + 1, GROUPED_ENTRIES):
+            for part in self._take(bucket, bucket + 1, self.most_per_thread):
                 sorter.add(CooBatch(*(_exchange(part) if exchanges else part)))
             yield sorter
 
