@@ -218,14 +218,17 @@ def test_draining_keeps_the_order_at_each_place(small, memory):
     with EntrySorter(memory, 2) as sorter:
         for batch in batches:
             sorter.add(batch)
-        drained = list(sorter.drain())
+        kept = list(sorter.read(70))
+        drained = list(sorter.drain(50))
         assert list(sorter.blocks((12, 11))) == []
-    check_same = [np.concatenate([getattr(b, k) for b in drained]) for k in ("rows", "cols", "values")]
-    wanted = [np.concatenate([getattr(b, k) for b in batches]) for k in ("rows", "cols", "values")]
-    for found in (check_same, wanted):
+    read, drained, wanted = (
+        [np.concatenate([getattr(b, k) for b in own]) for k in ("rows", "cols", "values")]
+        for own in (kept, drained, batches)
+    )
+    for found in (read, drained, wanted):
         order = np.lexsort((found[1], found[0]))
         found[:] = [a[order].tolist() for a in found]
-    assert check_same == wanted
+    assert read == drained == wanted
 
 
 @pytest.mark.parametrize("less", [0, 19_000])
