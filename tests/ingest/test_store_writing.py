@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -158,7 +159,7 @@ def test_hypersparse_on_a_cluster(tmp_path, in_process):
 
 def test_the_room_is_that_of_the_disk(tmp_path, monkeypatch):
     free = SimpleNamespace(free=8 * 1001)
-    monkeypatch.setattr("mgspmv.ingest.budget.shutil.disk_usage", lambda path: free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
     text = tmp_path / "a.mtx"
     text.write_text("%%MatrixMarket matrix coordinate real general\n1000 5 1\n1 1 2.5\n")
     assert mg.ingest(text, tmp_path / "a.zarr").info.shape == (1000, 5)
