@@ -200,9 +200,10 @@ def _parse_quickly(text: np.ndarray, form: TableFormat) -> tuple[list[Any], int]
     rows = np.where(are_integers, np.cumsum(are_integers), np.cumsum(are_texts) * are_texts) - 1
     limits = np.array([(column.low, column.high) for column in form.columns], np.int64)
     are_plain = np.array([bool(column.plain) for column in form.columns])
-    least = sum(1 + are_integers)  # bytes of a line: digits, and a separator for each
-    n_most = len(text) // least + 1
-    integers, is_simple = _find_memory(are_integers.sum(), n_most), are_integers.all()
+    is_simple = are_integers.all()
+    # A line of integers has two bytes or more for each. With fields of text, what that leaves over would be too much.
+    n_most = len(text) // (2 * len(form.columns)) if is_simple else int(np.count_nonzero(text == _LINE_FEED))
+    integers = _find_memory(are_integers.sum(), n_most)
     shape = are_texts.sum() + 1, 0 if is_simple else len(text)  # the last row is that of columns that are not read
     fields, offsets = np.empty(shape, np.uint8), np.zeros((shape[0], 1 if is_simple else n_most + 1), np.int32)
     kinds, delimiter = _list_kinds(form), ord(form.delimiter)

@@ -45,8 +45,8 @@ Path = str | os.PathLike[str]
 HEAD_BYTES = 2**16
 """Bytes at the beginning of a file from which its format is detected."""
 
-HASHED_BYTES = 2**24
-"""Bytes of a file that are hashed at a time."""
+HASHED_BYTES = 2**21
+"""Bytes of a file that are hashed at a time, while as many are read."""
 
 PATIENCE_MS = 500
 """Milliseconds within which a signal that came just before a read of a pipe is noticed."""
