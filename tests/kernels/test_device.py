@@ -6,6 +6,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import mgspmv as mg
+from mgspmv.api import arguments
 from mgspmv.errors import BackendError, ClusterError, MissingDependencyError, OptionError
 from mgspmv.kernels import device
 from mgspmv.kernels.device import fetch
@@ -146,3 +148,43 @@ def test_kernels_are_waited_for_before_pieces_come():
         for _ in range(50):
             x += 1
         assert (fetch(x) == 50).all()
+
+
+@pytest.mark.parametrize("has_driver", [False, True])
+def test_the_context_is_begun_once_and_without_a_driver_not_at_all(has_driver, monkeypatch):
+    begun, threads = [], []
+
+    class Driver:
+        def __getattr__(self, name):
+            return lambda *arguments: begun.append(name) or 0
+
+    def load(name):
+        if not has_driver:
+            raise OSError(name)
+        return Driver()
+
+    class Started(threading.Thread):
+        def start(self):
+            threads.append(self)
+            self.run()
+
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(device.ctypes, "CDLL", load)
+    monkeypatch.setattr(device, "Thread", Started)
+    device.begin_context.cache_clear()
+    try:
+        device.begin_context()
+        device.begin_context()
+    finally:
+        device.begin_context.cache_clear()
+    assert len(threads) == 1
+    assert begun == (["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain"] if has_driver else [])
+
+
+@pytest.mark.parametrize(("backend", "begins"), [("cpu", False), ("auto", True)])
+def test_the_context_is_begun_where_a_device_may_be_used(backend, begins, monkeypatch):
+    begun = []
+    monkeypatch.setattr(arguments, "begin_context", lambda: begun.append(backend))
+    arguments.as_matrix(([0, 1], [1, 0]), backend=backend)
+    assert bool(begun) == begins
