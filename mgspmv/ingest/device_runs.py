@@ -21,6 +21,7 @@ from mgspmv.heartbeat import beat
 from mgspmv.ingest.duplicates import SUM_TOO_LARGE
 from mgspmv.kernels.device import Staging
 from mgspmv.kernels.entry_sorting import MOST_ENTRIES, build_rows, sort_keys
+from mgspmv.kernels.formats import to_host
 from mgspmv.model import CsrBlock, Duplicates
 
 KEY_BYTES = 8
@@ -160,7 +161,7 @@ class RunMerger:
         values = self._put([run.values[a:b] for run, a, b in ranges if run.values is not None])
         indptr, indices, data = merging.build(keys, values, self.bits, last_row + 1 - first_row, first_row)
         del keys, values
-        yield from cut_blocks(first_row, n_cols, to_numpy(indptr), indices, data)
+        yield from cut_blocks(first_row, n_cols, to_host(indptr), indices, data)
 
     def _put(self, slices: list[np.ndarray]) -> Any:
         """Return slices one after the other on the device; None if there are none."""
@@ -199,11 +200,5 @@ def cut_blocks(first_row: int, n_cols: int, indptr: np.ndarray, indices: Any, da
         first = int(np.searchsorted(indptr, start, side="right")) - 1
         last = int(np.searchsorted(indptr, stop))
         pointers = np.clip(indptr[first : last + 1], start, stop) - start
-        own = to_numpy(indices[start:stop]), None if data is None else to_numpy(data[start:stop])
+        own = to_host(indices[start:stop]), None if data is None else to_host(data[start:stop])
         yield CsrBlock(first_row + first, n_cols, pointers, *own)
-
-
-def to_numpy(array: Any) -> np.ndarray:
-    """Return an array of NumPy, or a copy of one of CuPy on the host."""
-    host: np.ndarray = array if isinstance(array, np.ndarray) else array.get()
-    return host

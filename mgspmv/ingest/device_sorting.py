@@ -21,7 +21,7 @@ from typing import Any, Self
 import numpy as np
 
 from mgspmv.errors import CapacityError
-from mgspmv.ingest.device_runs import Merging, RunMerger, SortedRun, find_sort_bytes, to_numpy
+from mgspmv.ingest.device_runs import Merging, RunMerger, SortedRun, find_sort_bytes
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.numbering import are_numbers
 from mgspmv.ingest.prefetch import prefetch_map
@@ -42,7 +42,7 @@ from mgspmv.kernels.entry_sorting import (
     sum_columns,
     turn_rows,
 )
-from mgspmv.kernels.formats import array_module
+from mgspmv.kernels.formats import array_module, to_host
 from mgspmv.model import INT32_LIMIT, CooBatch, CsrBlock
 from mgspmv.store.stored_matrix import TRANSPOSE
 
@@ -131,7 +131,7 @@ class DeviceSorter:
         parts, self._parts, self.is_moved = self._parts[::-1], [], True
         self._table = self._known = None
         while parts:
-            self._host.add(to_host(parts.pop()))
+            self._host.add(copy_batch(parts.pop()))
 
     def _spill(self) -> None:
         """Copy all entries to host memory, where those that are added later stay."""
@@ -141,7 +141,7 @@ class DeviceSorter:
             self._staging.finish()
             parts, self._parts = self._parts[::-1], []
             while parts:
-                self._parts.append(to_host(parts.pop()))
+                self._parts.append(copy_batch(parts.pop()))
 
     def _check_host(self) -> None:
         """Hand the entries over if they, or runs of them, take more host memory than may be used."""
@@ -153,7 +153,7 @@ class DeviceSorter:
         rows: Any = batch.rows
         if not isinstance(rows, np.ndarray):
             self._staging.finish()
-        return to_host(batch)
+        return copy_batch(batch)
 
     # --- numbers
 
@@ -216,7 +216,7 @@ class DeviceSorter:
         if int(seen[-1]) == high + 1:
             self._table, self._first = None, 0
             return np.arange(high + 1)
-        return to_numpy(list_ids(seen))
+        return to_host(list_ids(seen))
 
     def _list(self) -> np.ndarray | None:
         """Return the ids of the parts, which are kept on the device too; None if they take too much memory there."""
@@ -230,7 +230,7 @@ class DeviceSorter:
                     return None
             known = self._add_ids(known, first, min(first + n, self.n_entries))
             first += n
-        ids = to_numpy(known)
+        ids = to_host(known)
         self._known = None if are_numbers(ids) else known
         return ids
 
@@ -320,7 +320,7 @@ class DeviceSorter:
         keys, values = self._pack(n, bits)
         self._parts = list(slice_parts(self._parts, n, n_left))
         keys, order = order_keys(keys, has_values=values is not None)
-        return SortedRun(to_numpy(keys), None if values is None else to_numpy(values[order]))
+        return SortedRun(to_host(keys), None if values is None else to_host(values[order]))
 
     def _pack(self, n: int, bits: int) -> tuple[Any, Any]:
         """Return the keys and values of the first n entries of the parts, on the device."""
@@ -373,7 +373,7 @@ class DeviceSlices:
 
     def __init__(self, array: Any) -> None:
         self._array, self.dtype = array, array.dtype
-        self._get = to_numpy if isinstance(array, np.ndarray) else make_copier()
+        self._get = to_host if isinstance(array, np.ndarray) else make_copier()
 
     def __len__(self) -> int:
         return len(self._array)
@@ -392,16 +392,14 @@ def slice_parts(parts: list[CooBatch], first: int, stop: int) -> Iterator[CooBat
         first, stop = first - n, stop - n
 
 
-def to_host(batch: CooBatch) -> CooBatch:
-    """Return a batch on the host."""
-    return CooBatch(
-        to_numpy(batch.rows), to_numpy(batch.cols), None if batch.values is None else to_numpy(batch.values)
-    )
+def copy_batch(batch: CooBatch) -> CooBatch:
+    """Return a batch on the host, copied if it is on a device."""
+    return CooBatch(to_host(batch.rows), to_host(batch.cols), None if batch.values is None else to_host(batch.values))
 
 
 def _take(array: Any) -> np.ndarray:
     """Return an array on the host, copied if it is a view, which may keep more memory."""
-    host = to_numpy(array)
+    host = to_host(array)
     return host if host.base is None else host.copy()
 
 

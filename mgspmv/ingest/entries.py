@@ -20,7 +20,7 @@ import numpy as np
 
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.device_runs import Merging
-from mgspmv.ingest.device_sorting import DeviceSorter, is_worth_a_device, to_host
+from mgspmv.ingest.device_sorting import DeviceSorter, copy_batch, is_worth_a_device
 from mgspmv.ingest.duplicates import drop_loops, find_duplicate, merge_duplicates
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.numbering import look_up, number_block, number_entries
@@ -288,7 +288,7 @@ def fill(
 def _prepare(feed: EntryFeed, sorter: EntrySorter | DeviceSorter, batch: CooBatch, fraction: float | None) -> _Prepared:
     """Prepare a batch, and move it to where it is sorted."""
     prepared = feed.prepare((batch, fraction))
-    move = sorter.upload if isinstance(sorter, DeviceSorter) else to_host
+    move = sorter.upload if isinstance(sorter, DeviceSorter) else copy_batch
     return replace(prepared, entries=move(prepared.entries))
 
 

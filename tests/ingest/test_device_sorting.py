@@ -13,7 +13,6 @@ from mgspmv.api.arguments import as_matrix
 from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest import device_runs, device_sorting, objects, tables
 from mgspmv.ingest.budget import find_budget
-from mgspmv.ingest.device_runs import to_numpy
 from mgspmv.ingest.device_sorting import DeviceSorter, slice_parts
 from mgspmv.ingest.entries import no_device
 from mgspmv.ingest.external_sort import EntrySorter
@@ -21,6 +20,7 @@ from mgspmv.ingest.in_memory import load_source
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.store_writing import begin_storing, store_source
 from mgspmv.kernels.device import Staging, free_device_memory
+from mgspmv.kernels.formats import to_host
 from mgspmv.model import CooBatch, IngestOptions, ignore
 from mgspmv.store.held import PLACE, HeldMatrix
 from mgspmv.store.stored_matrix import HostArray
@@ -116,7 +116,7 @@ def test_arrays_are_those_of_the_host(name, sorters):
         assert found.arrays.keys() == wanted.arrays.keys()
         for own, array in wanted.arrays.items():
             assert found.arrays[own].dtype == array.dtype
-            np.testing.assert_array_equal(to_numpy(found.arrays[own]), array)
+            np.testing.assert_array_equal(to_host(found.arrays[own]), array)
         assert found.digest == wanted.digest
     assert found.digest == mg.ingest(graph, **vars(options)).info.digest
 
@@ -287,7 +287,7 @@ def test_errors_are_those_of_the_host(graph, options, is_small, sorters, little)
 def test_sums_as_large_as_int64(sorters):
     graph = ([0, 0, 1, 1], [1, 1, 0, 0], [2**62, 2**62 - 1, -(2**62), -(2**62)])
     found = load(graph, IngestOptions("graph"), sorters[0])
-    assert to_numpy(found.arrays["data"]).tolist() == [-(2**63), 2**63 - 1]
+    assert to_host(found.arrays["data"]).tolist() == [-(2**63), 2**63 - 1]
 
 
 class OutOfMemoryError(MemoryError):
