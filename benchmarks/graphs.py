@@ -31,7 +31,7 @@ from benchmarks.matrices import (
     make_counters,
     make_stencil,
 )
-from mgspmv.ingest.generate import derive_keys, random_words, scale_words
+from mgspmv.ingest.generate import derive_keys, random_words, scale_words, scramble_ids
 from mgspmv.model import CsrBlock
 from mgspmv.store.read import open_store
 
@@ -41,6 +41,9 @@ WEB_ARCS = 12
 """Arcs of `web` a vertex, before those that come again are dropped."""
 NEAR_HOSTS = 4
 """How far off, on either side, the hosts are to which local arcs of `web` go; an eighth of them does."""
+
+CITED = 6
+"""Arcs of `citations` a vertex."""
 
 _HOST, _NEAR, _CHOICE, _TARGET, *_ = derive_keys(5)
 
@@ -115,6 +118,75 @@ def _find_local_keys(xp: Arrays, n_hosts: int, begin: int, end: int) -> Any:
     return destinations * (n_hosts * HOST_PAGES) + sources
 
 
+def _make_citations(xp: Arrays, size: int) -> CsrBlock:
+    """Papers in order of time; each cites 6 earlier ones, of which the later are preferred: i cites floor(i sqrt(u))."""
+    n = max(2, size // CITED)
+    citing = xp.arange(1, n).repeat(CITED)
+    cited = (citing * xp.sqrt(_draw_uniform(xp, _TARGET, len(citing)))).astype(np.int64)
+    return build_from_keys(xp, xp.minimum(cited, citing - 1) * n + citing, n, n)
+
+
+def _make_small_world(xp: Arrays, size: int) -> CsrBlock:
+    """Ring in which each vertex has arcs to its 8 nearest; one in ten goes to a random vertex instead."""
+    offsets = np.array([-4, -3, -2, -1, 1, 2, 3, 4])
+    n = max(16, size // len(offsets))
+    sources = xp.arange(n).repeat(len(offsets))
+    near = (sources + xp.tile(xp.asarray(offsets), n)) % n
+    is_rewired = random_words(_CHOICE, make_counters(xp, 0, len(near))) < np.uint64(2**64 // 10)
+    targets = xp.where(is_rewired, choose_numbers(xp, _TARGET, len(near), n), near)
+    return build_from_keys(xp, targets * n + sources, n, n)
+
+
+def _make_heavy_tails(xp: Arrays, size: int) -> CsrBlock:
+    """16 arcs a vertex: sources are n u^3, targets n u^2, so that both degrees have heavy tails; ids are scrambled."""
+    scale = max(2, round(math.log2(size / 16)))
+    n, n_arcs = 1 << scale, 16 << scale
+    u, v = (_draw_uniform(xp, key, n_arcs) for key in (_CHOICE, _TARGET))
+    sources, targets = (xp.minimum((n * w).astype(np.int64), n - 1) for w in (u * u * u, v * v))
+    return build_from_keys(xp, _scramble(xp, targets, scale) * n + _scramble(xp, sources, scale, 1), n, n)
+
+
+def _make_communities(xp: Arrays, size: int) -> CsrBlock:
+    """Communities of 64 to 8192 vertices, as many vertices in each size; 12 arcs a vertex, 3 in 4 inside; ids scrambled."""
+    scale = max(14, round(math.log2(size / 12)))
+    n = 1 << scale
+    sources = xp.arange(n).repeat(12)
+    bits = 6 + (sources >> (scale - 3))  # eight ranges of vertices, one for each size of a community
+    inside = sources >> bits << bits | (choose_numbers(xp, _NEAR, len(sources), 1 << 30) & ((1 << bits) - 1))
+    is_inside = random_words(_CHOICE, make_counters(xp, 0, len(sources))) < np.uint64(3 << 62)
+    targets = xp.where(is_inside, inside, choose_numbers(xp, _TARGET, len(sources), n))
+    return build_from_keys(xp, _scramble(xp, targets, scale) * n + _scramble(xp, sources, scale), n, n)
+
+
+def _make_ratings(xp: Arrays, size: int) -> CsrBlock:
+    """Users who rate items, as arcs both ways: 15 in 16 vertices are users, and item k of m is drawn as m u^3."""
+    scale = max(6, round(math.log2(size / 16)))
+    n = 1 << scale
+    n_items, n_arcs = n >> 4, 8 << scale
+    users = n_items + choose_numbers(xp, _TARGET, n_arcs, n - n_items)
+    u = _draw_uniform(xp, _CHOICE, n_arcs)
+    items = xp.minimum((n_items * (u * u * u)).astype(np.int64), n_items - 1)
+    return build_from_keys(xp, xp.concatenate([users * n + items, items * n + users]), n, n)
+
+
+def _make_sparse(xp: Arrays, size: int) -> CsrBlock:
+    """Two arcs a vertex between random vertices."""
+    n = max(2, size // 2)
+    sources, targets = (choose_numbers(xp, key, size, n) for key in (_CHOICE, _TARGET))
+    return build_from_keys(xp, targets * n + sources, n, n)
+
+
+def _draw_uniform(xp: Arrays, key: np.uint64, count: int) -> Any:
+    """`count` float64 in [0, 1), uniform."""
+    return (random_words(key, make_counters(xp, 0, count)) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _scramble(xp: Arrays, ids: Any, scale: int, seed: int = 0) -> Any:
+    """Permute the ids 0 .. 2^scale - 1; int64."""
+    mask, half = np.uint64(2**scale - 1), np.uint64((scale + 1) // 2)
+    return scramble_ids(ids.astype(np.uint64), mask, half, derive_keys(7 + seed)[2:]).astype(np.int64)
+
+
 _M = 1 << 20
 
 GRAPHS = {
@@ -126,6 +198,12 @@ GRAPHS = {
         Recipe("grid", "road-like", _make_grid, 64 * _M),
         Recipe("web", "web-like, in crawl order", _make_web, 96 * _M),
         Recipe("rmat23-undirected", "power law, scrambled, both ways", _make_undirected_rmat, 128 * _M),
+        Recipe("citations", "citations, by time", _make_citations, 96 * _M),
+        Recipe("small-world", "ring with shortcuts", _make_small_world, 128 * _M),
+        Recipe("heavy-tails", "power laws both ways, scrambled", _make_heavy_tails, 128 * _M),
+        Recipe("communities", "communities, scrambled", _make_communities, 96 * _M),
+        Recipe("ratings", "users and items", _make_ratings, 128 * _M),
+        Recipe("sparse", "two arcs a vertex, random", _make_sparse, 64 * _M),
         RECIPES["rmat27"],
     )
 }
