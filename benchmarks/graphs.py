@@ -119,7 +119,7 @@ def _find_local_keys(xp: Arrays, n_hosts: int, begin: int, end: int) -> Any:
 
 
 def _make_citations(xp: Arrays, size: int) -> CsrBlock:
-    """Papers in order of time; each cites 6 earlier ones, of which the later are preferred: i cites floor(i sqrt(u))."""
+    """Papers in order of time; each cites 6 earlier ones, preferably late ones: i cites floor(i sqrt(u))."""
     n = max(2, size // CITED)
     citing = xp.arange(1, n).repeat(CITED)
     cited = (citing * xp.sqrt(_draw_uniform(xp, _TARGET, len(citing)))).astype(np.int64)
@@ -147,7 +147,7 @@ def _make_heavy_tails(xp: Arrays, size: int) -> CsrBlock:
 
 
 def _make_communities(xp: Arrays, size: int) -> CsrBlock:
-    """Communities of 64 to 8192 vertices, as many vertices in each size; 12 arcs a vertex, 3 in 4 inside; ids scrambled."""
+    """Communities of 64 to 8192 vertices, scrambled, as many vertices in each size; 12 arcs a vertex, 3 in 4 inside."""
     scale = max(14, round(math.log2(size / 12)))
     n = 1 << scale
     sources = xp.arange(n).repeat(12)

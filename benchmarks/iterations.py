@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from benchmarks.machines import Machine
+from mgspmv.kernels.device import free_device_memory
 from mgspmv.kernels.layout import LayoutBuilder
 from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors
 from mgspmv.kernels.select import bind_kernel
@@ -117,7 +118,7 @@ class CapturedIterations:
 
     def _build(self) -> None:
         n = self._block.n_rows
-        rows = LayoutBuilder(self._block.indptr, lambda *_: self._block)
+        rows = LayoutBuilder(self._block.indptr, lambda *_: self._block, bin_bytes=free_device_memory() // 2)
         places = rows.place(self._weight > 0)  # of a pattern: counts
         layout = rows.build_layout(places, places.all_columns, places.n_sent, None)
         self._steps = RankSteps(layout, self._precision)

@@ -4,7 +4,8 @@
 // Shapes: CSR is processed in pieces of rows, sorted by place. Row q of a piece in that order has place places[q] and entries
 //   row_starts[q] .. row_starts[q + 1]; entry k of these is entry jumps[q] + k of the piece's CSR. Block b has the rows at places
 //   b height .. (b + 1) height. Cell cell_starts[b] + w holds the entries of block b in the 2^shifts[b] columns from w 2^shifts[b]
-//   on; each cell of a block is counted in one word of shared memory.
+//   on; each cell of a block is counted in one word of shared memory. A cell of fewer than `least` entries is binned: it has no chunks
+//   but octets, whose local rows are in the order of blocks, and columns in the order of windows (see mgspmv/kernels/bins.py).
 // Threads: in count_cells and place_entries, one thread block per job: entries begins[j] .. ends[j] (at most ENTRIES) of block
 //   blocks[j], the first of which is in row rows[j]. It updates the global counter of each cell once. In cut_cells, each thread
 //   block processes an equal share of the cells; in sort_tiles, one tile of a cell; in survey, one row per thread at a time.
@@ -19,6 +20,9 @@ typedef long long int64;
 #define ENTRIES (THREADS * ENTRIES_PER_THREAD)  // ENTRIES_PER_THREAD is odd, so that scanning threads hit different banks
 #define ROW_BITS 15
 #define CHUNK 128
+#define OCTET 8
+#define WINDOW_BITS 14
+#define RATES 7
 #define SORT_THREADS 512
 #define SORTED_PER_THREAD 16
 #define TILE (SORT_THREADS * SORTED_PER_THREAD)
@@ -66,12 +70,24 @@ struct Cells {
     int64 height;
     const int* shifts;
     const int64* starts;
+    int64 least;  // entries of a cell that has chunks; others are binned
+};
+
+// Binned cells; see mgspmv/kernels/bins.py.
+struct Bins {
+    const unsigned* counts;   // entries of each cell
+    const unsigned* by_block;   // first octet of each cell in the order of blocks
+    const unsigned* by_window;  // first octet of each cell in the order of windows; indexed as by_block
+    unsigned short* rows;
+    unsigned short* columns;
+    unsigned* places;
+    VALUE* values;
 };
 
 template <bool PLACE>
 __device__ __forceinline__ void
 take_entries(const Jobs& jobs, const Cells& cells, const int* __restrict__ indices, int* found, const VALUE* data,
-             unsigned* counters, const int64* chunk_starts, unsigned* entries, VALUE* values) {
+             unsigned* counters, const int64* chunk_starts, unsigned* entries, VALUE* values, const Bins& bins) {
     extern __shared__ int rows[];  // ENTRIES, then a counter for each window of the block
     unsigned* windows = reinterpret_cast<unsigned*>(rows + ENTRIES);
     const int block = jobs.blocks[blockIdx.x];
@@ -106,19 +122,32 @@ take_entries(const Jobs& jobs, const Cells& cells, const int* __restrict__ indic
         const unsigned count = windows[w];
         if (count) {
             const unsigned taken = atomicAdd(counters + cell + w, count);
-            if (PLACE) windows[w] = unsigned(chunk_starts[cell + w] - chunk_starts[cell]) * CHUNK + taken;
+            if (PLACE) windows[w] = taken;
         }
     }
     if (!PLACE) return;
     __syncthreads();
-    const int64 origin = chunk_starts[cell] * CHUNK;
 #pragma unroll
     for (int i = 0; i < ENTRIES_PER_THREAD; ++i) {
         const int k = i * THREADS + threadIdx.x;
         if (k < n) {
-            const int64 row = first_row + rows[k], slot = origin + atomicAdd(windows + (columns[i] >> shift), 1u);
-            entries[slot] = (columns[i] & ((1u << shift) - 1)) << ROW_BITS | unsigned(jobs.places[row] - block * cells.height);
-            if (!PATTERN) values[slot] = data[(jobs.jumps ? jobs.jumps[row] : 0) + begin + k];
+            const unsigned window = columns[i] >> shift, number = atomicAdd(windows + window, 1u);
+            const unsigned column = columns[i] & ((1u << shift) - 1);
+            const int64 row = first_row + rows[k], own = cell + window;
+            const unsigned local_row = unsigned(jobs.places[row] - block * cells.height);
+            const VALUE value = PATTERN ? VALUE(1) : data[(jobs.jumps ? jobs.jumps[row] : 0) + begin + k];
+            if (cells.least && __ldg(bins.counts + own) < cells.least) {
+                const unsigned by_block = __ldg(bins.by_block + own), by_window = __ldg(bins.by_window + own);
+                const int64 slot = int64(by_block) * OCTET + number;
+                bins.rows[slot] = static_cast<unsigned short>(local_row);
+                bins.columns[int64(by_window) * OCTET + number] = static_cast<unsigned short>(column);
+                if (number % OCTET == 0) bins.places[by_window + number / OCTET] = by_block + number / OCTET;
+                if (!PATTERN) bins.values[slot] = value;
+            } else {
+                const int64 slot = __ldg(chunk_starts + own) * CHUNK + number;
+                entries[slot] = column << ROW_BITS | local_row;
+                if (!PATTERN) values[slot] = value;
+            }
         }
     }
 }
@@ -126,14 +155,14 @@ take_entries(const Jobs& jobs, const Cells& cells, const int* __restrict__ indic
 // Count the entries of each cell.
 extern "C" __global__ void __launch_bounds__(THREADS)
 count_cells(Jobs jobs, Cells cells, const int* indices, int* found, unsigned* counters) {
-    take_entries<false>(jobs, cells, indices, found, nullptr, counters, nullptr, nullptr, nullptr);
+    take_entries<false>(jobs, cells, indices, found, nullptr, counters, nullptr, nullptr, nullptr, Bins{});
 }
 
 // Write each entry to a slot of its cell. counters[c]: number of entries of cell c that have a slot already.
 extern "C" __global__ void __launch_bounds__(THREADS)
 place_entries(Jobs jobs, Cells cells, const int* indices, int* found, const VALUE* data, unsigned* counters,
-              const int64* chunk_starts, unsigned* entries, VALUE* values) {
-    take_entries<true>(jobs, cells, indices, found, data, counters, chunk_starts, entries, values);
+              const int64* chunk_starts, unsigned* entries, VALUE* values, Bins bins) {
+    take_entries<true>(jobs, cells, indices, found, data, counters, chunk_starts, entries, values, bins);
 }
 
 // Replace the value of each thread by the sum over the threads before it; return the sum over all threads.
@@ -158,18 +187,22 @@ __device__ __forceinline__ int64 scan_sums(int64& value) {
     return __shfl_sync(FULL, warps, 31);
 }
 
-// Find the number of chunks and of tiles before each cell, and the cell of each tile. chunks_found[b] is the first chunk of block b
-// of the n_starts - 1 blocks; the last two elements are the total numbers of chunks and of tiles.
+// Find the number of chunks and of tiles before each cell, and the cell of each tile; cells of fewer than `least` entries have none.
+// chunks_found[b] is the first chunk of block b of the n_starts - 1 blocks; the last two elements are the total numbers of chunks and
+// of tiles.
 extern "C" __global__ void __launch_bounds__(THREADS)
-cut_cells(int64 n_cells, int64 n_starts, const unsigned* __restrict__ counts, const int64* __restrict__ cell_starts,
+cut_cells(int64 n_cells, int64 n_starts, const unsigned* __restrict__ counts, const int64* __restrict__ cell_starts, int64 least,
           int64* chunk_starts, int64* tile_starts, int* tile_cells, int64* chunks_found) {
     const int64 begin = n_cells * blockIdx.x / gridDim.x, end = n_cells * (blockIdx.x + 1) / gridDim.x;
     int64 chunks = 0, tiles = 0;
-    for (int64 cell = threadIdx.x; cell < begin; cell += THREADS)
-        chunks += COUNT(counts[cell], CHUNK), tiles += COUNT(counts[cell], TILE);
+    for (int64 cell = threadIdx.x; cell < begin; cell += THREADS) {
+        const int64 count = counts[cell] < least ? 0 : counts[cell];
+        chunks += COUNT(count, CHUNK), tiles += COUNT(count, TILE);
+    }
     int64 chunks_before = scan_sums(chunks), tiles_before = scan_sums(tiles);
     for (int64 first = begin; first < end; first += THREADS) {
-        const int64 cell = first + threadIdx.x, count = cell < end ? counts[cell] : 0, n_tiles = COUNT(count, TILE);
+        const int64 cell = first + threadIdx.x, count = cell < end && counts[cell] >= least ? counts[cell] : 0;
+        const int64 n_tiles = COUNT(count, TILE);
         chunks = COUNT(count, CHUNK), tiles = n_tiles;
         const int64 all_chunks = scan_sums(chunks), all_tiles = scan_sums(tiles);
         chunks += chunks_before, tiles += tiles_before;
@@ -186,6 +219,34 @@ cut_cells(int64 n_cells, int64 n_starts, const unsigned* __restrict__ counts, co
     for (int64 b = threadIdx.x; b < n_starts; b += THREADS) {
         const int64 cell = cell_starts[b];
         if (begin <= cell && cell < end + is_last) chunks_found[b] = chunk_starts[cell];
+    }
+}
+
+// Rate cells of 2^WINDOW_BITS columns for the choice between bins and wider cells; wide cell w would have cells firsts[w] .. firsts[w + 1].
+// Adds to found: entries of cells of fewer than `least` entries; cells that have entries; those of at least `least`; and, for z of 4 and
+// of 8 bytes, the sectors of z that the tiles of the latter read, and those that the tiles of all wide cells would read.
+extern "C" __global__ void __launch_bounds__(256)
+rate_cells(int64 n_wide, const int64* __restrict__ firsts, const unsigned* __restrict__ counts, int64 least, unsigned long long* found) {
+    unsigned long long own[RATES] = {};
+    for (int64 w = int64(blockIdx.x) * 256 + threadIdx.x; w < n_wide; w += int64(gridDim.x) * 256) {
+        int64 all = 0;
+        for (int64 cell = firsts[w]; cell < firsts[w + 1]; ++cell) all += counts[cell];
+        const float wide_tiles = float(COUNT(all, TILE));
+        for (int64 cell = firsts[w]; cell < firsts[w + 1]; ++cell) {
+            const int64 n = counts[cell];
+            if (n == 0) continue;
+            const bool is_dense = n >= least;
+            own[0] += is_dense ? 0 : n, own[1] += 1, own[2] += is_dense;
+            for (int s = 0; s < 2; ++s) {
+                const float sectors = float((1 << WINDOW_BITS) * (4 << s) / 32), tiles = float(COUNT(n, TILE));
+                if (is_dense) own[3 + s] += __float2ull_rn(tiles * sectors * (1.0f - expf(-float(n) / (tiles * sectors))));
+                own[5 + s] += __float2ull_rn(wide_tiles * sectors * (1.0f - expf(-float(n) / (wide_tiles * sectors))));
+            }
+        }
+    }
+    for (int r = 0; r < RATES; ++r) {
+        for (int distance = 16; distance > 0; distance /= 2) own[r] += __shfl_down_sync(FULL, own[r], distance);
+        if (threadIdx.x % 32 == 0 && own[r]) atomicAdd(found + r, own[r]);
     }
 }
 

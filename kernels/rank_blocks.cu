@@ -2,13 +2,16 @@
 //
 // Formula, vectors, types: as in rank_steps.cuh. Products of floats are rounded to multiples of product_unit.
 // Shapes: a chunk has 128 entries, each a local row and a column relative to the chunk's column. Item t is chunks
-//   item_bounds[t][0] .. item_bounds[t][1] of block item_blocks[t], which has item_parts[block] items. If a block has several
-//   items, their sums are added in `partial`, and the last thread block to finish an item of it finishes the rows.
+//   item_bounds[t][0] .. item_bounds[t][1] and octets item_bounds[t][2] .. item_bounds[t][3] of block item_blocks[t], which has
+//   item_parts[block] items. If a block has several items, their sums are added in `partial`, and the last thread block to finish an
+//   item of it finishes the rows. Before, `fill_bins` writes z of the columns of octets to their places in the order of blocks: thread
+//   block j takes octets fill_bounds[j][0] .. fill_bounds[j][1] of window fill_windows[j], whose z it holds in shared memory.
 // Threads: each thread block takes items, the longest first, and adds rows in shared memory as two 32-bit words, because atomics
 //   on 32 bits of shared memory are native.
 // Deterministic: yes; sums are of integers. Compiled without contraction: in exact fixed point bit-identical to the CPU kernels.
-// Needs: sm_70; 8 bytes of shared memory per row of a block.
-// Source: this project's, as are the sums in two words; after Lakhotia, Kannan, Prasanna, USENIX ATC 2018.
+// Needs: sm_70; 8 bytes of shared memory per row of a block; for `fill_bins`, a window of z in shared memory.
+// Source: this project's, as are the sums in two words; after Lakhotia, Kannan, Prasanna, USENIX ATC 2018, and, for bins, Beamer,
+//   Asanovic, Patterson, IPDPS 2017.
 #ifndef THREADS
 #define THREADS 1024
 #endif
@@ -18,6 +21,24 @@
 #define ROW_BITS 15
 #define CHUNK_COLUMN(entry) ((entry) >> ROW_BITS)
 #define CHUNK_ROW(entry) ((entry) & ((1u << ROW_BITS) - 1))
+#define OCTET 8
+#define WINDOW_BITS 14
+#define FILL_THREADS (sizeof(Z) == 4 ? 512 : 1024)  // as mgspmv/kernels/bins.py launches it
+#define FILL_RESIDENT (sizeof(Z) == 4 ? 3 : 1)
+#define SHARE Products<Z>::N  // entries of an octet that a thread reads or writes at once, so that a warp's sectors are whole
+#define SHARES (OCTET / SHARE)
+#ifndef FILL_AT_ONCE
+#define FILL_AT_ONCE 8
+#endif
+#ifndef BINS_AT_ONCE
+#define BINS_AT_ONCE 4
+#endif
+#define HIGH_BITS 16
+#define LARGE (1ull << (32 + HIGH_BITS))
+#define MOST_LARGE 32768  // twice 2^62 / LARGE, which is the most that a sum of ranks of 1 permits
+#ifndef RESIDENT
+#define RESIDENT 1
+#endif
 
 // Add a contribution to the two words of a row.
 __device__ __forceinline__ void add(unsigned* low, unsigned* high, unsigned low_word, unsigned high_word) {
@@ -84,17 +105,132 @@ __device__ __forceinline__ int64 add_chunks(int64 begin, int64 end, int stride, 
     return chunk;
 }
 
+// Elements that a thread reads or writes at once, and the vector type of their bytes.
+template <int BYTES>
+struct Word {
+    typedef uint4 Type;
+};
+template <>
+struct Word<8> {
+    typedef uint2 Type;
+};
+template <>
+struct Word<4> {
+    typedef unsigned Type;
+};
+template <typename Element, int N>
+struct alignas(16) Part {
+    typedef typename Word<N * int(sizeof(Element))>::Type Words;
+    static const int n_words = N * int(sizeof(Element)) / int(sizeof(Words));
+    Element own[N];
+    __device__ __forceinline__ void read(const Element* place) {
+#pragma unroll
+        for (int w = 0; w < n_words; ++w) reinterpret_cast<Words*>(own)[w] = __ldcs(reinterpret_cast<const Words*>(place) + w);
+    }
+};
+
+struct Bins {
+    const unsigned short* rows;     // in the order of blocks, as values and products
+    const VALUE* values;
+    void* products;                 // Z; its low 32 bits if that is int64
+    unsigned short* high;           // the next bits of int64
+    const unsigned short* columns;  // in the order of windows, as places
+    const unsigned* places;         // octet in the order of blocks
+    const int* fill_windows;
+    const int64* fill_bounds;       // (number of thread blocks of fill_bins, 2)
+    uint64* large;                  // (MOST_LARGE, 2) entry, and the part of its int64 product from LARGE on
+    unsigned* n_large;              // numbers of these in even and odd steps
+    int64 n_columns;
+};
+
+// Products of N entries of an octet. If they are int64, 48 bits are stored; the few products that have more are in `large` besides.
+template <typename A>
+struct Products {
+    static const int N = 16 / sizeof(A);
+    Part<A, N> own;
+    __device__ __forceinline__ void read(const Bins& bins, int64 first) { own.read(static_cast<const A*>(bins.products) + first); }
+    __device__ __forceinline__ A get(int k) const { return own.own[k]; }
+    __device__ __forceinline__ void set(int k, A z) { own.own[k] = z; }
+    __device__ __forceinline__ void write(const Bins& bins, int64 first, unsigned*) const {
+        *reinterpret_cast<uint4*>(static_cast<A*>(bins.products) + first) = *reinterpret_cast<const uint4*>(own.own);
+    }
+};
+template <>
+struct Products<int64> {
+    static const int N = 4;
+    Part<unsigned, N> low;
+    Part<unsigned short, N> high;
+    uint64 beyond;
+    int64 whole[N];
+    __device__ __forceinline__ void read(const Bins& bins, int64 first) {
+        low.read(static_cast<const unsigned*>(bins.products) + first);
+        high.read(bins.high + first);
+    }
+    __device__ __forceinline__ int64 get(int k) const { return int64(low.own[k] | uint64(high.own[k]) << 32); }
+    __device__ __forceinline__ void set(int k, int64 z) {
+        beyond = k ? beyond | uint64(z) : uint64(z);
+        whole[k] = z, low.own[k] = unsigned(z), high.own[k] = static_cast<unsigned short>(uint64(z) >> 32);
+    }
+    __device__ __forceinline__ void write(const Bins& bins, int64 first, unsigned* n_large) const {
+        *reinterpret_cast<uint4*>(static_cast<unsigned*>(bins.products) + first) = *reinterpret_cast<const uint4*>(low.own);
+        *reinterpret_cast<uint2*>(bins.high + first) = *reinterpret_cast<const uint2*>(high.own);
+        if (beyond < LARGE) return;
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            if (uint64(whole[k]) < LARGE) continue;
+            const unsigned place = atomicAdd(n_large, 1u);
+            if (place < MOST_LARGE) bins.large[2 * place] = first + k, bins.large[2 * place + 1] = uint64(whole[k]) & ~(LARGE - 1);
+        }
+    }
+};
+
+// Add parts of SHARE binned entries begin, begin + THREADS, .. before end, N at a time. Return the first part that was not added.
+template <int N>
+__device__ __forceinline__ int64 add_bins(int64 begin, int64 end, const Bins& bins, float scale, unsigned* low, unsigned* high) {
+    int64 part = begin;
+    for (; part + (N - 1) * THREADS < end; part += N * THREADS) {
+        Part<unsigned short, SHARE> row[N];
+        Products<Z> z[N];
+        Part<VALUE, SHARE> value[N];
+#pragma unroll
+        for (int n = 0; n < N; ++n) {
+            const int64 first = (part + n * THREADS) * SHARE;
+            row[n].read(bins.rows + first);
+            z[n].read(bins, first);
+            if (!PATTERN) value[n].read(bins.values + first);
+        }
+#pragma unroll
+        for (int n = 0; n < N; ++n)
+#pragma unroll
+            for (int k = 0; k < SHARE; ++k)
+                contribute(low + row[n].own[k], high + row[n].own[k], PATTERN ? VALUE(1) : value[n].own[k], z[n].get(k), scale);
+    }
+    return part;
+}
+
+// Add the products from LARGE on of the entries first .. end.
+__device__ __forceinline__ void add_large(const Bins& bins, unsigned n_large, int64 first, int64 end, unsigned* low, unsigned* high) {
+    if (n_large > MOST_LARGE) is_wrong() = 1;
+    for (unsigned k = threadIdx.x; k < min(n_large, MOST_LARGE); k += THREADS) {
+        const int64 entry = int64(__ldcg(bins.large + 2 * k));
+        if (entry < first || entry >= end) continue;
+        const uint64 product = __ldcg(bins.large + 2 * k + 1);
+        add(low + bins.rows[entry], high + bins.rows[entry], unsigned(product), unsigned(product >> 32));
+    }
+}
+
 struct Blocks {
     int64 n_items;
     const uint4* entries;
     const unsigned* columns;
     const VALUE* values;
     const int* item_blocks;
-    const int64* item_bounds;  // (n_items, 2)
+    const int64* item_bounds;  // (n_items, 4)
     const int* item_parts;
     int* parts_done;
     uint64* partial;
     int64 height;
+    Bins bins;
 };
 
 // Finish rows first .. first + n, whose products are take(row - first); each thread has the loads of AT_ONCE rows in flight.
@@ -123,16 +259,20 @@ __device__ __forceinline__ void multiply(const Blocks& blocks, Rows& rows) {
     __shared__ bool is_last;
     const Z* z = rows.z();
     const float scale = float(1.0 / rows.run.product_unit);
+    const Bins& bins = blocks.bins;
+    const int64 made = rows.run.state[2];
+    if (bins.n_large && blockIdx.x == 0 && threadIdx.x == 0) bins.n_large[(made + 1) & 1] = 0;
     for (;;) {
         if (threadIdx.x == 0) shared_item = atomicAdd(reinterpret_cast<uint64*>(rows.run.state), 1ull);
         __syncthreads();
         const int64 item = shared_item;
         if (item >= blocks.n_items) return;
-        const int64 begin = blocks.item_bounds[2 * item], end = blocks.item_bounds[2 * item + 1];
+        const int64 begin = blocks.item_bounds[4 * item], end = blocks.item_bounds[4 * item + 1];
+        const int64 first_octet = blocks.item_bounds[4 * item + 2], octets_end = blocks.item_bounds[4 * item + 3];
         const int block = blocks.item_blocks[item], parts = blocks.item_parts[block];
         const int64 first_row = block * blocks.height;
         const int n = int(min(blocks.height, rows.run.n_rows - first_row));
-        if (begin == end) {
+        if (begin == end && first_octet == octets_end) {
             finish(rows, first_row, n, [](int) { return int64(0); });
             __syncthreads();
             continue;
@@ -143,6 +283,10 @@ __device__ __forceinline__ void multiply(const Blocks& blocks, Rows& rows) {
         int64 chunk = begin + threadIdx.x / 32;
         chunk = add_chunks<2>(chunk, end, THREADS / 32, blocks.entries, blocks.columns, blocks.values, z, scale, low, high);
         add_chunks<1>(chunk, end, THREADS / 32, blocks.entries, blocks.columns, blocks.values, z, scale, low, high);
+        int64 part = first_octet * SHARES + threadIdx.x;
+        part = add_bins<BINS_AT_ONCE>(part, octets_end * SHARES, bins, scale, low, high);
+        add_bins<1>(part, octets_end * SHARES, bins, scale, low, high);
+        if (bins.n_large) add_large(bins, __ldcg(bins.n_large + (made & 1)), first_octet * OCTET, octets_end * OCTET, low, high);
         __syncthreads();
         if (threadIdx.x == 0 && is_wrong()) rows.count_wrong();
         if (parts == 1) {
@@ -170,7 +314,42 @@ __device__ __forceinline__ void multiply(const Blocks& blocks, Rows& rows) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+// Write z of binned entries in the order of blocks.
+extern "C" __global__ void __launch_bounds__(FILL_THREADS, FILL_RESIDENT)
+fill_bins(Blocks blocks, Run run) {
+    if (run.state[3]) return;
+    extern __shared__ uint64 room[];
+    const Bins& bins = blocks.bins;
+    Z* window = reinterpret_cast<Z*>(room);
+    const int64 made = run.state[2], first = int64(bins.fill_windows[blockIdx.x]) << WINDOW_BITS;
+    const Z* z = run.read[made & 1] + first;
+    const int n = int(min(int64(1) << WINDOW_BITS, bins.n_columns - first)), n_words = int(n * sizeof(Z) / 16);
+    for (int k = threadIdx.x; k < n_words; k += int(FILL_THREADS))
+        reinterpret_cast<uint4*>(window)[k] = __ldg(reinterpret_cast<const uint4*>(z) + k);
+    for (int k = int(n_words * 16 / sizeof(Z)) + threadIdx.x; k < n; k += FILL_THREADS) window[k] = __ldg(z + k);
+    __syncthreads();
+    const int64 last = bins.fill_bounds[2 * blockIdx.x + 1] * SHARES - 1;
+    for (int64 part = bins.fill_bounds[2 * blockIdx.x] * SHARES + threadIdx.x; part <= last; part += FILL_AT_ONCE * FILL_THREADS) {
+        Part<unsigned short, SHARE> columns[FILL_AT_ONCE];
+        unsigned places[FILL_AT_ONCE];
+#pragma unroll
+        for (int n = 0; n < FILL_AT_ONCE; ++n) {
+            const int64 own = min(part + n * FILL_THREADS, last);
+            columns[n].read(bins.columns + own * SHARE);
+            places[n] = __ldg(bins.places + own / SHARES);
+        }
+#pragma unroll
+        for (int n = 0; n < FILL_AT_ONCE; ++n) {
+            const int64 own = part + n * FILL_THREADS;
+            Products<Z> found;
+#pragma unroll
+            for (int k = 0; k < SHARE; ++k) found.set(k, window[columns[n].own[k]]);
+            if (own <= last) found.write(bins, int64(places[n]) * OCTET + own % SHARES * SHARE, bins.n_large + (made & 1));
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 step(Blocks blocks, Run run) {
     if (run.state[3]) return;
     StepRows rows(run);

@@ -43,6 +43,8 @@ INDEX_RATIO = 0.5
 """Approximate ratio of stored to in-memory bytes of columns; values are assumed not to compress."""
 LAID_RATIO = 1.1
 """Largest ratio of bytes per entry in a layout for steps to bytes in CSR."""
+BIN_SHARE = 0.5
+"""Share of the device memory that nothing else needs, which bins may take."""
 LEAST_PIECE_BYTES = 1 << 10
 """Least bytes of a piece streamed to a device."""
 PIECES = 16
@@ -329,6 +331,7 @@ class _Planner:
             making = (self._entry + self._index) * min(own.nnz, choose_piece(own.nnz))  # CSR, and positions of columns
             order = self._index * (own.stop - own.start)
             own = replace(own, layout_bytes=laid + making, vector_bytes=own.vector_bytes + order)
+            own = replace(own, bin_bytes=int(BIN_SHARE * max(0, device - own.device_bytes)))
         if not self.streams or own.device_bytes <= device:
             return own
         from_host = self._stream("host", own, device)

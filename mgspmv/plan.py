@@ -73,6 +73,8 @@ class WorkerPlan:
     all pieces are kept."""
     layout_bytes: int | None = None
     """Bytes of the layout for PageRank steps on a device, including buffers to build it; None for CSR."""
+    bin_bytes: int = 0
+    """Bytes of the device, beyond `device_bytes`, that products of rarely used columns may take to speed up steps."""
     watch_bytes: int = 0
     """Bytes on the host of the top-k proof; 0 without it."""
     copy_bytes: int = 0

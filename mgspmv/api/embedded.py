@@ -202,14 +202,15 @@ class EmbeddedMatrix(MatrixProperties):
             memory = limit_to_free(self.place.limits)
             indptr, plan = self._plan_here(dtype, precision, memory, lays_out=True, streams=True, top=top)
             warn_of_streaming(plan, stacklevel=5)
-            streaming = plan.workers[0].streaming
+            streaming, bin_bytes = plan.workers[0].streaming, plan.workers[0].bin_bytes
 
             def read(start: int, stop: int) -> CsrBlock:
                 return read_block(self.stored, start, stop, dtype, threads)
 
             named = None if layout == "auto" else layout
             with report_full_device("the layout of the matrix for steps of PageRank"):
-                rows = LayoutBuilder(indptr, read, layout=named, piece_entries=choose_piece(self.nnz, streaming))
+                piece = choose_piece(self.nnz, streaming)
+                rows = LayoutBuilder(indptr, read, layout=named, piece_entries=piece, bin_bytes=bin_bytes)
                 is_read = read_out_degree(self.stored, 0, self.shape[0], threads) > 0
                 places = rows.place_streamed(is_read, streaming)
                 self._loaded.layouts[key] = rows.build_layout(places, places.all_columns, places.n_sent, streaming)

@@ -258,6 +258,7 @@ def _arrange(
             places.backend,
             own.streaming,
             places.may_share,
+            own.bin_bytes,
         )
         for rank, (w, own) in enumerate(zip(workers, plan.workers, strict=True))
     ]

@@ -7,7 +7,7 @@ DeviceRowBlock    rows on the device: kernels over CSR, and layouts for steps th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
 from typing import Any, Literal
@@ -75,6 +75,8 @@ class RowBlockSpec:
     """Settings for streaming rows that do not fit in device memory; None for all rows in it."""
     may_share: bool = True
     """Whether its device and the others of its host may write into each other's memory."""
+    bin_bytes: int = field(default=0, compare=False)
+    """As in `WorkerPlan`."""
 
 
 @dataclass(frozen=True)
@@ -226,7 +228,7 @@ class DeviceRowBlock(RowBlock):
         self._blocks: dict[str | None, CsrBlock] = {}
         self._products: dict[tuple[str, str, bool], BoundKernel | StreamedCsr] = {}
         self._layouts: dict[tuple[str | None, StepLayout], tuple[MatrixLayout, SharedColumns | None]] = {}
-        self._streaming, self._may_share = spec.streaming, spec.may_share
+        self._streaming, self._may_share, self._bin_bytes = spec.streaming, spec.may_share, spec.bin_bytes
         super().__init__(spec)
 
     @property
@@ -360,7 +362,9 @@ class DeviceRowBlock(RowBlock):
 
         named, streaming = None if layout == "auto" else layout, self._streaming
         piece_entries = choose_piece(int(indptr[-1]), streaming)
-        rows = LayoutBuilder(indptr, read, layout=named, piece_entries=piece_entries, row_offset=start)
+        rows = LayoutBuilder(
+            indptr, read, layout=named, piece_entries=piece_entries, row_offset=start, bin_bytes=self._bin_bytes
+        )
         n_cols = self.stored.info.shape[1]
         is_read = read_out_degree(self.stored, start, stop, self.threads) > 0
         places = rows.place_streamed(is_read, streaming)

@@ -10,6 +10,8 @@ multiplies.
     cell (b, w)    its entries in the columns w 2^s .. (w + 1) 2^s, where s depends on how many entries the block has
     chunk          CHUNK entries of one cell; its last is padded with entries of row `height`, which is unused
 
+Cells with few entries may be binned instead, as mgspmv/kernels/bins.py describes.
+
 Source: this project's; after cache-aware binning (Lakhotia, Kannan, Prasanna, USENIX ATC 2018).
 """
 
@@ -23,9 +25,22 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from mgspmv.kernels.bins import (
+    LEAST_DENSE,
+    NO_BINS,
+    OCTET,
+    WINDOW_BITS,
+    BinBuilder,
+    BinProducts,
+    Bins,
+    CellRates,
+    can_bin,
+    count_windows,
+)
 from mgspmv.kernels.device import (
     LITTLE,
     address,
+    cache_bytes,
     load_kernel,
     pack,
     put,
@@ -48,11 +63,8 @@ WINDOWS = 8192
 JOB_THREADS, JOB_SIZES = 1024, (15, 7)
 """Threads that count or place entries, and candidates for the entries per thread: the first one that fits is used."""
 SORT_THREADS = 512
-SURVEYORS = 8
-"""Thread blocks per multiprocessor that survey rows."""
-SAMPLES = 1 << 14
-REACH = 1 << 14
-"""Distance from the diagonal, in columns, below which entries are near: rows of a block have such columns in common."""
+RATERS = 8
+"""Thread blocks per multiprocessor that rate cells."""
 LEAST_HEIGHT = 256
 SHARE_OF_SHARED_MEMORY = 0.5
 """Maximum share for the sums of a block; the rest is cache, whose lines limit the number of reads in flight."""
@@ -60,6 +72,7 @@ KEPT_COLUMNS = 1 << 28
 """Maximum entries for which the places of their columns are kept on the device, if the matrix is read in one piece."""
 LEAST_ITEM = 64
 """Minimum chunks for which a separate work item is worthwhile."""
+OCTETS_PER_CHUNK = CHUNK // OCTET
 ITEMS = 4
 """Approximate work items per multiprocessor if all entries are in one block."""
 
@@ -81,46 +94,15 @@ class ColumnSortedBlocks:
     """(n_chunks,) uint32: place of the column that the chunk's columns are relative to."""
     values: Any | None
     """(n_chunks * CHUNK,) float32 or float64, in the order of `entries`; None for a pattern."""
+    bins: Bins | None = None
+    """Cells that are binned; None if there are none."""
 
     name: ClassVar[Literal["column-sorted-blocks"]] = "column-sorted-blocks"
 
     @property
     def nbytes(self) -> int:
         """Bytes of the format."""
-        return int(sum(a.nbytes for a in (self.entries, self.columns, self.values) if a is not None))
-
-
-@dataclass(frozen=True)
-class Survey:
-    """Statistics of rows that a layout is chosen by."""
-
-    longest: int
-    """Entries of the longest row."""
-    n_places: int
-    """Places of SELL slices, including padding."""
-    near: float
-    """Share of the entries that are near the diagonal, estimated from a sample."""
-
-
-def survey_rows(indptr: Any, piece: CsrBlock, first_row: int, row_offset: int) -> Survey:
-    """Survey rows on the device, and a sample of the entries of some of them.
-
-    Parameters
-    ----------
-    indptr : (n_rows + 1,) int64, on the device
-    piece : the rows from `first_row` on
-    row_offset : global number of the first row
-    """
-    import cupy
-
-    found, n_samples = cupy.zeros(3, np.int64), min(piece.nnz, SAMPLES)
-    first_entry = int(indptr[first_row]) if first_row else 0
-    kernel = load_kernel("column_sorted_blocks.cu", "survey", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(None))
-    rows = (np.int64(len(indptr) - 1), np.int64(row_offset), indptr)
-    sample = (np.int64(first_entry), np.int64(piece.nnz), piece.indices, np.int64(n_samples), np.int64(REACH))
-    kernel((shared_memory()[0] * SURVEYORS,), (256,), (*rows, *sample, found))
-    longest, places, n_near = map(int, found.get())
-    return Survey(longest, 32 * places, n_near / max(1, n_samples))
+        return int(sum(a.nbytes for a in (self.entries, self.columns, self.values, self.bins) if a is not None))
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +129,19 @@ class Windows:
         """Bytes of shared memory of a job: a word for each of its entries, and for each window of a block."""
         return self._room(self.per_thread)
 
+    def widen(self, n_cols: int) -> Windows:
+        """Return windows of at least 2^WINDOW_BITS columns."""
+        shifts = np.maximum(self.shifts, WINDOW_BITS)
+        return Windows(shifts, accumulate((n_cols + (np.int64(1) << shifts) - 1) >> shifts))
+
+    def find_firsts(self, n_cols: int) -> np.ndarray:
+        """Return (n_cells + 1,) int64: first cell of 2^WINDOW_BITS columns in each cell, and the number of them."""
+        own = np.repeat(self.shifts - WINDOW_BITS, np.diff(self.cell_starts))
+        blocks = np.repeat(np.arange(len(self.shifts)), np.diff(self.cell_starts))
+        number = np.arange(len(own)) - self.cell_starts[blocks]
+        narrow = count_windows(n_cols)
+        return np.append(blocks * narrow + (number << own), len(self.shifts) * narrow)
+
     def _room(self, per_thread: int) -> int:
         return 4 * (JOB_THREADS * per_thread + int(np.diff(self.cell_starts).max(initial=0)))
 
@@ -164,13 +159,17 @@ def choose_height(n_filled: int, n_multiprocessors: int, shared_bytes: int) -> i
     return max(LEAST_HEIGHT, min(most, balanced) // LEAST_HEIGHT * LEAST_HEIGHT)
 
 
-def cut_windows(block_nnz: np.ndarray, n_cols: int) -> Windows:
+def cut_windows(block_nnz: np.ndarray, n_cols: int, is_binned: bool = False) -> Windows:
     """Cut columns into windows of about TILE entries each, if these are spread evenly; no wider than an entry can hold.
 
     Parameters
     ----------
     block_nnz : (n_blocks,) int64 entries of each block
+    is_binned : True for the windows of bins
     """
+    if is_binned:
+        shifts = np.full(len(block_nnz), WINDOW_BITS, np.int32)
+        return Windows(shifts, accumulate(np.full(len(block_nnz), count_windows(n_cols), np.int64)))
     widths = n_cols * TILE / np.maximum(1, block_nnz)
     least = max(5, int(np.ceil(np.log2(max(1, n_cols) / WINDOWS))))
     shifts = np.clip(np.floor(np.log2(np.maximum(1, widths))), least, 32 - ROW_BITS).astype(np.int32)
@@ -187,6 +186,7 @@ def build_column_sorted_blocks(
     columns: Any | None = None,
     height: int | None = None,
     piece_entries: int | None = None,
+    bin_bytes: int = 0,
 ) -> ColumnSortedBlocks:
     """Build column-sorted blocks on the current device.
 
@@ -203,6 +203,7 @@ def build_column_sorted_blocks(
     height : rows of a block; default: see `choose_height`
     piece_entries : maximum entries of a piece, unless one row has more; None for one piece, if the matrix is on the
         device anyway
+    bin_bytes : memory of the device for the products of binned cells, and what else these take beyond chunks
 
     Raises
     ------
@@ -223,7 +224,8 @@ def build_column_sorted_blocks(
     block = read(0, n_rows) if len(cuts) == 2 else None
     nnz = int(indptr[-1]) if block is None else block.nnz
     block_starts = np.append(cupy.asnumpy(starts[:n_filled:height]), nnz)
-    windows = cut_windows(np.diff(block_starts), n_cols)
+    is_binned = can_bin(nnz, n_cols, len(block_starts) - 1, bin_bytes)
+    windows = cut_windows(np.diff(block_starts), n_cols, is_binned)
     whole = None
     if block is None:  # free the tables of all rows, as the layout needs their memory
         del indptr_there, lengths, starts, in_order
@@ -231,7 +233,7 @@ def build_column_sorted_blocks(
     else:
         whole = _Piece(block, in_order, order, starts, block_starts, windows)
         whole.keep_columns(None if columns is None else nnz)
-    cells = _Cells(windows, columns, height)
+    cells = _Cells(windows, columns, height, 0)
 
     def each_piece() -> Iterator[_Piece]:
         if whole is not None:
@@ -242,24 +244,36 @@ def build_column_sorted_blocks(
             release_device_memory(beyond=LITTLE)  # memory of the previous piece may be too small to reuse
             yield _Piece.of_part(read(first, last), places[first:last], bounds, windows)
 
-    counts, taken = cupy.zeros((2, cells.n), np.uint32)
+    counts = cupy.zeros(cells.n, np.uint32)
     value: np.dtype[Any] | None = None
     for piece in each_piece():
         value = piece.value
         piece.run("count_cells", (cells.there, piece.block.indices, piece.found, counts))
         del piece  # frees it before the next one is read
+    if is_binned:
+        wide = cut_windows(np.diff(block_starts), n_cols).widen(n_cols)
+        firsts = put(wide.find_firsts(n_cols))
+        rates, n_passes = _rate_cells(counts, firsts, value), cells.n_blocks / shared_memory()[0]
+        is_binned = rates.pays(n_cols, n_passes, cache_bytes())
+        cells = _Cells(windows if is_binned else wide, columns, height, LEAST_DENSE if is_binned else 0)
+        if not is_binned:
+            counts = cupy.diff(accumulate(counts)[firsts]).astype(np.uint32)
+    taken = cupy.zeros(cells.n, np.uint32)
     tiles, block_chunks = _cut_cells(cells, counts, nnz, value)
     if whole is None:
         release_device_memory()
     n_chunks = int(block_chunks[-1])
     entries, columns = cupy.empty(n_chunks * CHUNK, np.uint32), cupy.empty(n_chunks, np.uint32)
     values = None if value is None else cupy.empty(n_chunks * CHUNK, value)
-    target = (taken, tiles.chunk_starts, entries, address(values))
+    builder = BinBuilder(counts, cells.n_blocks, height, value) if is_binned and cells.n_blocks else None
+    binned = pack(*NO_BINS) if builder is None else builder.there
+    target = (taken, tiles.chunk_starts, entries, address(values), binned)
     for piece in each_piece():
         piece.run("place_entries", (cells.there, piece.block.indices, piece.found, address(piece.block.data), *target))
         del piece
     _sort_tiles(cells, tiles, (counts, cells.there, entries, address(values), columns), value)
-    return ColumnSortedBlocks((n_rows, n_cols), nnz, height, block_chunks, entries, columns, values)
+    bins = None if builder is None or not builder.bins.n_octets else builder.bins
+    return ColumnSortedBlocks((n_rows, n_cols), nnz, height, block_chunks, entries, columns, values, bins)
 
 
 class _Cells:
@@ -268,14 +282,15 @@ class _Cells:
     Parameters
     ----------
     places : (n_cols,) of the columns; None where they are the columns
+    least : entries of a cell that is not binned; 0 if none is
     """
 
-    def __init__(self, windows: Windows, places: Any | None, height: int) -> None:
+    def __init__(self, windows: Windows, places: Any | None, height: int, least: int) -> None:
         self.n, self.n_blocks = int(windows.cell_starts[-1]), len(windows.shifts)
         blocks = np.repeat(np.arange(len(windows.shifts), dtype=np.int32), np.diff(windows.cell_starts))
         shifts, self.starts, self.blocks = map(put, (windows.shifts, windows.cell_starts, blocks))
-        self._held = (places, shifts)
-        self.there = pack(places, height, shifts, self.starts)
+        self._held, self.least = (places, shifts), least
+        self.there = pack(places, height, shifts, self.starts, least)
 
 
 @dataclass(frozen=True, eq=False)
@@ -299,10 +314,22 @@ def _cut_cells(cells: _Cells, counts: Any, nnz: int, value: np.dtype[Any] | None
     tile_cells, found = cupy.empty(nnz // TILE + cells.n, np.int32), cupy.empty(cells.n_blocks + 2, np.int64)
     cut = load_kernel("column_sorted_blocks.cu", "cut_cells", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
     grid = max(1, min(shared_memory()[0], cells.n // JOB_THREADS))
-    sizes = (np.int64(cells.n), np.int64(cells.n_blocks + 1))
-    cut((grid,), (JOB_THREADS,), (*sizes, counts, cells.starts, chunk_starts, starts, tile_cells, found))
+    sizes, least = (np.int64(cells.n), np.int64(cells.n_blocks + 1)), np.int64(cells.least)
+    cut((grid,), (JOB_THREADS,), (*sizes, counts, cells.starts, least, chunk_starts, starts, tile_cells, found))
     *block_chunks, n_tiles = found.get()
     return _Tiles(int(n_tiles), chunk_starts, starts, tile_cells), np.array(block_chunks)
+
+
+def _rate_cells(counts: Any, firsts: Any, value: np.dtype[Any] | None) -> CellRates:
+    """Rate cells of these entry counts; `firsts` as from `Windows.find_firsts`, on the device."""
+    import cupy
+
+    found = cupy.zeros(7, np.uint64)
+    kernel = load_kernel("column_sorted_blocks.cu", "rate_cells", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
+    grid = (shared_memory()[0] * RATERS,)
+    kernel(grid, (256,), (np.int64(len(firsts) - 1), firsts, counts, np.int64(LEAST_DENSE), found))
+    n_binned, n_cells, n_dense, *sectors = map(int, found.get())
+    return CellRates(n_binned, n_cells, n_dense, (sectors[0], sectors[1]), (sectors[2], sectors[3]))
 
 
 def _sort_tiles(cells: _Cells, tiles: _Tiles, arrays: tuple[Any, ...], value: np.dtype[Any] | None) -> None:
@@ -387,28 +414,42 @@ class Items:
     blocks: np.ndarray
     """(n_items,) int32: block of each item."""
     bounds: np.ndarray
-    """(n_items, 2) int64: first chunk of each item, and the one after its last."""
+    """(n_items, 4) int64: first chunk of each item, and the one after its last; and its octets."""
     parts: np.ndarray
     """(n_blocks,) int32: number of items of each block, including blocks without entries."""
 
 
-def cut_items(block_chunks: np.ndarray, n_blocks: int, n_multiprocessors: int) -> Items:
+def cut_items(
+    block_chunks: np.ndarray, n_blocks: int, n_multiprocessors: int, block_octets: np.ndarray | None = None
+) -> Items:
     """Cut the blocks into items of about equal size.
 
     Parameters
     ----------
     block_chunks : of `ColumnSortedBlocks`
     n_blocks : including those that have no entries
+    block_octets : `starts` of `Bins`; None if no cell is binned
     """
-    n_chunks, first = np.zeros(n_blocks, np.int64), np.zeros(n_blocks, np.int64)
-    n_chunks[: len(block_chunks) - 1], first[: len(block_chunks) - 1] = np.diff(block_chunks), block_chunks[:-1]
-    size = max(LEAST_ITEM, int(n_chunks.sum()) // (n_multiprocessors * ITEMS))
-    parts = np.maximum(1, np.rint(n_chunks / size).astype(np.int64))
+    chunks, octets = (_spread(own, n_blocks) for own in (block_chunks, block_octets))
+    n_chunks, n_octets = chunks[1], octets[1]
+    length = n_chunks + n_octets / OCTETS_PER_CHUNK
+    size = max(LEAST_ITEM, int(length.sum()) // (n_multiprocessors * ITEMS))
+    parts = np.maximum(1, np.rint(length / size).astype(np.int64))
     blocks = np.repeat(np.arange(n_blocks), parts)
     number = np.arange(len(blocks)) - np.repeat(np.cumsum(parts) - parts, parts)
-    bounds = first[blocks, None] + n_chunks[blocks, None] * np.stack([number, number + 1], 1) // parts[blocks, None]
-    by_length = np.argsort(bounds[:, 0] - bounds[:, 1], kind="stable")
+    both = np.stack([number, number + 1], 1)
+    cuts = [first[blocks, None] + n[blocks, None] * both // parts[blocks, None] for first, n in (chunks, octets)]
+    bounds = np.concatenate(cuts, 1)
+    by_length = np.argsort(-(length / parts)[blocks], kind="stable")
     return Items(blocks[by_length].astype(np.int32), bounds[by_length], parts.astype(np.int32))
+
+
+def _spread(starts: np.ndarray | None, n_blocks: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first chunk or octet of each block, and the number of them, 0 for blocks beyond `starts`."""
+    first, n = np.zeros(n_blocks, np.int64), np.zeros(n_blocks, np.int64)
+    if starts is not None:
+        first[: len(starts) - 1], n[: len(starts) - 1] = starts[:-1], np.diff(starts)
+    return first, n
 
 
 class BlockProduct:
@@ -420,15 +461,21 @@ class BlockProduct:
         import cupy
 
         self.grid, _ = shared_memory()
-        n_blocks = -(-blocks.shape[0] // blocks.height)
-        items = cut_items(blocks.block_chunks, n_blocks, self.grid)
+        n_blocks, bins = -(-blocks.shape[0] // blocks.height), blocks.bins
+        items = cut_items(blocks.block_chunks, n_blocks, self.grid, None if bins is None else bins.starts)
         n_shared = int(np.flatnonzero(items.parts > 1).max(initial=-1) + 1) * blocks.height
         tables = [put(own) for own in (items.blocks, items.bounds, items.parts)]
-        self.held = (*tables, cupy.zeros(n_blocks, np.int32), cupy.zeros(n_shared, np.uint64))
+        self._tables = (*tables, cupy.zeros(n_blocks, np.int32), cupy.zeros(n_shared, np.uint64))
         self._n_items = len(items.blocks)
         self.room = 8 * (blocks.height + 1)  # one more row for padding
+        self.bins = BinProducts(bins, self.grid)
+
+    @property
+    def held(self) -> tuple[Any, ...]:
+        """Arrays on the device."""
+        return (*self._tables, *self.bins.held)
 
     def pack(self, layout: Any) -> np.ndarray:
         """Pack the structure that describes the matrix, whose address may differ between steps."""
-        arrays = (layout.entries, layout.columns, layout.values, *self.held)
-        return pack(self._n_items, *arrays, layout.height)
+        arrays = (layout.entries, layout.columns, layout.values, *self._tables)
+        return pack(self._n_items, *arrays, layout.height, *self.bins.list_fields(), layout.shape[1])

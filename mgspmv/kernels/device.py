@@ -219,6 +219,13 @@ def shared_block_bytes() -> int:
     return int(cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"])
 
 
+def cache_bytes() -> int:
+    """Return the bytes of the L2 cache of the current device."""
+    import cupy
+
+    return int(cupy.cuda.Device().attributes["L2CacheSize"])
+
+
 def load_kernel(source: str, name: str, **types: Any) -> Any:
     """Load a kernel of a CUDA source, compiled for the current device or taken from the user's cache.
 

@@ -19,7 +19,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from mgspmv.kernels.column_sorted_blocks import ColumnSortedBlocks, Survey, build_column_sorted_blocks, survey_rows
+from mgspmv.kernels.bins import LEAST_COLUMNS
+from mgspmv.kernels.column_sorted_blocks import JOB_SIZES, ColumnSortedBlocks, build_column_sorted_blocks
 from mgspmv.kernels.device import address, load_kernel, pack, release_device_memory, shared_memory
 from mgspmv.kernels.features import EVEN_ROWS
 from mgspmv.kernels.formats import MatrixFormat, array_module, count_true, cut_pieces
@@ -35,6 +36,14 @@ NEAR = 0.5
 """Share of entries near the diagonal above which rows are assumed to read the same columns as their neighbors."""
 LEAST_FILL = 0.8
 """Minimum share of the places of SELL slices that hold entries, as padding is read too."""
+
+SURVEYORS = 8
+"""Thread blocks per multiprocessor that survey rows."""
+SAMPLES = 1 << 14
+REACH = 1 << 14
+"""Distance from the diagonal, in columns, below which entries are near: rows of a block have such columns in common."""
+SHORT_ROW = 64
+"""Entries of a row to which few threads add at a time."""
 
 SLICE = 32
 """Rows per slice."""
@@ -122,13 +131,52 @@ class SliceProduct:
 # --- layouts ---------------------------------------------------------------------------------------------------------
 
 
-def choose_layout(nnz: int, n_rows: int, survey: Survey) -> tuple[LayoutName, Order]:
+@dataclass(frozen=True)
+class Survey:
+    """Statistics of rows that a layout is chosen by."""
+
+    longest: int
+    """Entries of the longest row."""
+    n_places: int
+    """Places of SELL slices, including padding."""
+    near: float
+    """Share of the entries that are near the diagonal, estimated from a sample."""
+
+
+def survey_rows(indptr: Any, piece: CsrBlock, first_row: int, row_offset: int) -> Survey:
+    """Survey rows on the device, and a sample of the entries of some of them.
+
+    Parameters
+    ----------
+    indptr : (n_rows + 1,) int64, on the device
+    piece : the rows from `first_row` on
+    row_offset : global number of the first row
+    """
+    import cupy
+
+    found, n_samples = cupy.zeros(3, np.int64), min(piece.nnz, SAMPLES)
+    first_entry = int(indptr[first_row]) if first_row else 0
+    kernel = load_kernel("column_sorted_blocks.cu", "survey", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(None))
+    rows = (np.int64(len(indptr) - 1), np.int64(row_offset), indptr)
+    sample = (np.int64(first_entry), np.int64(piece.nnz), piece.indices, np.int64(n_samples), np.int64(REACH))
+    kernel((shared_memory()[0] * SURVEYORS,), (256,), (*rows, *sample, found))
+    longest, places, n_near = map(int, found.get())
+    return Survey(longest, 32 * places, n_near / max(1, n_samples))
+
+
+def choose_layout(nnz: int, n_rows: int, survey: Survey, *, may_bin: bool = False) -> tuple[LayoutName, Order]:
     """Choose the layout that suits a square matrix, and whether column-sorted blocks place long rows first.
 
     Rows of even length gain nothing from that order, and where most entries are near the diagonal, it would separate
-    neighboring rows, which read the same columns.
+    neighboring rows, which read the same columns. Binned rows gain only if some are so long that they are added to by
+    many threads at a time.
+
+    Parameters
+    ----------
+    may_bin : whether cells of column-sorted blocks may be binned
     """
     is_even, is_near = survey.longest * n_rows <= EVEN_ROWS * nnz, survey.near > NEAR
+    is_even = is_even or (may_bin and survey.longest <= SHORT_ROW)
     if is_even and is_near and nnz >= LEAST_FILL * survey.n_places:
         return "sell-slices", "none"
     return "column-sorted-blocks", "none" if is_even or is_near else "degree"
@@ -204,6 +252,7 @@ class LayoutBuilder:
     indptr, read, piece_entries : as for `build_column_sorted_blocks`
     layout, order : None for the one that suits the rows
     row_offset : global number of the first row
+    bin_bytes : as for `build_column_sorted_blocks`
 
     Attributes
     ----------
@@ -219,6 +268,7 @@ class LayoutBuilder:
         order: Order | None = None,
         piece_entries: int | None = None,
         row_offset: int = 0,
+        bin_bytes: int = 0,
     ) -> None:
         import cupy
 
@@ -233,8 +283,10 @@ class LayoutBuilder:
         if len(cuts) == 2:  # keep the piece, so that it is not read again
             whole = (0, len(indptr) - 1)
             self._indptr, self._read = there, lambda *rows: piece if rows == whole else read(*rows)
-        found, suited = choose_layout(nnz, len(indptr) - 1, self._survey)
+        may_bin = bin_bytes > 0 and len(indptr) > LEAST_COLUMNS
+        found, suited = choose_layout(nnz, len(indptr) - 1, self._survey, may_bin=may_bin)
         self.layout: LayoutName = layout or found
+        self._bin_bytes = bin_bytes
         self.order: Order = "none" if self.layout == "sell-slices" else order or suited
 
     @property
@@ -295,7 +347,7 @@ class LayoutBuilder:
         k : number of the piece; None if there is only one
         """
         indptr, read, order = self._indptr, self._read, places.by_place
-        size: int | None = self._piece_entries
+        size, bin_bytes = self._piece_entries, self._bin_bytes if k is None else 0
         if k is not None:
             first, last = places.rows[k : k + 2]
             indptr = indptr[first : last + 1] - indptr[first]
@@ -303,7 +355,8 @@ class LayoutBuilder:
             read, size = partial(_read_shifted, self._read, first), None
         if self.layout == "sell-slices":
             return build_sell_slices(indptr, n_columns, read, columns=columns, piece_entries=size)
-        return build_column_sorted_blocks(indptr, n_columns, read, order=order, columns=columns, piece_entries=size)
+        options = {"order": order, "columns": columns, "piece_entries": size}
+        return build_column_sorted_blocks(indptr, n_columns, read, **options, bin_bytes=bin_bytes)
 
     def build_layout(
         self,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from mgspmv.kernels.bins import FILL_THREADS, WINDOW_BITS
 from mgspmv.kernels.column_sorted_blocks import JOB_SIZES, BlockProduct, ColumnSortedBlocks
 from mgspmv.kernels.dense import sum_vector
 from mgspmv.kernels.device import (
@@ -178,9 +179,10 @@ class RankSteps:
     def compile(self, rules: RankRules = PLAIN_RULES) -> None:
         """Compile or load the kernels of a run, so that no step's time includes it."""
         is_exact, self._rules = self.precision == "exact", rules
-        for name in ("start", "step", "check_rows"):
+        fill = [] if self._bind is not BlockProduct else ["fill_bins"]
+        for name in ("start", "step", "check_rows", *fill):
             self._load(name, is_exact)
-        for name in ("start", "residual"):
+        for name in ("start", "residual", *fill):
             self._load(name, True)
         if self._exchange is not None:  # loading would wait for kernels that wait for other devices
             for name in ("join", "meet"):
@@ -205,6 +207,7 @@ class RankSteps:
             *others, state, history = (put(own) for own in (*rest, *sums))
             others = [self._permute(v) for v in (vectors.weight.astype(count), *others)]
             z = self._make_z(is_exact)
+            self._hold_products(is_exact)
         self._arrays, self._rules, self._made = _Arrays([x, *others], state, history, z), rules, 0
         self._runs = self._pack_runs(is_exact)
         self._await_current_stream()
@@ -304,6 +307,12 @@ class RankSteps:
         self._there = [put(others + place) for place in reversed(places)]  # even steps write the odd z
         return z
 
+    def _hold_products(self, is_exact: bool) -> None:
+        """Allocate the products of bins."""
+        for product in self._products.values():
+            if isinstance(product, BlockProduct):
+                product.bins.allocate(self._choose_z(is_exact))
+
     def _rest(self, stages: Sequence[Any] = ()) -> None:
         """Wait until all enqueued work is done; `stages` as in `NcclSlices.wait`."""
         if self._exchange is None:
@@ -324,6 +333,7 @@ class RankSteps:
             self._graph = None
             arrays.z = []  # free both z first, as the new one may be twice as wide
             arrays.z, out = [cupy.zeros(self._n_columns + 1, self._choose_z(True))], cupy.zeros(n_rows, np.float64)
+            self._hold_products(True)
             arrays.state[:] = 0
         runs = self._pack_runs(True)
         self._await_current_stream()
@@ -420,6 +430,11 @@ class RankSteps:
 
     def _launch(self, name: str, is_exact: bool, product: RankProduct, arguments: tuple[Any, ...]) -> None:
         kernel = self._load(name, is_exact)
+        if isinstance(product, BlockProduct) and product.bins.grid:
+            fill, itemsize = self._load("fill_bins", is_exact), self._choose_z(is_exact).itemsize
+            reclaim_memory(fill, itemsize << WINDOW_BITS)
+            grid, threads = (product.bins.grid,), (FILL_THREADS[itemsize],)
+            fill(grid, threads, arguments[:2], shared_mem=itemsize << WINDOW_BITS)
         if product.room:
             reclaim_memory(kernel, product.room)
         kernel((product.grid,), (product.threads,), arguments, shared_mem=product.room)
@@ -446,7 +461,8 @@ class RankSteps:
         return self._exchange is None and not self.streams
 
     def _capture(self) -> Any:
-        self._load("step", self.precision == "exact")  # kernels cannot be loaded while capturing
+        for name in ("step", "fill_bins") if self._bind is BlockProduct else ("step",):
+            self._load(name, self.precision == "exact")  # kernels cannot be loaded while capturing
         self._stream.begin_capture()
         for _ in range(CAPTURED_STEPS):
             self._step()

@@ -14,18 +14,13 @@ from hypothesis import strategies as st
 from mgspmv.kernels import column_sorted_blocks
 from mgspmv.kernels.column_sorted_blocks import (
     CHUNK,
-    REACH,
     ROW_BITS,
-    SAMPLES,
     TILE,
-    Survey,
     build_column_sorted_blocks,
     cut_items,
     cut_windows,
-    survey_rows,
 )
 from mgspmv.kernels.formats import to_host
-from mgspmv.model import CsrBlock
 from tests.support import played_build
 from tests.support.blocks import cut_rows, make_block, make_random, read_to_device
 from tests.support.matrices import HARD, naming
@@ -276,43 +271,6 @@ def test_row_pointers_may_be_on_the_device():
         check_built(block, made, "none")
 
 
-def survey_in_numpy(block, first_row, last_row) -> Survey:
-    """Of all rows, and of the entries of some of them."""
-    lengths = np.diff(block.indptr)
-    padded = np.append(lengths, np.zeros(-len(lengths) % 32, int)).reshape(-1, 32)
-    first, last = block.indptr[first_row], block.indptr[last_row]
-    n_samples = min(int(last - first), SAMPLES)
-    sampled = first + np.arange(n_samples) * int(last - first) // max(1, n_samples)
-    distance = np.abs(np.repeat(np.arange(block.n_rows), lengths)[sampled] - block.indices[sampled].astype(int))
-    near = (distance < REACH).mean() if n_samples else 0.0
-    return Survey(
-        int(lengths.max(initial=0)),
-        32 * int(padded.max(axis=1).sum()) if len(lengths) else 0,
-        float(near),
-    )
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", ["hard", "no entries", "wide", "band"])
-def test_survey(name):
-    cupy = pytest.importorskip("cupy")
-    n = 70_001
-    made = {
-        "hard": lambda: make_block(HARD["empty rows"], data=None),
-        "no entries": lambda: make_random([0] * 100, 100),
-        "wide": lambda: make_wide(data=None),
-        "band": lambda: CsrBlock(
-            0, n, np.arange(n + 1), (np.arange(n) + np.where(np.arange(n) % 3, 5, 40_000)).astype(np.int32) % n, None
-        ),
-    }
-    block = made[name]()
-    indptr = cupy.asarray(block.indptr)
-    for first, last in ((0, block.n_rows), (block.n_rows // 3, block.n_rows // 2), (block.n_rows // 4, block.n_rows)):
-        got = survey_rows(indptr, read_to_device(block)(first, last), first, 0)
-        wanted = survey_in_numpy(block, first, last)
-        assert got == replace(wanted, near=pytest.approx(wanted.near, abs=1e-12))
-
-
 @given(
     st.lists(st.integers(0, 3) | st.integers(0, 2000), max_size=30),
     st.integers(0, 5),
@@ -325,9 +283,10 @@ def test_items(n_chunks, n_empty, n_multiprocessors, least):
         patch.setattr(column_sorted_blocks, "LEAST_ITEM", least)
         made = cut_items(block_chunks, n_blocks, n_multiprocessors)
     assert (made.blocks.dtype, made.bounds.dtype, made.parts.dtype) == (np.int32, np.int64, np.int32)
-    assert made.bounds.shape == (len(made.blocks), 2)
+    assert made.bounds.shape == (len(made.blocks), 4)
+    assert not made.bounds[:, 2:].any()
     sizes = made.bounds[:, 1] - made.bounds[:, 0]
-    assert (np.diff(sizes) <= 0).all()
+    assert (np.diff(sizes) <= 1).all()
     assert made.parts.tolist() == np.bincount(made.blocks, minlength=n_blocks).tolist()
     size = max(least, sum(n_chunks) // (4 * n_multiprocessors))
     for block, n in enumerate([*n_chunks, *[0] * n_empty]):

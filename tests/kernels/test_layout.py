@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from mgspmv.kernels.column_sorted_blocks import Survey
-from mgspmv.kernels.layout import EVEN_ROWS, LEAST_FILL, choose_layout
+from mgspmv.kernels.layout import EVEN_ROWS, LEAST_FILL, REACH, SAMPLES, SHORT_ROW, Survey, choose_layout, survey_rows
+from mgspmv.model import CsrBlock
+from tests.support.blocks import make_block, make_random, read_to_device
+from tests.support.matrices import HARD
 
 GRID = Survey(longest=5, n_places=5000, near=1.0)
 """Of 1000 rows of about 5 entries."""
@@ -32,3 +35,47 @@ GRID = Survey(longest=5, n_places=5000, near=1.0)
 def test_layout(nnz, survey, wanted):
     assert (EVEN_ROWS, LEAST_FILL) == (4, 0.8)
     assert choose_layout(nnz, 1000, survey) == wanted
+
+
+def test_short_rows_are_even_where_cells_may_be_binned():
+    short = Survey(SHORT_ROW, 10**6, 0.0)
+    longer = replace(short, longest=SHORT_ROW + 1)
+    for survey, may_bin, wanted in ((short, True, "none"), (short, False, "degree"), (longer, True, "degree")):
+        assert choose_layout(5000, 1000, survey, may_bin=may_bin) == ("column-sorted-blocks", wanted)
+
+
+def survey_in_numpy(block, first_row, last_row) -> Survey:
+    """Of all rows, and of the entries of some of them."""
+    lengths = np.diff(block.indptr)
+    padded = np.append(lengths, np.zeros(-len(lengths) % 32, int)).reshape(-1, 32)
+    first, last = block.indptr[first_row], block.indptr[last_row]
+    n_samples = min(int(last - first), SAMPLES)
+    sampled = first + np.arange(n_samples) * int(last - first) // max(1, n_samples)
+    distance = np.abs(np.repeat(np.arange(block.n_rows), lengths)[sampled] - block.indices[sampled].astype(int))
+    near = (distance < REACH).mean() if n_samples else 0.0
+    return Survey(
+        int(lengths.max(initial=0)),
+        32 * int(padded.max(axis=1).sum()) if len(lengths) else 0,
+        float(near),
+    )
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["hard", "no entries", "wide", "band"])
+def test_survey(name):
+    cupy = pytest.importorskip("cupy")
+    n = 70_001
+    made = {
+        "hard": lambda: make_block(HARD["empty rows"], data=None),
+        "no entries": lambda: make_random([0] * 100, 100),
+        "wide": lambda: make_random(np.random.default_rng(9).zipf(2.0, 50_000).clip(1, 20_000) - 1, 50_000),
+        "band": lambda: CsrBlock(
+            0, n, np.arange(n + 1), (np.arange(n) + np.where(np.arange(n) % 3, 5, 40_000)).astype(np.int32) % n, None
+        ),
+    }
+    block = made[name]()
+    indptr = cupy.asarray(block.indptr)
+    for first, last in ((0, block.n_rows), (block.n_rows // 3, block.n_rows // 2), (block.n_rows // 4, block.n_rows)):
+        got = survey_rows(indptr, read_to_device(block)(first, last), first, 0)
+        wanted = survey_in_numpy(block, first, last)
+        assert got == replace(wanted, near=pytest.approx(wanted.near, abs=1e-12))

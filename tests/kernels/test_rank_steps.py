@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import mgspmv as mg
+from mgspmv.kernels import bins
 from mgspmv.kernels.column_sorted_blocks import ColumnSortedBlocks, build_column_sorted_blocks, cut_items
 from mgspmv.kernels.device import shared_memory
 from mgspmv.kernels.layout import LayoutBuilder, MatrixLayout, SellSlices, build_sell_slices, hold_whole
@@ -64,6 +65,14 @@ def build_low_blocks(block, read, by_place=None) -> MatrixLayout:
     return hold_whole(layout, block.n_rows, by_place)
 
 
+def build_binned(block, read, order) -> MatrixLayout:
+    """All cells of fewer than `bins.LEAST_DENSE` entries are binned."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bins, "LEAST_COLUMNS", 1)
+        patch.setattr(bins.CellRates, "pays", lambda *_: True)
+        return build_layout(block, read, layout="column-sorted-blocks", order=order, bin_bytes=1 << 40)
+
+
 def place_by_degree(block):
     """The row at each place, on the device, where long rows come first."""
     import cupy
@@ -82,6 +91,8 @@ LAYOUTS = {
     "blocks in order": lambda block, read: build_layout(block, read, layout="column-sorted-blocks", order="none"),
     "low blocks": lambda block, read: build_low_blocks(block, read, place_by_degree(block)),
     "low blocks in order": build_low_blocks,
+    "bins by degree": lambda block, read: build_binned(block, read, "degree"),
+    "bins in order": lambda block, read: build_binned(block, read, "none"),
     "slices": lambda block, read: hold_whole(build_sell_slices(block.indptr, block.n_cols, read), block.n_rows),
     "what suits": build_layout,
 }

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.kernels import column_sorted_blocks
+from mgspmv.kernels import bins, column_sorted_blocks
+from mgspmv.kernels.bins import OCTET
 from mgspmv.kernels.column_sorted_blocks import CHUNK, ROW_BITS, TILE
 
 
@@ -63,9 +64,12 @@ def play_build(monkeypatch: Any) -> list[str]:
         "address": lambda array: array,
         "shared_memory": lambda: (2, 233_472),
         "shared_block_bytes": lambda: 232_448,
+        "cache_bytes": lambda: 1000,
     }
-    for name, function in played.items():
-        monkeypatch.setattr(column_sorted_blocks, name, function)
+    for module in (column_sorted_blocks, bins):
+        for name, function in played.items():
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, function)
     monkeypatch.setitem(sys.modules, "cupy", PlayedCupy())
     return begun
 
@@ -73,7 +77,7 @@ def play_build(monkeypatch: Any) -> list[str]:
 def _take_entries(n_jobs, jobs, cells, indices, found):
     """Of each job the block, and of its entries rows, where they are in CSR, the places of columns, and cells."""
     blocks, begins, ends, rows, n_rows, starts, jumps, _ = jobs
-    column_places, _, shifts, cell_starts = cells
+    column_places, _, shifts, cell_starts, _ = cells
     assert len(blocks) == n_jobs
     for j in range(n_jobs):
         k = np.arange(begins[j], ends[j])
@@ -92,21 +96,32 @@ def count_cells(n_jobs, jobs, cells, indices, found, counters):
         np.add.at(counters, own, 1)
 
 
-def place_entries(n_jobs, jobs, cells, indices, found, data, taken, chunk_starts, entries, values):
-    height, shifts = cells[1:3]
+def place_entries(n_jobs, jobs, cells, indices, found, data, taken, chunk_starts, entries, values, binned):
+    height, shifts, _, least = cells[1:]
+    counts, of_block, of_window, bin_rows, bin_columns, places, bin_values = binned
     for block, rows, sources, columns, own in _take_entries(n_jobs, jobs, cells, indices, found):
         inside = columns & ((1 << shifts[block]) - 1)
         packed = inside << ROW_BITS | jobs[-1][rows] - block * height
         for n, cell in enumerate(own):
-            slot = chunk_starts[cell] * CHUNK + taken[cell]
+            number = int(taken[cell])
             taken[cell] += 1
-            entries[slot] = packed[n]
-            if values is not None:
-                values[slot] = data[sources[n]]
+            if least and counts[cell] < least:
+                octet, rest = divmod(number, OCTET)
+                slot, own_values = int(of_block[cell]) * OCTET + number, bin_values
+                bin_rows[slot] = packed[n] & ((1 << ROW_BITS) - 1)
+                bin_columns[int(of_window[cell]) * OCTET + number] = inside[n]
+                if rest == 0:
+                    places[of_window[cell] + octet] = of_block[cell] + octet
+            else:
+                slot, own_values = chunk_starts[cell] * CHUNK + number, values
+                entries[slot] = packed[n]
+            if own_values is not None:
+                own_values[slot] = data[sources[n]]
 
 
-def cut_cells(_, n_cells, n_starts, counts, cell_starts, chunk_starts, tile_starts, tile_cells, found):
-    n_chunks, n_tiles = (-(-counts.astype(np.int64) // size) for size in (CHUNK, TILE))
+def cut_cells(_, n_cells, n_starts, counts, cell_starts, least, chunk_starts, tile_starts, tile_cells, found):
+    dense = np.where(counts < least, 0, counts).astype(np.int64)
+    n_chunks, n_tiles = (-(-dense // size) for size in (CHUNK, TILE))
     for n, starts in ((n_chunks, chunk_starts), (n_tiles, tile_starts)):
         starts[:] = np.concatenate([[0], np.cumsum(n)])
     own = np.repeat(np.arange(n_cells), n_tiles)
@@ -119,7 +134,7 @@ def cut_cells(_, n_cells, n_starts, counts, cell_starts, chunk_starts, tile_star
 def sort_tiles(
     n_tiles, tile_cells, cell_blocks, tile_starts, chunk_starts, counts, cells, entries, values, chunk_columns
 ):
-    _, height, shifts, cell_starts = cells
+    _, height, shifts, cell_starts, _ = cells
     for tile in range(n_tiles):
         cell = tile_cells[tile]
         begin = (tile - tile_starts[cell]) * TILE
@@ -137,4 +152,17 @@ def sort_tiles(
         chunk_columns[first // CHUNK : (first + padded) // CHUNK] = (cell - cell_starts[block]) << shifts[block]
 
 
-_KERNELS = {f.__name__: f for f in (count_cells, place_entries, cut_cells, sort_tiles)}
+def rate_cells(_, n_wide, firsts, counts, least, found):
+    assert len(firsts) == n_wide + 1
+    assert firsts[-1] == len(counts)
+    counts = counts.astype(np.float64)
+    is_dense, wide = counts >= least, np.add.reduceat(counts, firsts[:-1])
+    tiles = np.repeat(-(-wide // TILE), np.diff(firsts))
+    found[:3] = counts[~is_dense].sum(), (counts > 0).sum(), is_dense.sum()
+    for s, n_bytes in enumerate((4, 8)):
+        room = (1 << bins.WINDOW_BITS) * n_bytes / 32
+        for place, k, own in ((3 + s, -(-counts // TILE), is_dense), (5 + s, tiles, counts > 0)):
+            found[place] = (k * room * (1 - np.exp(-counts / np.maximum(1, k) / room)))[own].round().sum()
+
+
+_KERNELS = {f.__name__: f for f in (count_cells, place_entries, cut_cells, rate_cells, sort_tiles)}
