@@ -21,24 +21,20 @@
 #define ROW_BITS 15
 #define CHUNK_COLUMN(entry) ((entry) >> ROW_BITS)
 #define CHUNK_ROW(entry) ((entry) & ((1u << ROW_BITS) - 1))
+#ifndef BINNED
+#define BINNED 0  // whether there are octets
+#endif
 #define OCTET 8
 #define WINDOW_BITS 14
 #define FILL_THREADS (sizeof(Z) == 4 ? 512 : 1024)  // as mgspmv/kernels/bins.py launches it
 #define FILL_RESIDENT (sizeof(Z) == 4 ? 3 : 1)
 #define SHARE Products<Z>::N  // entries of an octet that a thread reads or writes at once, so that a warp's sectors are whole
 #define SHARES (OCTET / SHARE)
-#ifndef FILL_AT_ONCE
 #define FILL_AT_ONCE 8
-#endif
-#ifndef BINS_AT_ONCE
-#define BINS_AT_ONCE 4
-#endif
+#define BINS_AT_ONCE (sizeof(Z) == 4 ? 4 : 2)
 #define HIGH_BITS 16
 #define LARGE (1ull << (32 + HIGH_BITS))
 #define MOST_LARGE 32768  // twice 2^62 / LARGE, which is the most that a sum of ranks of 1 permits
-#ifndef RESIDENT
-#define RESIDENT 1
-#endif
 
 // Add a contribution to the two words of a row.
 __device__ __forceinline__ void add(unsigned* low, unsigned* high, unsigned low_word, unsigned high_word) {
@@ -261,14 +257,14 @@ __device__ __forceinline__ void multiply(const Blocks& blocks, Rows& rows) {
     const float scale = float(1.0 / rows.run.product_unit);
     const Bins& bins = blocks.bins;
     const int64 made = rows.run.state[2];
-    if (bins.n_large && blockIdx.x == 0 && threadIdx.x == 0) bins.n_large[(made + 1) & 1] = 0;
+    if (BINNED && bins.n_large && blockIdx.x == 0 && threadIdx.x == 0) bins.n_large[(made + 1) & 1] = 0;
     for (;;) {
         if (threadIdx.x == 0) shared_item = atomicAdd(reinterpret_cast<uint64*>(rows.run.state), 1ull);
         __syncthreads();
         const int64 item = shared_item;
         if (item >= blocks.n_items) return;
         const int64 begin = blocks.item_bounds[4 * item], end = blocks.item_bounds[4 * item + 1];
-        const int64 first_octet = blocks.item_bounds[4 * item + 2], octets_end = blocks.item_bounds[4 * item + 3];
+        const int64 first_octet = BINNED ? blocks.item_bounds[4 * item + 2] : 0, octets_end = BINNED ? blocks.item_bounds[4 * item + 3] : 0;
         const int block = blocks.item_blocks[item], parts = blocks.item_parts[block];
         const int64 first_row = block * blocks.height;
         const int n = int(min(blocks.height, rows.run.n_rows - first_row));
@@ -283,10 +279,12 @@ __device__ __forceinline__ void multiply(const Blocks& blocks, Rows& rows) {
         int64 chunk = begin + threadIdx.x / 32;
         chunk = add_chunks<2>(chunk, end, THREADS / 32, blocks.entries, blocks.columns, blocks.values, z, scale, low, high);
         add_chunks<1>(chunk, end, THREADS / 32, blocks.entries, blocks.columns, blocks.values, z, scale, low, high);
-        int64 part = first_octet * SHARES + threadIdx.x;
-        part = add_bins<BINS_AT_ONCE>(part, octets_end * SHARES, bins, scale, low, high);
-        add_bins<1>(part, octets_end * SHARES, bins, scale, low, high);
-        if (bins.n_large) add_large(bins, __ldcg(bins.n_large + (made & 1)), first_octet * OCTET, octets_end * OCTET, low, high);
+        if (BINNED) {
+            int64 part = first_octet * SHARES + threadIdx.x;
+            part = add_bins<BINS_AT_ONCE>(part, octets_end * SHARES, bins, scale, low, high);
+            add_bins<1>(part, octets_end * SHARES, bins, scale, low, high);
+            if (bins.n_large) add_large(bins, __ldcg(bins.n_large + (made & 1)), first_octet * OCTET, octets_end * OCTET, low, high);
+        }
         __syncthreads();
         if (threadIdx.x == 0 && is_wrong()) rows.count_wrong();
         if (parts == 1) {
@@ -314,6 +312,7 @@ __device__ __forceinline__ void multiply(const Blocks& blocks, Rows& rows) {
     }
 }
 
+#if BINNED
 // Write z of binned entries in the order of blocks.
 extern "C" __global__ void __launch_bounds__(FILL_THREADS, FILL_RESIDENT)
 fill_bins(Blocks blocks, Run run) {
@@ -349,7 +348,9 @@ fill_bins(Blocks blocks, Run run) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
 step(Blocks blocks, Run run) {
     if (run.state[3]) return;
     StepRows rows(run);

@@ -198,7 +198,7 @@ class EmbeddedMatrix(MatrixProperties):
         key = (dtype, layout, self.place.device_memory, self.place.host_memory)
         if key not in self._loaded.layouts:
             if layout != "sell-slices":
-                begin_compiling(None if dtype is None else np.dtype(dtype), precision)
+                begin_compiling(None if dtype is None else np.dtype(dtype), precision, self.shape[1])
             memory = limit_to_free(self.place.limits)
             indptr, plan = self._plan_here(dtype, precision, memory, lays_out=True, streams=True, top=top)
             warn_of_streaming(plan, stacklevel=5)

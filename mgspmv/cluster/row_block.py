@@ -340,7 +340,7 @@ class DeviceRowBlock(RowBlock):
                 with self._lock:
                     self._products.clear()
             if layout != "sell-slices":
-                begin_compiling(None if key[0] is None else np.dtype(key[0]), precision)
+                begin_compiling(None if key[0] is None else np.dtype(key[0]), precision, self.stored.info.shape[1])
             with report_full_device("the layout of the matrix for steps of PageRank"):
                 self._layouts[key] = self._lay_out(*key, check)
         laid, columns = self._layouts[key]

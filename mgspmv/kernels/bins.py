@@ -198,12 +198,17 @@ class BinProducts:
 
         if self._bins is None:
             return
-        self._products, n = (), self._bins.n_octets * OCTET  # frees those of another dtype first
+        self.release()  # frees those of another dtype first
+        n = self._bins.n_octets * OCTET
         if z == np.int64:
             large = cupy.zeros((MOST_LARGE, 2), np.uint64), cupy.zeros(2, np.uint32)
             self._products = cupy.empty(n, np.uint32), cupy.empty(n, np.uint16), *large
         else:
             self._products = (cupy.empty(n, z),)
+
+    def release(self) -> None:
+        """Free the products."""
+        self._products = ()
 
     def list_fields(self) -> tuple[Any, ...]:
         """Return the fields of the structure Bins of kernels/rank_blocks.cu but for the last."""

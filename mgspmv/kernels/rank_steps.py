@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from mgspmv.kernels.bins import FILL_THREADS, WINDOW_BITS
+from mgspmv.kernels.bins import FILL_THREADS, LEAST_COLUMNS, WINDOW_BITS
 from mgspmv.kernels.column_sorted_blocks import JOB_SIZES, BlockProduct, ColumnSortedBlocks
 from mgspmv.kernels.dense import sum_vector
 from mgspmv.kernels.device import (
@@ -179,7 +179,7 @@ class RankSteps:
     def compile(self, rules: RankRules = PLAIN_RULES) -> None:
         """Compile or load the kernels of a run, so that no step's time includes it."""
         is_exact, self._rules = self.precision == "exact", rules
-        fill = [] if self._bind is not BlockProduct else ["fill_bins"]
+        fill = ["fill_bins"] if self._is_binned else []
         for name in ("start", "step", "check_rows", *fill):
             self._load(name, is_exact)
         for name in ("start", "residual", *fill):
@@ -371,6 +371,9 @@ class RankSteps:
         self._stream.synchronize()
         self.layout.feed.stop()
         self._arrays, self._graph, self._shared = _Arrays(), None, None
+        for product in self._products.values():
+            if isinstance(product, BlockProduct):
+                product.bins.release()
 
     def describe(self) -> str:
         """Describe the device."""
@@ -425,12 +428,13 @@ class RankSteps:
         key = (name, is_exact, *options.values())
         if key not in self._kernels:
             types = rank_types(self.layout.value, self._choose_z(is_exact), _choose_rank(self.precision), **options)
-            self._kernels[key] = load_kernel(self._bind.source, name, **types)
+            binned = {"BINNED": 1} if self._is_binned else {}
+            self._kernels[key] = load_kernel(self._bind.source, name, **types, **binned)
         return self._kernels[key]
 
     def _launch(self, name: str, is_exact: bool, product: RankProduct, arguments: tuple[Any, ...]) -> None:
         kernel = self._load(name, is_exact)
-        if isinstance(product, BlockProduct) and product.bins.grid:
+        if isinstance(product, BlockProduct) and product.bins.grid > 0:
             fill, itemsize = self._load("fill_bins", is_exact), self._choose_z(is_exact).itemsize
             reclaim_memory(fill, itemsize << WINDOW_BITS)
             grid, threads = (product.bins.grid,), (FILL_THREADS[itemsize],)
@@ -456,12 +460,16 @@ class RankSteps:
             yield k, (self._products[k], self._products[k].pack(laid))
 
     @property
+    def _is_binned(self) -> bool:
+        return any(isinstance(product, BlockProduct) and product.bins.grid > 0 for product in self._products.values())
+
+    @property
     def _is_captured(self) -> bool:
         """True if steps are launched as graphs: on one device, without streaming."""
         return self._exchange is None and not self.streams
 
     def _capture(self) -> Any:
-        for name in ("step", "fill_bins") if self._bind is BlockProduct else ("step",):
+        for name in ("step", "fill_bins") if self._is_binned else ("step",):
             self._load(name, self.precision == "exact")  # kernels cannot be loaded while capturing
         self._stream.begin_capture()
         for _ in range(CAPTURED_STEPS):
@@ -469,7 +477,7 @@ class RankSteps:
         return self._stream.end_capture()
 
 
-def begin_compiling(value: np.dtype[Any] | None, precision: Precision) -> None:
+def begin_compiling(value: np.dtype[Any] | None, precision: Precision, n_columns: int) -> None:
     """Begin to compile what a usual run on column-sorted blocks needs, while the rows are read."""
     precisions = {precision == "exact", True}
     runs = [rank_types(value, _choose_z(value, is_exact), _choose_rank(precision)) for is_exact in precisions]
@@ -478,6 +486,7 @@ def begin_compiling(value: np.dtype[Any] | None, precision: Precision) -> None:
         [
             *(specialize("column_sorted_blocks.cu", **types) for types in layouts),
             *(specialize(BlockProduct.source, **types) for types in runs),
+            *(specialize(BlockProduct.source, **types, BINNED=1) for types in runs if n_columns >= LEAST_COLUMNS),
         ]
     )
 

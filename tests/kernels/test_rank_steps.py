@@ -367,6 +367,8 @@ def test_a_run_after_a_residual_and_after_a_release(layout):
     for end in (lambda: steps.residual(0.1), steps.release, steps.release):
         sums = [steps.start(vectors, UNSTOPPED), *steps.advance(7)]
         vector_bytes = 8 * block.n_rows * 6  # x, out-weights, dangling, personalization and z, twice
+        if (own := getattr(steps.layout.feed.kept[0], "bins", None)) is not None:
+            vector_bytes += 8 * own.n_octets * bins.OCTET
         assert held + vector_bytes <= steps.nbytes <= held + vector_bytes + 64 + 32 * (KEPT_SUMS + 1)
         runs.append((sums, steps.ranks().tobytes()))
         end()
