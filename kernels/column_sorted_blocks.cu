@@ -23,6 +23,7 @@ typedef long long int64;
 #define OCTET 8
 #define WINDOW_BITS 14
 #define RATES 7
+#define KEPT_SECTORS 4400.0f  // in the L1 cache of an H100, beside the sums of a block
 #define SORT_THREADS 512
 #define SORTED_PER_THREAD 16
 #define TILE (SORT_THREADS * SORTED_PER_THREAD)
@@ -54,6 +55,17 @@ __device__ __forceinline__ void scan_max(int* values) {
     __syncthreads();
     for (int w = 0; w < warp; ++w) carried = max(carried, warp_max[w]);
     for (int k = 0; k < ENTRIES_PER_THREAD; ++k) own[k] = max(own[k], carried);
+}
+
+// Expected sectors of a window, of z of 4 (0) or 8 (1) bytes, that n entries read in this many tiles.
+__device__ __forceinline__ float count_sectors(unsigned n, int64 n_tiles, int is_double) {
+    const float all = float(n_tiles * ((1 << WINDOW_BITS) * (4 << is_double) / 32));
+    return all * (1.0f - expf(-float(n) / all));
+}
+
+// Sectors read where those of the dense cells are `held` in all, of which KEPT_SECTORS stay in the L1 cache from tile to tile.
+__device__ __forceinline__ float keep_some(float once, float each_time, float held) {
+    return once + (1.0f - fminf(1.0f, KEPT_SECTORS / held)) * (each_time - once);
 }
 
 struct Jobs {
@@ -187,12 +199,23 @@ __device__ __forceinline__ int64 scan_sums(int64& value) {
     return __shfl_sync(FULL, warps, 31);
 }
 
-// Find the number of chunks and of tiles before each cell, and the cell of each tile; cells of fewer than `least` entries have none.
-// chunks_found[b] is the first chunk of block b of the n_starts - 1 blocks; the last two elements are the total numbers of chunks and
-// of tiles.
+// Return the last block whose cells begin at `cell` or before.
+__device__ __forceinline__ int find_block(int64 cell, const int64* __restrict__ cell_starts, int64 n_blocks) {
+    int64 block = 0;
+    for (int64 after = n_blocks; after - block > 1;) {
+        const int64 middle = (block + after) / 2;
+        if (cell_starts[middle] <= cell) block = middle;
+        else after = middle;
+    }
+    return int(block);
+}
+
+// Find the number of chunks and of tiles before each cell, and the cell and block of each tile; cells of fewer than `least` entries
+// have none. chunks_found[b] is the first chunk of block b of the n_starts - 1 blocks; the last two elements are the total numbers of
+// chunks and of tiles.
 extern "C" __global__ void __launch_bounds__(THREADS)
 cut_cells(int64 n_cells, int64 n_starts, const unsigned* __restrict__ counts, const int64* __restrict__ cell_starts, int64 least,
-          int64* chunk_starts, int64* tile_starts, int* tile_cells, int64* chunks_found) {
+          int64* chunk_starts, int64* tile_starts, int* tile_cells, int* tile_blocks, int64* chunks_found) {
     const int64 begin = n_cells * blockIdx.x / gridDim.x, end = n_cells * (blockIdx.x + 1) / gridDim.x;
     int64 chunks = 0, tiles = 0;
     for (int64 cell = threadIdx.x; cell < begin; cell += THREADS) {
@@ -207,7 +230,10 @@ cut_cells(int64 n_cells, int64 n_starts, const unsigned* __restrict__ counts, co
         const int64 all_chunks = scan_sums(chunks), all_tiles = scan_sums(tiles);
         chunks += chunks_before, tiles += tiles_before;
         if (cell < end) chunk_starts[cell] = chunks, tile_starts[cell] = tiles;
-        for (int64 k = 0; k < n_tiles; ++k) tile_cells[tiles + k] = int(cell);
+        if (n_tiles) {
+            const int block = find_block(cell, cell_starts, n_starts - 1);
+            for (int64 k = 0; k < n_tiles; ++k) tile_cells[tiles + k] = int(cell), tile_blocks[tiles + k] = block;
+        }
         chunks_before += all_chunks, tiles_before += all_tiles;
     }
     const bool is_last = blockIdx.x == gridDim.x - 1;
@@ -222,27 +248,39 @@ cut_cells(int64 n_cells, int64 n_starts, const unsigned* __restrict__ counts, co
     }
 }
 
-// Rate cells of 2^WINDOW_BITS columns for the choice between bins and wider cells; wide cell w would have cells firsts[w] .. firsts[w + 1].
-// Adds to found: entries of cells of fewer than `least` entries; cells that have entries; those of at least `least`; and, for z of 4 and
-// of 8 bytes, the sectors of z that the tiles of the latter read, and those that the tiles of all wide cells would read.
+// Rate the cells of one block, of 2^WINDOW_BITS columns each, for the choice between bins and wide cells of 2^wide_shifts[b] columns; wide
+// cell wide_starts[b] + w gets the sum of their counts. Adds to found: entries of cells of fewer than `least` entries; cells that have
+// entries; those of at least `least`; and, for z of 4 and of 8 bytes, the expected sectors of z that these read, and that all wide
+// cells do.
 extern "C" __global__ void __launch_bounds__(256)
-rate_cells(int64 n_wide, const int64* __restrict__ firsts, const unsigned* __restrict__ counts, int64 least, unsigned long long* found) {
+rate_cells(int64 n_windows, const int* __restrict__ wide_shifts, const int64* __restrict__ wide_starts,
+           const unsigned* __restrict__ counts, int64 least, unsigned* wide_counts, unsigned long long* found) {
     unsigned long long own[RATES] = {};
-    for (int64 w = int64(blockIdx.x) * 256 + threadIdx.x; w < n_wide; w += int64(gridDim.x) * 256) {
+    const int64 first_wide = wide_starts[blockIdx.x], n_wide = wide_starts[blockIdx.x + 1] - first_wide;
+    const int bits = wide_shifts[blockIdx.x] - WINDOW_BITS;
+    const unsigned* narrow = counts + blockIdx.x * n_windows;
+    for (int64 w = threadIdx.x; w < n_wide; w += 256) {
+        const int64 begin = w << bits, end = min(n_windows, (w + 1) << bits);
         int64 all = 0;
-        for (int64 cell = firsts[w]; cell < firsts[w + 1]; ++cell) all += counts[cell];
-        const float wide_tiles = float(COUNT(all, TILE));
-        for (int64 cell = firsts[w]; cell < firsts[w + 1]; ++cell) {
-            const int64 n = counts[cell];
+        float dense_once[2] = {};
+        for (int64 cell = begin; cell < end; ++cell) {
+            const unsigned n = narrow[cell];
+            all += n;
+            if (n >= least)
+                for (int s = 0; s < 2; ++s) dense_once[s] += count_sectors(n, 1, s);
+        }
+        for (int64 cell = begin; cell < end; ++cell) {
+            const unsigned n = narrow[cell];
             if (n == 0) continue;
             const bool is_dense = n >= least;
             own[0] += is_dense ? 0 : n, own[1] += 1, own[2] += is_dense;
             for (int s = 0; s < 2; ++s) {
-                const float sectors = float((1 << WINDOW_BITS) * (4 << s) / 32), tiles = float(COUNT(n, TILE));
-                if (is_dense) own[3 + s] += __float2ull_rn(tiles * sectors * (1.0f - expf(-float(n) / (tiles * sectors))));
-                own[5 + s] += __float2ull_rn(wide_tiles * sectors * (1.0f - expf(-float(n) / (wide_tiles * sectors))));
+                const float once = count_sectors(n, 1, s), wide = count_sectors(n, COUNT(all, TILE), s);
+                if (is_dense) own[3 + s] += __float2ull_rn(keep_some(once, count_sectors(n, COUNT(n, TILE), s), once));
+                own[5 + s] += __float2ull_rn(is_dense ? keep_some(once, wide, dense_once[s]) : wide);
             }
         }
+        wide_counts[first_wide + w] = unsigned(all);
     }
     for (int r = 0; r < RATES; ++r) {
         for (int distance = 16; distance > 0; distance /= 2) own[r] += __shfl_down_sync(FULL, own[r], distance);
@@ -254,14 +292,14 @@ rate_cells(int64 n_wide, const int64* __restrict__ firsts, const unsigned* __res
 // row `height`, which does not exist; and interleave each chunk, so that a warp whose lanes each load four adjacent entries
 // processes 32 entries at a time that are adjacent in sorted order.
 extern "C" __global__ void __launch_bounds__(SORT_THREADS)
-sort_tiles(const int* tile_cells, const int* cell_blocks, const int64* tile_starts, const int64* chunk_starts,
+sort_tiles(const int* tile_cells, const int* tile_blocks, const int64* tile_starts, const int64* chunk_starts,
            const unsigned* counts, Cells cells, unsigned* entries, VALUE* values, unsigned* chunk_columns) {
     extern __shared__ double room[];  // TILE entries, or values
     __shared__ int positions[BUCKETS], warp_sums[SORT_THREADS / 32];
     for (int b = threadIdx.x; b < BUCKETS; b += SORT_THREADS) positions[b] = 0;
     __syncthreads();
     const int64 cell = tile_cells[blockIdx.x];
-    const int block = cell_blocks[cell], bits = cells.shifts[block];
+    const int block = tile_blocks[blockIdx.x], bits = cells.shifts[block];
     const int shift = ROW_BITS + max(0, bits - BUCKET_BITS);
     const int64 begin = (int64(blockIdx.x) - tile_starts[cell]) * TILE, first = chunk_starts[cell] * CHUNK + begin;
     const int n = int(min(int64(TILE), int64(counts[cell]) - begin)), padded = (n + CHUNK - 1) / CHUNK * CHUNK;

@@ -36,13 +36,17 @@ MOST_COLUMNS = 1 << (WINDOW_BITS + 13)
 """Columns up to which binning is considered; of more, a block has too many windows to count them in shared memory."""
 
 SECTOR = 32
-"""Bytes that a read of z moves from the cache. Its cost is the unit of those below, measured on an H100."""
-BIN_COSTS = 0.78, 1.03
-"""Cost of a binned entry with products in float32, and in fixed point."""
+"""Bytes that a read of z moves from the cache. Its time, 6 ps, is the unit of the costs below, measured on an H100."""
+EDGE_COST = 0.27
+"""Cost of an entry, besides that of its sector."""
+BIN_COSTS = 0.6, 0.84
+"""Additional cost of a binned entry with products in float32, and in fixed point."""
 MISS_COST = 1.7
 """Additional cost of a sector that is read from memory."""
-FILL_COST = 2e6
-"""Cost of one more kernel per step."""
+FILL_COST = 8e6
+"""Cost of filling bins, besides that of their entries."""
+LEAST_GAIN = 0.075
+"""Expected share of time that bins are to save, in the mean of both precisions."""
 
 ENTRY_BYTES = 9
 """Most bytes of a binned entry beyond those of an entry of a chunk: a product, and a share of a place."""
@@ -69,28 +73,27 @@ class CellRates:
     n_dense: int
     """Cells that would not be binned."""
     dense_sectors: tuple[int, int]
-    """Sectors of z that the latter read, for z in float32 and in fixed point."""
+    """Expected sectors of z that the latter read, for z in float32 and in fixed point."""
     wide_sectors: tuple[int, int]
-    """Sectors of z that all cells would read without bins."""
+    """Expected sectors of z that wider cells would read without bins."""
 
-    def pays(self, n_cols: int, n_passes: float, cache_bytes: int) -> bool:
-        """Return whether steps are faster with bins, in the mean of both precisions.
+    def pays(self, nnz: int, n_cols: int, n_passes: float, cache_bytes: int) -> bool:
+        """Return whether steps are faster with bins.
 
         Parameters
         ----------
         n_passes : how often the columns are read by thread blocks that run at different times
         cache_bytes : of the device
         """
-        ratio = 1.0
+        gain, share = 0.0, self.n_dense / max(1, self.n_cells)
         for z_bytes, bin_cost, dense, wide in zip(
             (4, 8), BIN_COSTS, self.dense_sectors, self.wide_sectors, strict=True
         ):
-            z_misses = MISS_COST * z_bytes * n_cols / SECTOR
-            beyond = z_misses * n_passes if z_bytes * n_cols > cache_bytes else 0.0
-            share = self.n_dense / max(1, self.n_cells)
-            binned = dense + min(beyond * share, MISS_COST * dense) + bin_cost * self.n_binned + z_misses + FILL_COST
-            ratio *= binned / max(1.0, wide + min(beyond, MISS_COST * wide))
-        return ratio < 1.0
+            beyond = MISS_COST * n_passes * max(0, z_bytes * n_cols - cache_bytes) / SECTOR
+            misses = min(beyond, MISS_COST * wide), min(beyond * share, MISS_COST * dense)
+            saved = wide + misses[0] - dense - misses[1] - bin_cost * self.n_binned - FILL_COST
+            gain += saved / (wide + misses[0] + EDGE_COST * nnz + 1)
+        return gain / 2 >= LEAST_GAIN
 
 
 @dataclass(frozen=True, eq=False)

@@ -63,8 +63,6 @@ WINDOWS = 8192
 JOB_THREADS, JOB_SIZES = 1024, (15, 7)
 """Threads that count or place entries, and candidates for the entries per thread: the first one that fits is used."""
 SORT_THREADS = 512
-RATERS = 8
-"""Thread blocks per multiprocessor that rate cells."""
 LEAST_HEIGHT = 256
 SHARE_OF_SHARED_MEMORY = 0.5
 """Maximum share for the sums of a block; the rest is cache, whose lines limit the number of reads in flight."""
@@ -133,14 +131,6 @@ class Windows:
         """Return windows of at least 2^WINDOW_BITS columns."""
         shifts = np.maximum(self.shifts, WINDOW_BITS)
         return Windows(shifts, accumulate((n_cols + (np.int64(1) << shifts) - 1) >> shifts))
-
-    def find_firsts(self, n_cols: int) -> np.ndarray:
-        """Return (n_cells + 1,) int64: first cell of 2^WINDOW_BITS columns in each cell, and the number of them."""
-        own = np.repeat(self.shifts - WINDOW_BITS, np.diff(self.cell_starts))
-        blocks = np.repeat(np.arange(len(self.shifts)), np.diff(self.cell_starts))
-        number = np.arange(len(own)) - self.cell_starts[blocks]
-        narrow = count_windows(n_cols)
-        return np.append(blocks * narrow + (number << own), len(self.shifts) * narrow)
 
     def _room(self, per_thread: int) -> int:
         return 4 * (JOB_THREADS * per_thread + int(np.diff(self.cell_starts).max(initial=0)))
@@ -251,13 +241,12 @@ def build_column_sorted_blocks(
         piece.run("count_cells", (cells.there, piece.block.indices, piece.found, counts))
         del piece  # frees it before the next one is read
     if is_binned:
-        wide = cut_windows(np.diff(block_starts), n_cols).widen(n_cols)
-        firsts = put(wide.find_firsts(n_cols))
-        rates, n_passes = _rate_cells(counts, firsts, value), cells.n_blocks / shared_memory()[0]
-        is_binned = rates.pays(n_cols, n_passes, cache_bytes())
-        cells = _Cells(windows if is_binned else wide, columns, height, LEAST_DENSE if is_binned else 0)
-        if not is_binned:
-            counts = cupy.diff(accumulate(counts)[firsts]).astype(np.uint32)
+        wide = _Cells(cut_windows(np.diff(block_starts), n_cols).widen(n_cols), columns, height, 0)
+        rates, wide_counts = _rate_cells(cells, counts, wide, value)
+        if rates.pays(nnz, n_cols, cells.n_blocks / shared_memory()[0], cache_bytes()):
+            cells = _Cells(windows, columns, height, LEAST_DENSE)
+        else:
+            is_binned, cells, counts = False, wide, wide_counts
     taken = cupy.zeros(cells.n, np.uint32)
     tiles, block_chunks = _cut_cells(cells, counts, nnz, value)
     if whole is None:
@@ -287,10 +276,9 @@ class _Cells:
 
     def __init__(self, windows: Windows, places: Any | None, height: int, least: int) -> None:
         self.n, self.n_blocks = int(windows.cell_starts[-1]), len(windows.shifts)
-        blocks = np.repeat(np.arange(len(windows.shifts), dtype=np.int32), np.diff(windows.cell_starts))
-        shifts, self.starts, self.blocks = map(put, (windows.shifts, windows.cell_starts, blocks))
-        self._held, self.least = (places, shifts), least
-        self.there = pack(places, height, shifts, self.starts, least)
+        self.shifts, self.starts = put(windows.shifts), put(windows.cell_starts)
+        self._places, self.least = places, least  # keeps the memory alive until the enqueued kernels have run
+        self.there = pack(places, height, self.shifts, self.starts, least)
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,6 +292,8 @@ class _Tiles:
     """(n_cells + 1,) int64: first tile of each cell."""
     cells: Any
     """(n,) int32, or longer: cell of each tile."""
+    blocks: Any
+    """(n,) int32, or longer: block of each tile."""
 
 
 def _cut_cells(cells: _Cells, counts: Any, nnz: int, value: np.dtype[Any] | None) -> tuple[_Tiles, np.ndarray]:
@@ -311,25 +301,31 @@ def _cut_cells(cells: _Cells, counts: Any, nnz: int, value: np.dtype[Any] | None
     import cupy
 
     chunk_starts, starts = cupy.empty((2, cells.n + 1), np.int64)
-    tile_cells, found = cupy.empty(nnz // TILE + cells.n, np.int32), cupy.empty(cells.n_blocks + 2, np.int64)
+    tile_cells, tile_blocks = cupy.empty((2, nnz // TILE + cells.n), np.int32)
+    found = cupy.empty(cells.n_blocks + 2, np.int64)
     cut = load_kernel("column_sorted_blocks.cu", "cut_cells", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
     grid = max(1, min(shared_memory()[0], cells.n // JOB_THREADS))
     sizes, least = (np.int64(cells.n), np.int64(cells.n_blocks + 1)), np.int64(cells.least)
-    cut((grid,), (JOB_THREADS,), (*sizes, counts, cells.starts, least, chunk_starts, starts, tile_cells, found))
+    cut(
+        (grid,),
+        (JOB_THREADS,),
+        (*sizes, counts, cells.starts, least, chunk_starts, starts, tile_cells, tile_blocks, found),
+    )
     *block_chunks, n_tiles = found.get()
-    return _Tiles(int(n_tiles), chunk_starts, starts, tile_cells), np.array(block_chunks)
+    return _Tiles(int(n_tiles), chunk_starts, starts, tile_cells, tile_blocks), np.array(block_chunks)
 
 
-def _rate_cells(counts: Any, firsts: Any, value: np.dtype[Any] | None) -> CellRates:
-    """Rate cells of these entry counts; `firsts` as from `Windows.find_firsts`, on the device."""
+def _rate_cells(cells: _Cells, counts: Any, wide: _Cells, value: np.dtype[Any] | None) -> tuple[CellRates, Any]:
+    """Rate cells of these entry counts, and return the counts of wider cells besides."""
     import cupy
 
-    found = cupy.zeros(7, np.uint64)
+    found, wide_counts = cupy.zeros(7, np.uint64), cupy.zeros(wide.n, np.uint32)
     kernel = load_kernel("column_sorted_blocks.cu", "rate_cells", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
-    grid = (shared_memory()[0] * RATERS,)
-    kernel(grid, (256,), (np.int64(len(firsts) - 1), firsts, counts, np.int64(LEAST_DENSE), found))
-    n_binned, n_cells, n_dense, *sectors = map(int, found.get())
-    return CellRates(n_binned, n_cells, n_dense, (sectors[0], sectors[1]), (sectors[2], sectors[3]))
+    sizes, least = (np.int64(cells.n // max(1, cells.n_blocks)), wide.shifts, wide.starts), np.int64(LEAST_DENSE)
+    if cells.n:
+        kernel((cells.n_blocks,), (256,), (*sizes, counts, least, wide_counts, found))
+    n_binned, n_cells, n_dense, *costs = map(int, found.get())
+    return CellRates(n_binned, n_cells, n_dense, (costs[0], costs[1]), (costs[2], costs[3])), wide_counts
 
 
 def _sort_tiles(cells: _Cells, tiles: _Tiles, arrays: tuple[Any, ...], value: np.dtype[Any] | None) -> None:
@@ -339,7 +335,7 @@ def _sort_tiles(cells: _Cells, tiles: _Tiles, arrays: tuple[Any, ...], value: np
     kernel = load_kernel("column_sorted_blocks.cu", "sort_tiles", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
     room = TILE * (4 if value is None else max(4, value.itemsize))
     reclaim_memory(kernel, room)
-    tables = (tiles.cells, cells.blocks, tiles.starts, tiles.chunk_starts)
+    tables = (tiles.cells, tiles.blocks, tiles.starts, tiles.chunk_starts)
     kernel((tiles.n,), (SORT_THREADS,), (*tables, *arrays), shared_mem=room)
 
 

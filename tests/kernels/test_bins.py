@@ -137,16 +137,23 @@ def test_no_bins_without_memory_or_columns(monkeypatch):
     assert not can_bin(1000, LEAST_COLUMNS, 5, ENOUGH)
 
 
-def test_when_bins_pay():
-    """Rates as counted for graphs of the benchmark; the cache is that of an H100."""
-    cache, m = 50 << 20, 10**6
-    uniform = CellRates(268 * m, m, 0, (0, 0), (255 * m, 262 * m))
-    assert uniform.pays(1 << 24, 9.4, cache)
-    few = CellRates(3 * m, m, m // 2, (30 * m, 40 * m), (33 * m, 43 * m))  # one more kernel takes longer
-    assert not few.pays(1 << 22, 2.2, cache)
-    assert not CellRates(0, m, m, (30 * m, 40 * m), (30 * m, 40 * m)).pays(1 << 22, 2.2, cache)
-    concentrated = CellRates(0, m, m, (30 * m, 40 * m), (60 * m, 80 * m))  # narrow cells read fewer sectors
-    assert concentrated.pays(1 << 23, 4.7, cache)
+@pytest.mark.parametrize(
+    ("graph", "nnz", "n_cols", "n_passes", "rates", "pays"),
+    [
+        ("uniform", 268, 1 << 24, 9.4, CellRates(268, 1, 0, (0, 0), (255, 262)), True),
+        ("communities", 99, 1 << 23, 4.4, CellRates(99, 0, 0, (0, 0), (92, 95)), True),
+        ("heavy tails", 134, 1 << 23, 4.4, CellRates(102, 18, 1, (18, 23), (110, 120)), True),
+        ("narrow cells read less", 134, 1 << 23, 4.4, CellRates(3, 4, 3, (44, 61), (63, 83)), True),
+        ("web", 87, 1 << 23, 4.4, CellRates(10, 44, 1, (7, 10), (17, 34)), False),
+        ("R-MAT", 65, 2_000_000, 2.4, CellRates(3, 30, 3, (5, 8), (9, 14)), False),
+        ("nothing", 0, 1 << 23, 4.4, CellRates(0, 0, 0, (0, 0), (0, 0)), False),
+    ],
+)
+def test_when_bins_pay(graph, nnz, n_cols, n_passes, rates, pays):
+    """Counts, in millions, of graphs of the benchmark, where steps with bins were faster on an H100, or not."""
+    counts = [10**6 * number for number in (rates.n_binned, rates.n_cells, rates.n_dense)]
+    sectors = [tuple(10**6 * n for n in pair) for pair in (rates.dense_sectors, rates.wide_sectors)]
+    assert CellRates(*counts, *sectors).pays(10**6 * nnz, n_cols, n_passes, 50 << 20) == pays
 
 
 @given(st.lists(st.integers(0, 3) | st.integers(0, 20_000), max_size=30), st.integers(1, 20))

@@ -119,20 +119,23 @@ def place_entries(n_jobs, jobs, cells, indices, found, data, taken, chunk_starts
                 own_values[slot] = data[sources[n]]
 
 
-def cut_cells(_, n_cells, n_starts, counts, cell_starts, least, chunk_starts, tile_starts, tile_cells, found):
+def cut_cells(
+    _, n_cells, n_starts, counts, cell_starts, least, chunk_starts, tile_starts, tile_cells, tile_blocks, found
+):
     dense = np.where(counts < least, 0, counts).astype(np.int64)
     n_chunks, n_tiles = (-(-dense // size) for size in (CHUNK, TILE))
     for n, starts in ((n_chunks, chunk_starts), (n_tiles, tile_starts)):
         starts[:] = np.concatenate([[0], np.cumsum(n)])
     own = np.repeat(np.arange(n_cells), n_tiles)
     tile_cells[: len(own)] = own
+    tile_blocks[: len(own)] = np.searchsorted(cell_starts, own, side="right") - 1
     assert len(tile_cells) >= len(own)
     assert len(cell_starts) == n_starts
     found[:] = [*chunk_starts[cell_starts], tile_starts[-1]]
 
 
 def sort_tiles(
-    n_tiles, tile_cells, cell_blocks, tile_starts, chunk_starts, counts, cells, entries, values, chunk_columns
+    n_tiles, tile_cells, tile_blocks, tile_starts, chunk_starts, counts, cells, entries, values, chunk_columns
 ):
     _, height, shifts, cell_starts, _ = cells
     for tile in range(n_tiles):
@@ -148,21 +151,17 @@ def sort_tiles(
                 whole = np.full(padded, none, array.dtype)
                 whole[:n] = array[first : first + n][by_column]
                 array[first : first + padded] = whole[source]
-        block = cell_blocks[cell]
+        block = tile_blocks[tile]
         chunk_columns[first // CHUNK : (first + padded) // CHUNK] = (cell - cell_starts[block]) << shifts[block]
 
 
-def rate_cells(_, n_wide, firsts, counts, least, found):
-    assert len(firsts) == n_wide + 1
-    assert firsts[-1] == len(counts)
-    counts = counts.astype(np.float64)
-    is_dense, wide = counts >= least, np.add.reduceat(counts, firsts[:-1])
-    tiles = np.repeat(-(-wide // TILE), np.diff(firsts))
-    found[:3] = counts[~is_dense].sum(), (counts > 0).sum(), is_dense.sum()
-    for s, n_bytes in enumerate((4, 8)):
-        room = (1 << bins.WINDOW_BITS) * n_bytes / 32
-        for place, k, own in ((3 + s, -(-counts // TILE), is_dense), (5 + s, tiles, counts > 0)):
-            found[place] = (k * room * (1 - np.exp(-counts / np.maximum(1, k) / room)))[own].round().sum()
+def rate_cells(n_blocks, n_windows, wide_shifts, wide_starts, counts, least, wide_counts, found):
+    narrow = counts.reshape(n_blocks, n_windows).astype(np.int64)
+    found[:3] = narrow[narrow < least].sum(), (narrow > 0).sum(), ((narrow > 0) & (narrow >= least)).sum()
+    for b in range(n_blocks):
+        width = 1 << (wide_shifts[b] - bins.WINDOW_BITS)
+        for w in range(wide_starts[b + 1] - wide_starts[b]):
+            wide_counts[wide_starts[b] + w] = narrow[b, w * width : (w + 1) * width].sum()
 
 
 _KERNELS = {f.__name__: f for f in (count_cells, place_entries, cut_cells, rate_cells, sort_tiles)}
