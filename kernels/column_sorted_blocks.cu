@@ -23,7 +23,7 @@ typedef long long int64;
 #define OCTET 8
 #define WINDOW_BITS 14
 #define RATES 7
-#define KEPT_SECTORS 4400.0f  // in the L1 cache of an H100, beside the sums of a block
+#define KEPT_SECTORS 4400.0f  // in the L1 cache of an H100, which the sums of a block share
 #define SORT_THREADS 512
 #define SORTED_PER_THREAD 16
 #define TILE (SORT_THREADS * SORTED_PER_THREAD)

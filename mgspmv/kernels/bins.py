@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.kernels.device import pack, shared_block_bytes
+from mgspmv.kernels.device import pack, put, reclaim_memory, shared_block_bytes
 from mgspmv.kernels.formats import accumulate
 
 OCTET = 8
@@ -64,7 +64,7 @@ LEAST_FILL = 512
 
 @dataclass(frozen=True)
 class CellRates:
-    """What a step would read with bins and without, found by the kernel `rate_cells`."""
+    """Reads of a step with bins and without, as the kernel `rate_cells` expects them."""
 
     n_binned: int
     """Entries of cells that would be binned."""
@@ -177,12 +177,9 @@ class BinProducts:
     """Products of bins on the device, and the thread blocks that fill them; none for `bins` None."""
 
     def __init__(self, bins: Bins | None, n_multiprocessors: int) -> None:
-        import cupy
-
         self._bins = bins
-        self._cuts = (
-            () if bins is None else tuple(cupy.asarray(c) for c in cut_fills(bins.window_starts, n_multiprocessors))
-        )
+        cuts = () if bins is None else cut_fills(bins.window_starts, n_multiprocessors)
+        self._cuts = tuple(put(own) for own in cuts)
         self._products: tuple[Any, ...] = ()
 
     @property
@@ -209,12 +206,18 @@ class BinProducts:
         else:
             self._products = (cupy.empty(n, z),)
 
+    def fill(self, kernel: Any, z: np.dtype[Any], arguments: tuple[Any, ...]) -> None:
+        """Enqueue the kernel `fill_bins` for z of this dtype."""
+        room = z.itemsize << WINDOW_BITS
+        reclaim_memory(kernel, room)
+        kernel((self.grid,), (FILL_THREADS[z.itemsize],), arguments, shared_mem=room)
+
     def release(self) -> None:
         """Free the products."""
         self._products = ()
 
     def list_fields(self) -> tuple[Any, ...]:
-        """Return the fields of the structure Bins of kernels/rank_blocks.cu but for the last."""
+        """Return the fields of the structure Bins of kernels/rank_blocks.cu except for the last."""
         bins = self._bins
         if bins is None:
             return (None,) * 10

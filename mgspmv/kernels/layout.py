@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from mgspmv.kernels.bins import LEAST_COLUMNS
+from mgspmv.kernels.bins import LEAST_COLUMNS, BinProducts
 from mgspmv.kernels.column_sorted_blocks import JOB_SIZES, ColumnSortedBlocks, build_column_sorted_blocks
 from mgspmv.kernels.device import address, load_kernel, pack, release_device_memory, shared_memory
 from mgspmv.kernels.features import EVEN_ROWS
@@ -117,6 +117,7 @@ class SliceProduct:
 
     source, threads, room = "rank_slices.cu", 256, 0
     held: tuple[Any, ...] = ()
+    bins = BinProducts(None, 0)
 
     def __init__(self, slices: SellSlices) -> None:
         n_slices = len(slices.starts) - 1

@@ -14,18 +14,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from mgspmv.kernels.bins import FILL_THREADS, LEAST_COLUMNS, WINDOW_BITS
+from mgspmv.kernels.bins import LEAST_COLUMNS
 from mgspmv.kernels.column_sorted_blocks import JOB_SIZES, BlockProduct, ColumnSortedBlocks
 from mgspmv.kernels.dense import sum_vector
-from mgspmv.kernels.device import (
-    describe_device,
-    fetch,
-    load_kernel,
-    pack,
-    put,
-    reclaim_memory,
-    report_full_device,
-)
+from mgspmv.kernels.device import describe_device, fetch, load_kernel, pack, put, reclaim_memory, report_full_device
 from mgspmv.kernels.layout import MatrixLayout, SellSlices, SliceProduct
 from mgspmv.kernels.modules import compile_ahead, rank_types, specialize, value_types
 from mgspmv.model import FIXED_POINT, FLOAT32_ROUNDING, Precision, RowCheck, StepSums
@@ -137,6 +129,7 @@ class RankSteps:
         self._rules = PLAIN_RULES
         with report_full_device("the table of work items of the matrix"):
             self._products: dict[int, RankProduct] = {k: self._bind(p) for k, p in layout.feed.kept.items()}
+            self._binned = {"BINNED": 1} if any(p.bins.grid for p in self._products.values()) else {}
             if exchange is not None:
                 slices = exchange.slices  # in z, the sums of each one are after its columns
                 self._tails = cupy.asarray(np.add(slices.starts[:-1], slices.tails))
@@ -179,7 +172,7 @@ class RankSteps:
     def compile(self, rules: RankRules = PLAIN_RULES) -> None:
         """Compile or load the kernels of a run, so that no step's time includes it."""
         is_exact, self._rules = self.precision == "exact", rules
-        fill = ["fill_bins"] if self._is_binned else []
+        fill = ["fill_bins"] if self._binned else []
         for name in ("start", "step", "check_rows", *fill):
             self._load(name, is_exact)
         for name in ("start", "residual", *fill):
@@ -207,7 +200,7 @@ class RankSteps:
             *others, state, history = (put(own) for own in (*rest, *sums))
             others = [self._permute(v) for v in (vectors.weight.astype(count), *others)]
             z = self._make_z(is_exact)
-            self._hold_products(is_exact)
+            self._allocate_bins(is_exact)
         self._arrays, self._rules, self._made = _Arrays([x, *others], state, history, z), rules, 0
         self._runs = self._pack_runs(is_exact)
         self._await_current_stream()
@@ -307,11 +300,9 @@ class RankSteps:
         self._there = [put(others + place) for place in reversed(places)]  # even steps write the odd z
         return z
 
-    def _hold_products(self, is_exact: bool) -> None:
-        """Allocate the products of bins."""
+    def _allocate_bins(self, is_exact: bool) -> None:
         for product in self._products.values():
-            if isinstance(product, BlockProduct):
-                product.bins.allocate(self._choose_z(is_exact))
+            product.bins.allocate(self._choose_z(is_exact))
 
     def _rest(self, stages: Sequence[Any] = ()) -> None:
         """Wait until all enqueued work is done; `stages` as in `NcclSlices.wait`."""
@@ -333,7 +324,7 @@ class RankSteps:
             self._graph = None
             arrays.z = []  # free both z first, as the new one may be twice as wide
             arrays.z, out = [cupy.zeros(self._n_columns + 1, self._choose_z(True))], cupy.zeros(n_rows, np.float64)
-            self._hold_products(True)
+            self._allocate_bins(True)
             arrays.state[:] = 0
         runs = self._pack_runs(True)
         self._await_current_stream()
@@ -372,8 +363,7 @@ class RankSteps:
         self.layout.feed.stop()
         self._arrays, self._graph, self._shared = _Arrays(), None, None
         for product in self._products.values():
-            if isinstance(product, BlockProduct):
-                product.bins.release()
+            product.bins.release()
 
     def describe(self) -> str:
         """Describe the device."""
@@ -428,17 +418,13 @@ class RankSteps:
         key = (name, is_exact, *options.values())
         if key not in self._kernels:
             types = rank_types(self.layout.value, self._choose_z(is_exact), _choose_rank(self.precision), **options)
-            binned = {"BINNED": 1} if self._is_binned else {}
-            self._kernels[key] = load_kernel(self._bind.source, name, **types, **binned)
+            self._kernels[key] = load_kernel(self._bind.source, name, **types, **self._binned)
         return self._kernels[key]
 
     def _launch(self, name: str, is_exact: bool, product: RankProduct, arguments: tuple[Any, ...]) -> None:
         kernel = self._load(name, is_exact)
-        if isinstance(product, BlockProduct) and product.bins.grid > 0:
-            fill, itemsize = self._load("fill_bins", is_exact), self._choose_z(is_exact).itemsize
-            reclaim_memory(fill, itemsize << WINDOW_BITS)
-            grid, threads = (product.bins.grid,), (FILL_THREADS[itemsize],)
-            fill(grid, threads, arguments[:2], shared_mem=itemsize << WINDOW_BITS)
+        if product.bins.grid > 0:
+            product.bins.fill(self._load("fill_bins", is_exact), self._choose_z(is_exact), arguments[:2])
         if product.room:
             reclaim_memory(kernel, product.room)
         kernel((product.grid,), (product.threads,), arguments, shared_mem=product.room)
@@ -460,16 +446,12 @@ class RankSteps:
             yield k, (self._products[k], self._products[k].pack(laid))
 
     @property
-    def _is_binned(self) -> bool:
-        return any(isinstance(product, BlockProduct) and product.bins.grid > 0 for product in self._products.values())
-
-    @property
     def _is_captured(self) -> bool:
         """True if steps are launched as graphs: on one device, without streaming."""
         return self._exchange is None and not self.streams
 
     def _capture(self) -> Any:
-        for name in ("step", "fill_bins") if self._is_binned else ("step",):
+        for name in ("step", "fill_bins") if self._binned else ("step",):
             self._load(name, self.precision == "exact")  # kernels cannot be loaded while capturing
         self._stream.begin_capture()
         for _ in range(CAPTURED_STEPS):
