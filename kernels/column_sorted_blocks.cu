@@ -4,7 +4,8 @@
 // Shapes: CSR is processed in pieces of rows, sorted by place. Row q of a piece in that order has place places[q] and entries
 //   row_starts[q] .. row_starts[q + 1]; entry k of these is entry jumps[q] + k of the piece's CSR. Block b has the rows at places
 //   b height .. (b + 1) height. Cell cell_starts[b] + w holds the entries of block b in the 2^shifts[b] columns from w 2^shifts[b]
-//   on; each cell of a block is counted in one word of shared memory. A cell of fewer than `least` entries is binned: it has no chunks
+//   on; each cell of a block is counted in one word of shared memory. A cell of fewer than `least` entries is binned if the block
+//   and all later ones have windows of 2^WINDOW_BITS columns, and these cells begin at first_bin: it has no chunks
 //   but octets, whose local rows are in the order of blocks, and columns in the order of windows (see mgspmv/kernels/bins.py).
 // Threads: in count_cells and place_entries, one thread block per job: entries begins[j] .. ends[j] (at most ENTRIES) of block
 //   blocks[j], the first of which is in row rows[j]. It updates the global counter of each cell once. In cut_cells, each thread
@@ -82,14 +83,14 @@ struct Cells {
     int64 height;
     const int* shifts;
     const int64* starts;
-    int64 least;  // entries of a cell that has chunks; others are binned
+    int64 first_bin, least;
 };
 
 // Binned cells; see mgspmv/kernels/bins.py.
 struct Bins {
-    const unsigned* counts;   // entries of each cell
-    const unsigned* by_block;   // first octet of each cell in the order of blocks
-    const unsigned* by_window;  // first octet of each cell in the order of windows; indexed as by_block
+    const unsigned* counts;     // entries of each cell from first_bin on
+    const unsigned* by_block;   // first octet of each of these in the order of blocks
+    const unsigned* by_window;  // first octet of each of these in the order of windows
     unsigned short* rows;
     unsigned short* columns;
     unsigned* places;
@@ -145,10 +146,10 @@ take_entries(const Jobs& jobs, const Cells& cells, const int* __restrict__ indic
         if (k < n) {
             const unsigned window = columns[i] >> shift, number = atomicAdd(windows + window, 1u);
             const unsigned column = columns[i] & ((1u << shift) - 1);
-            const int64 row = first_row + rows[k], own = cell + window;
+            const int64 row = first_row + rows[k], own = cell + window - cells.first_bin;
             const unsigned local_row = unsigned(jobs.places[row] - block * cells.height);
             const VALUE value = PATTERN ? VALUE(1) : data[(jobs.jumps ? jobs.jumps[row] : 0) + begin + k];
-            if (cells.least && __ldg(bins.counts + own) < cells.least) {
+            if (own >= 0 && __ldg(bins.counts + own) < cells.least) {
                 const unsigned by_block = __ldg(bins.by_block + own), by_window = __ldg(bins.by_window + own);
                 const int64 slot = int64(by_block) * OCTET + number;
                 bins.rows[slot] = static_cast<unsigned short>(local_row);
@@ -156,7 +157,7 @@ take_entries(const Jobs& jobs, const Cells& cells, const int* __restrict__ indic
                 if (number % OCTET == 0) bins.places[by_window + number / OCTET] = by_block + number / OCTET;
                 if (!PATTERN) bins.values[slot] = value;
             } else {
-                const int64 slot = __ldg(chunk_starts + own) * CHUNK + number;
+                const int64 slot = __ldg(chunk_starts + cell + window) * CHUNK + number;
                 entries[slot] = column << ROW_BITS | local_row;
                 if (!PATTERN) values[slot] = value;
             }
@@ -210,21 +211,22 @@ __device__ __forceinline__ int find_block(int64 cell, const int64* __restrict__ 
     return int(block);
 }
 
-// Find the number of chunks and of tiles before each cell, and the cell and block of each tile; cells of fewer than `least` entries
+// Find the number of chunks and of tiles before each cell, and the cell and block of each tile; binned cells
 // have none. chunks_found[b] is the first chunk of block b of the n_starts - 1 blocks; the last two elements are the total numbers of
 // chunks and of tiles.
 extern "C" __global__ void __launch_bounds__(THREADS)
-cut_cells(int64 n_cells, int64 n_starts, const unsigned* __restrict__ counts, const int64* __restrict__ cell_starts, int64 least,
-          int64* chunk_starts, int64* tile_starts, int* tile_cells, int* tile_blocks, int64* chunks_found) {
+cut_cells(int64 n_cells, int64 n_starts, const unsigned* __restrict__ counts, const int64* __restrict__ cell_starts,
+          int64 first_bin, int64 least, int64* chunk_starts, int64* tile_starts, int* tile_cells, int* tile_blocks, int64* chunks_found) {
     const int64 begin = n_cells * blockIdx.x / gridDim.x, end = n_cells * (blockIdx.x + 1) / gridDim.x;
     int64 chunks = 0, tiles = 0;
     for (int64 cell = threadIdx.x; cell < begin; cell += THREADS) {
-        const int64 count = counts[cell] < least ? 0 : counts[cell];
+        const int64 count = cell >= first_bin && counts[cell] < least ? 0 : counts[cell];
         chunks += COUNT(count, CHUNK), tiles += COUNT(count, TILE);
     }
     int64 chunks_before = scan_sums(chunks), tiles_before = scan_sums(tiles);
     for (int64 first = begin; first < end; first += THREADS) {
-        const int64 cell = first + threadIdx.x, count = cell < end && counts[cell] >= least ? counts[cell] : 0;
+        const int64 cell = first + threadIdx.x;
+        const int64 count = cell < end && (cell < first_bin || counts[cell] >= least) ? counts[cell] : 0;
         const int64 n_tiles = COUNT(count, TILE);
         chunks = COUNT(count, CHUNK), tiles = n_tiles;
         const int64 all_chunks = scan_sums(chunks), all_tiles = scan_sums(tiles);

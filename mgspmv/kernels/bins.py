@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.kernels.device import pack, put, reclaim_memory, shared_block_bytes
+from mgspmv.kernels.device import pack, shared_block_bytes
 from mgspmv.kernels.formats import accumulate
 
 OCTET = 8
@@ -52,14 +52,6 @@ ENTRY_BYTES = 9
 """Most bytes of a binned entry beyond those of an entry of a chunk: a product, and a share of a place."""
 PADDING_BYTES = (OCTET - 1) * (ENTRY_BYTES + 4 + 8)
 """Most bytes of the padding of a cell."""
-MOST_LARGE = 1 << 15
-"""Most products of more than 48 bits; a sum of ranks of 1 permits half as many."""
-FILL_THREADS = {4: 512, 8: 1024}
-"""Threads of a thread block that fills bins, by bytes of an element of z."""
-FILL_ITEMS = 16
-"""Approximate thread blocks per multiprocessor that fill bins."""
-LEAST_FILL = 512
-"""Minimum octets for which a separate thread block is worthwhile."""
 
 
 @dataclass(frozen=True)
@@ -142,11 +134,11 @@ class BinBuilder:
     Parameters
     ----------
     counts : (n_blocks * n_windows,) uint32, on the device: entries of each cell, block by block
-    n_blocks, height : blocks, and rows of each
+    n_before, n_blocks, height : blocks without bins, those after them, and rows of each
     value : dtype of the values; None for a pattern
     """
 
-    def __init__(self, counts: Any, n_blocks: int, height: int, value: np.dtype[Any] | None) -> None:
+    def __init__(self, counts: Any, n_before: int, n_blocks: int, height: int, value: np.dtype[Any] | None) -> None:
         import cupy
 
         octets = cupy.where(counts < LEAST_DENSE, (counts + np.uint32(OCTET - 1)) // np.uint32(OCTET), np.uint32(0))
@@ -158,7 +150,7 @@ class BinBuilder:
         rows = cupy.full(n * OCTET, height, np.uint16)
         columns, places = cupy.zeros(n * OCTET, np.uint16), cupy.empty(n, np.uint32)
         values = None if value is None else cupy.zeros(n * OCTET, value)
-        self.bins = Bins(starts, window_starts, rows, columns, places, values)
+        self.bins = Bins(np.append(np.zeros(n_before, np.int64), starts), window_starts, rows, columns, places, values)
         of_window = by_window[:-1].reshape(n_windows, n_blocks).T.ravel()
         self._tables = (counts, by_block[:-1].astype(np.uint32), of_window.astype(np.uint32))
 
@@ -171,73 +163,3 @@ class BinBuilder:
 
 NO_BINS = (None,) * 7
 """Fields of that structure where no cell is binned."""
-
-
-class BinProducts:
-    """Products of bins on the device, and the thread blocks that fill them; none for `bins` None."""
-
-    def __init__(self, bins: Bins | None, n_multiprocessors: int) -> None:
-        self._bins = bins
-        cuts = () if bins is None else cut_fills(bins.window_starts, n_multiprocessors)
-        self._cuts = tuple(put(own) for own in cuts)
-        self._products: tuple[Any, ...] = ()
-
-    @property
-    def grid(self) -> int:
-        """Thread blocks of `fill_bins`; 0 if no cell is binned."""
-        return len(self._cuts[0]) if self._cuts else 0
-
-    @property
-    def held(self) -> tuple[Any, ...]:
-        """Arrays on the device."""
-        return (*self._cuts, *self._products)
-
-    def allocate(self, z: np.dtype[Any]) -> None:
-        """Allocate products for z of this dtype."""
-        import cupy
-
-        if self._bins is None:
-            return
-        self.release()  # frees those of another dtype first
-        n = self._bins.n_octets * OCTET
-        if z == np.int64:
-            large = cupy.zeros((MOST_LARGE, 2), np.uint64), cupy.zeros(2, np.uint32)
-            self._products = cupy.empty(n, np.uint32), cupy.empty(n, np.uint16), *large
-        else:
-            self._products = (cupy.empty(n, z),)
-
-    def fill(self, kernel: Any, z: np.dtype[Any], arguments: tuple[Any, ...]) -> None:
-        """Enqueue the kernel `fill_bins` for z of this dtype."""
-        room = z.itemsize << WINDOW_BITS
-        reclaim_memory(kernel, room)
-        kernel((self.grid,), (FILL_THREADS[z.itemsize],), arguments, shared_mem=room)
-
-    def release(self) -> None:
-        """Free the products."""
-        self._products = ()
-
-    def list_fields(self) -> tuple[Any, ...]:
-        """Return the fields of the structure Bins of kernels/rank_blocks.cu except for the last."""
-        bins = self._bins
-        if bins is None:
-            return (None,) * 10
-        products, high, *large = (*self._products, *[None] * 4)[:4]
-        return bins.rows, bins.values, products, high, bins.columns, bins.places, *self._cuts, *large
-
-
-def cut_fills(window_starts: np.ndarray, n_multiprocessors: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cut the octets of windows into parts of about equal size, the longest first.
-
-    Returns
-    -------
-    (n,) int32 window, and (n, 2) int64 first octet and end, of each part.
-    """
-    n_octets = np.diff(window_starts)
-    size = max(LEAST_FILL, int(window_starts[-1]) // (n_multiprocessors * FILL_ITEMS))
-    parts = np.where(n_octets, np.maximum(1, np.rint(n_octets / size)), 0).astype(np.int64)
-    windows = np.repeat(np.arange(len(parts)), parts)
-    number = np.arange(len(windows)) - np.repeat(np.cumsum(parts) - parts, parts)
-    both = np.stack([number, number + 1], 1)
-    bounds = window_starts[windows, None] + n_octets[windows, None] * both // parts[windows, None]
-    by_length = np.argsort(bounds[:, 0] - bounds[:, 1], kind="stable")
-    return windows[by_length].astype(np.int32), bounds[by_length]

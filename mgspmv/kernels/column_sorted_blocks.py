@@ -28,14 +28,11 @@ import numpy as np
 from mgspmv.kernels.bins import (
     LEAST_DENSE,
     NO_BINS,
-    OCTET,
     WINDOW_BITS,
     BinBuilder,
-    BinProducts,
     Bins,
     CellRates,
     can_bin,
-    count_windows,
 )
 from mgspmv.kernels.device import (
     LITTLE,
@@ -68,11 +65,6 @@ SHARE_OF_SHARED_MEMORY = 0.5
 """Maximum share for the sums of a block; the rest is cache, whose lines limit the number of reads in flight."""
 KEPT_COLUMNS = 1 << 28
 """Maximum entries for which the places of their columns are kept on the device, if the matrix is read in one piece."""
-LEAST_ITEM = 64
-"""Minimum chunks for which a separate work item is worthwhile."""
-OCTETS_PER_CHUNK = CHUNK // OCTET
-ITEMS = 4
-"""Approximate work items per multiprocessor if all entries are in one block."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,11 +119,6 @@ class Windows:
         """Bytes of shared memory of a job: a word for each of its entries, and for each window of a block."""
         return self._room(self.per_thread)
 
-    def widen(self, n_cols: int) -> Windows:
-        """Return windows of at least 2^WINDOW_BITS columns."""
-        shifts = np.maximum(self.shifts, WINDOW_BITS)
-        return Windows(shifts, accumulate((n_cols + (np.int64(1) << shifts) - 1) >> shifts))
-
     def _room(self, per_thread: int) -> int:
         return 4 * (JOB_THREADS * per_thread + int(np.diff(self.cell_starts).max(initial=0)))
 
@@ -149,22 +136,38 @@ def choose_height(n_filled: int, n_multiprocessors: int, shared_bytes: int) -> i
     return max(LEAST_HEIGHT, min(most, balanced) // LEAST_HEIGHT * LEAST_HEIGHT)
 
 
-def cut_windows(block_nnz: np.ndarray, n_cols: int, is_binned: bool = False) -> Windows:
+def cut_windows(block_nnz: np.ndarray, n_cols: int) -> Windows:
     """Cut columns into windows of about TILE entries each, if these are spread evenly; no wider than an entry can hold.
 
     Parameters
     ----------
     block_nnz : (n_blocks,) int64 entries of each block
-    is_binned : True for the windows of bins
     """
-    if is_binned:
-        shifts = np.full(len(block_nnz), WINDOW_BITS, np.int32)
-        return Windows(shifts, accumulate(np.full(len(block_nnz), count_windows(n_cols), np.int64)))
     widths = n_cols * TILE / np.maximum(1, block_nnz)
     least = max(5, int(np.ceil(np.log2(max(1, n_cols) / WINDOWS))))
     shifts = np.clip(np.floor(np.log2(np.maximum(1, widths))), least, 32 - ROW_BITS).astype(np.int32)
-    n_cells = (n_cols + (np.int64(1) << shifts) - 1) >> shifts
-    return Windows(shifts, accumulate(n_cells))
+    return Windows(shifts, _count_cells(shifts, n_cols))
+
+
+def cut_bin_windows(own: Windows, n_cols: int) -> tuple[int, Windows, Windows]:
+    """Cut columns into windows of bins, but those of the first blocks as they are while these are narrower.
+
+    Returns
+    -------
+    Number of these blocks, windows for bins, and those of the same blocks without bins, no narrower than for bins.
+    """
+    is_wide = own.shifts >= WINDOW_BITS
+    n_narrow = int(np.argmax(is_wide)) if is_wide.any() else len(is_wide)
+    rest = np.arange(len(own.shifts)) >= n_narrow
+    binned = np.where(rest, np.int32(WINDOW_BITS), own.shifts)
+    wide = np.where(rest, np.maximum(own.shifts, np.int32(WINDOW_BITS)), own.shifts)
+    return n_narrow, Windows(binned, _count_cells(binned, n_cols)), Windows(wide, _count_cells(wide, n_cols))
+
+
+def _count_cells(shifts: np.ndarray, n_cols: int) -> np.ndarray:
+    """Return `cell_starts` of windows."""
+    starts: np.ndarray = accumulate((n_cols + (np.int64(1) << shifts) - 1) >> shifts)
+    return starts
 
 
 def build_column_sorted_blocks(
@@ -215,7 +218,9 @@ def build_column_sorted_blocks(
     nnz = int(indptr[-1]) if block is None else block.nnz
     block_starts = np.append(cupy.asnumpy(starts[:n_filled:height]), nnz)
     is_binned = can_bin(nnz, n_cols, len(block_starts) - 1, bin_bytes)
-    windows = cut_windows(np.diff(block_starts), n_cols, is_binned)
+    n_narrow, windows, wide_windows = 0, cut_windows(np.diff(block_starts), n_cols), None
+    if is_binned:
+        n_narrow, windows, wide_windows = cut_bin_windows(windows, n_cols)
     whole = None
     if block is None:  # free the tables of all rows, as the layout needs their memory
         del indptr_there, lengths, starts, in_order
@@ -223,7 +228,7 @@ def build_column_sorted_blocks(
     else:
         whole = _Piece(block, in_order, order, starts, block_starts, windows)
         whole.keep_columns(None if columns is None else nnz)
-    cells = _Cells(windows, columns, height, 0)
+    cells = _Cells(windows, columns, height)
 
     def each_piece() -> Iterator[_Piece]:
         if whole is not None:
@@ -240,13 +245,14 @@ def build_column_sorted_blocks(
         value = piece.value
         piece.run("count_cells", (cells.there, piece.block.indices, piece.found, counts))
         del piece  # frees it before the next one is read
-    if is_binned:
-        wide = _Cells(cut_windows(np.diff(block_starts), n_cols).widen(n_cols), columns, height, 0)
-        rates, wide_counts = _rate_cells(cells, counts, wide, value)
-        if rates.pays(nnz, n_cols, cells.n_blocks / shared_memory()[0], cache_bytes()):
-            cells = _Cells(windows, columns, height, LEAST_DENSE)
+    if wide_windows is not None:
+        wide = _Cells(wide_windows, columns, height)
+        rates, wide_counts = _rate_cells(cells, counts, wide, n_narrow, value)
+        is_binned = rates.pays(nnz, n_cols, cells.n_blocks / shared_memory()[0], cache_bytes())
+        if is_binned:
+            cells = _Cells(windows, columns, height, int(windows.cell_starts[n_narrow]))
         else:
-            is_binned, cells, counts = False, wide, wide_counts
+            cells, counts = wide, wide_counts
     taken = cupy.zeros(cells.n, np.uint32)
     tiles, block_chunks = _cut_cells(cells, counts, nnz, value)
     if whole is None:
@@ -254,7 +260,8 @@ def build_column_sorted_blocks(
     n_chunks = int(block_chunks[-1])
     entries, columns = cupy.empty(n_chunks * CHUNK, np.uint32), cupy.empty(n_chunks, np.uint32)
     values = None if value is None else cupy.empty(n_chunks * CHUNK, value)
-    builder = BinBuilder(counts, cells.n_blocks, height, value) if is_binned and cells.n_blocks else None
+    binned_counts, n_binned = counts[cells.first_bin :], cells.n_blocks - n_narrow
+    builder = BinBuilder(binned_counts, n_narrow, n_binned, height, value) if is_binned and n_binned else None
     binned = pack(*NO_BINS) if builder is None else builder.there
     target = (taken, tiles.chunk_starts, entries, address(values), binned)
     for piece in each_piece():
@@ -271,14 +278,16 @@ class _Cells:
     Parameters
     ----------
     places : (n_cols,) of the columns; None where they are the columns
-    least : entries of a cell that is not binned; 0 if none is
+    first_bin : first cell of those that may be binned; None if none may
     """
 
-    def __init__(self, windows: Windows, places: Any | None, height: int, least: int) -> None:
+    def __init__(self, windows: Windows, places: Any | None, height: int, first_bin: int | None = None) -> None:
         self.n, self.n_blocks = int(windows.cell_starts[-1]), len(windows.shifts)
+        self.n_windows = int(np.diff(windows.cell_starts)[-1]) if self.n_blocks else 0  # of the last block
         self.shifts, self.starts = put(windows.shifts), put(windows.cell_starts)
-        self._places, self.least = places, least  # keeps the memory alive until the enqueued kernels have run
-        self.there = pack(places, height, self.shifts, self.starts, least)
+        self._places = places  # keeps the memory alive until the enqueued kernels have run
+        self.first_bin = self.n if first_bin is None else first_bin
+        self.there = pack(places, height, self.shifts, self.starts, self.first_bin, LEAST_DENSE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -305,25 +314,40 @@ def _cut_cells(cells: _Cells, counts: Any, nnz: int, value: np.dtype[Any] | None
     found = cupy.empty(cells.n_blocks + 2, np.int64)
     cut = load_kernel("column_sorted_blocks.cu", "cut_cells", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
     grid = max(1, min(shared_memory()[0], cells.n // JOB_THREADS))
-    sizes, least = (np.int64(cells.n), np.int64(cells.n_blocks + 1)), np.int64(cells.least)
+    sizes, bounds = (
+        (np.int64(cells.n), np.int64(cells.n_blocks + 1)),
+        (np.int64(cells.first_bin), np.int64(LEAST_DENSE)),
+    )
     cut(
         (grid,),
         (JOB_THREADS,),
-        (*sizes, counts, cells.starts, least, chunk_starts, starts, tile_cells, tile_blocks, found),
+        (*sizes, counts, cells.starts, *bounds, chunk_starts, starts, tile_cells, tile_blocks, found),
     )
     *block_chunks, n_tiles = found.get()
     return _Tiles(int(n_tiles), chunk_starts, starts, tile_cells, tile_blocks), np.array(block_chunks)
 
 
-def _rate_cells(cells: _Cells, counts: Any, wide: _Cells, value: np.dtype[Any] | None) -> tuple[CellRates, Any]:
-    """Rate cells of these entry counts, and return the counts of wider cells besides."""
+def _rate_cells(
+    cells: _Cells, counts: Any, wide: _Cells, n_narrow: int, value: np.dtype[Any] | None
+) -> tuple[CellRates, Any]:
+    """Rate cells of these entry counts, except for those of the first `n_narrow` blocks; return the wide counts too."""
     import cupy
 
-    found, wide_counts = cupy.zeros(7, np.uint64), cupy.zeros(wide.n, np.uint32)
+    found, wide_counts = cupy.zeros(7, np.uint64), cupy.empty(wide.n, np.uint32)
+    n_rest = cells.n_blocks - n_narrow
+    n_kept = cells.n - n_rest * cells.n_windows
+    wide_counts[:n_kept] = counts[:n_kept]
     kernel = load_kernel("column_sorted_blocks.cu", "rate_cells", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
-    sizes, least = (np.int64(cells.n // max(1, cells.n_blocks)), wide.shifts, wide.starts), np.int64(LEAST_DENSE)
-    if cells.n:
-        kernel((cells.n_blocks,), (256,), (*sizes, counts, least, wide_counts, found))
+    tables = (
+        wide.shifts[n_narrow:],
+        wide.starts[n_narrow:],
+        counts[n_kept:],
+        np.int64(LEAST_DENSE),
+        wide_counts,
+        found,
+    )
+    if n_rest:
+        kernel((n_rest,), (256,), (np.int64(cells.n_windows), *tables))
     n_binned, n_cells, n_dense, *costs = map(int, found.get())
     return CellRates(n_binned, n_cells, n_dense, (costs[0], costs[1]), (costs[2], costs[3])), wide_counts
 
@@ -401,77 +425,3 @@ def _cut_jobs(block_starts: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarr
     number = np.arange(len(blocks)) - np.repeat(np.cumsum(n_jobs) - n_jobs, n_jobs)
     begins = block_starts[blocks] + number * size
     return blocks, begins, np.minimum(begins + size, block_starts[blocks + 1])
-
-
-@dataclass(frozen=True, eq=False)
-class Items:
-    """Work items of the thread blocks: chunks of one block each, the longest first."""
-
-    blocks: np.ndarray
-    """(n_items,) int32: block of each item."""
-    bounds: np.ndarray
-    """(n_items, 4) int64: first chunk of each item, and the one after its last; and its octets."""
-    parts: np.ndarray
-    """(n_blocks,) int32: number of items of each block, including blocks without entries."""
-
-
-def cut_items(
-    block_chunks: np.ndarray, n_blocks: int, n_multiprocessors: int, block_octets: np.ndarray | None = None
-) -> Items:
-    """Cut the blocks into items of about equal size.
-
-    Parameters
-    ----------
-    block_chunks : of `ColumnSortedBlocks`
-    n_blocks : including those that have no entries
-    block_octets : `starts` of `Bins`; None if no cell is binned
-    """
-    chunks, octets = (_spread(own, n_blocks) for own in (block_chunks, block_octets))
-    n_chunks, n_octets = chunks[1], octets[1]
-    length = n_chunks + n_octets / OCTETS_PER_CHUNK
-    size = max(LEAST_ITEM, int(length.sum()) // (n_multiprocessors * ITEMS))
-    parts = np.maximum(1, np.rint(length / size).astype(np.int64))
-    blocks = np.repeat(np.arange(n_blocks), parts)
-    number = np.arange(len(blocks)) - np.repeat(np.cumsum(parts) - parts, parts)
-    both = np.stack([number, number + 1], 1)
-    cuts = [first[blocks, None] + n[blocks, None] * both // parts[blocks, None] for first, n in (chunks, octets)]
-    bounds = np.concatenate(cuts, 1)
-    by_length = np.argsort(-(length / parts)[blocks], kind="stable")
-    return Items(blocks[by_length].astype(np.int32), bounds[by_length], parts.astype(np.int32))
-
-
-def _spread(starts: np.ndarray | None, n_blocks: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first chunk or octet of each block, and the number of them, 0 for blocks beyond `starts`."""
-    first, n = np.zeros(n_blocks, np.int64), np.zeros(n_blocks, np.int64)
-    if starts is not None:
-        first[: len(starts) - 1], n[: len(starts) - 1] = starts[:-1], np.diff(starts)
-    return first, n
-
-
-class BlockProduct:
-    """Launch parameters of the kernels of column-sorted-blocks: grid, threads, bytes of shared memory, other arrays."""
-
-    source, threads = "rank_blocks.cu", 1024
-
-    def __init__(self, blocks: ColumnSortedBlocks) -> None:
-        import cupy
-
-        self.grid, _ = shared_memory()
-        n_blocks, bins = -(-blocks.shape[0] // blocks.height), blocks.bins
-        items = cut_items(blocks.block_chunks, n_blocks, self.grid, None if bins is None else bins.starts)
-        n_shared = int(np.flatnonzero(items.parts > 1).max(initial=-1) + 1) * blocks.height
-        tables = [put(own) for own in (items.blocks, items.bounds, items.parts)]
-        self._tables = (*tables, cupy.zeros(n_blocks, np.int32), cupy.zeros(n_shared, np.uint64))
-        self._n_items = len(items.blocks)
-        self.room = 8 * (blocks.height + 1)  # one more row for padding
-        self.bins = BinProducts(bins, self.grid)
-
-    @property
-    def held(self) -> tuple[Any, ...]:
-        """Arrays on the device."""
-        return (*self._tables, *self.bins.held)
-
-    def pack(self, layout: Any) -> np.ndarray:
-        """Pack the structure that describes the matrix, whose address may differ between steps."""
-        arrays = (layout.entries, layout.columns, layout.values, *self._tables)
-        return pack(self._n_items, *arrays, layout.height, *self.bins.list_fields(), layout.shape[1])

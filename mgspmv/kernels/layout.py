@@ -19,9 +19,9 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from mgspmv.kernels.bins import LEAST_COLUMNS, BinProducts
+from mgspmv.kernels.bins import LEAST_COLUMNS
 from mgspmv.kernels.column_sorted_blocks import JOB_SIZES, ColumnSortedBlocks, build_column_sorted_blocks
-from mgspmv.kernels.device import address, load_kernel, pack, release_device_memory, shared_memory
+from mgspmv.kernels.device import address, load_kernel, release_device_memory, shared_memory
 from mgspmv.kernels.features import EVEN_ROWS
 from mgspmv.kernels.formats import MatrixFormat, array_module, count_true, cut_pieces
 from mgspmv.kernels.modules import value_types
@@ -48,8 +48,6 @@ SHORT_ROW = 64
 SLICE = 32
 """Rows per slice."""
 _THREADS = 1024
-GRIDS = {True: 4, False: 2}
-"""Resident thread blocks per multiprocessor that multiply slices: for a pattern (True), and with values (False)."""
 
 
 # --- SELL slices -----------------------------------------------------------------------------------------------------
@@ -110,23 +108,6 @@ def build_sell_slices(
             kernel((-(-(last - first) // _THREADS),), (_THREADS,), (*sizes, *arrays))
         del piece, indices, arrays  # frees them before the next one is read
     return SellSlices((n_rows, n_cols), nnz, starts, placed, values)
-
-
-class SliceProduct:
-    """Launch parameters of the kernels of sell-slices, as in `BlockProduct`."""
-
-    source, threads, room = "rank_slices.cu", 256, 0
-    held: tuple[Any, ...] = ()
-    bins = BinProducts(None, 0)
-
-    def __init__(self, slices: SellSlices) -> None:
-        n_slices = len(slices.starts) - 1
-        n_multiprocessors, _ = shared_memory()
-        self.grid = max(1, min(n_multiprocessors * GRIDS[slices.values is None], -(-n_slices * SLICE // self.threads)))
-
-    def pack(self, layout: Any) -> np.ndarray:
-        arrays = (layout.starts, layout.columns, layout.values)
-        return pack(len(layout.starts) - 1, *arrays, layout.shape[1])
 
 
 # --- layouts ---------------------------------------------------------------------------------------------------------

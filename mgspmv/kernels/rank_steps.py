@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from mgspmv.kernels.bins import LEAST_COLUMNS
-from mgspmv.kernels.column_sorted_blocks import JOB_SIZES, BlockProduct, ColumnSortedBlocks
+from mgspmv.kernels.column_sorted_blocks import JOB_SIZES, ColumnSortedBlocks
 from mgspmv.kernels.dense import sum_vector
 from mgspmv.kernels.device import describe_device, fetch, load_kernel, pack, put, reclaim_memory, report_full_device
-from mgspmv.kernels.layout import MatrixLayout, SellSlices, SliceProduct
+from mgspmv.kernels.layout import MatrixLayout, SellSlices
 from mgspmv.kernels.modules import compile_ahead, rank_types, specialize, value_types
+from mgspmv.kernels.rank_products import BlockProduct, SliceProduct
 from mgspmv.model import FIXED_POINT, FLOAT32_ROUNDING, Precision, RowCheck, StepSums
 
 if TYPE_CHECKING:

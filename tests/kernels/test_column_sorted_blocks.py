@@ -8,8 +8,6 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mgspmv.kernels import column_sorted_blocks
 from mgspmv.kernels.column_sorted_blocks import (
@@ -17,7 +15,6 @@ from mgspmv.kernels.column_sorted_blocks import (
     ROW_BITS,
     TILE,
     build_column_sorted_blocks,
-    cut_items,
     cut_windows,
 )
 from mgspmv.kernels.formats import to_host
@@ -269,37 +266,3 @@ def test_row_pointers_may_be_on_the_device():
             indptr, block.n_cols, read_to_device(block, offset), piece_entries=piece_entries
         )
         check_built(block, made, "none")
-
-
-@given(
-    st.lists(st.integers(0, 3) | st.integers(0, 2000), max_size=30),
-    st.integers(0, 5),
-    st.integers(1, 20),
-    st.integers(1, 64),
-)
-def test_items(n_chunks, n_empty, n_multiprocessors, least):
-    block_chunks, n_blocks = np.concatenate([[0], np.cumsum(n_chunks)]).astype(np.int64), len(n_chunks) + n_empty
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(column_sorted_blocks, "LEAST_ITEM", least)
-        made = cut_items(block_chunks, n_blocks, n_multiprocessors)
-    assert (made.blocks.dtype, made.bounds.dtype, made.parts.dtype) == (np.int32, np.int64, np.int32)
-    assert made.bounds.shape == (len(made.blocks), 4)
-    assert not made.bounds[:, 2:].any()
-    sizes = made.bounds[:, 1] - made.bounds[:, 0]
-    assert (np.diff(sizes) <= 1).all()
-    assert made.parts.tolist() == np.bincount(made.blocks, minlength=n_blocks).tolist()
-    size = max(least, sum(n_chunks) // (4 * n_multiprocessors))
-    for block, n in enumerate([*n_chunks, *[0] * n_empty]):
-        own = made.bounds[made.blocks == block]
-        if n == 0:
-            assert len(own) == 1
-            assert own[0, 0] == own[0, 1]
-            continue
-        own = own[np.argsort(own[:, 0])]
-        assert (own[0, 0], own[-1, 1]) == (block_chunks[block], block_chunks[block + 1])
-        assert (own[1:, 0] == own[:-1, 1]).all()
-        lengths = own[:, 1] - own[:, 0]
-        assert lengths.min() > 0
-        assert lengths.max() - lengths.min() <= 1
-        assert len(own) == 1 or size / 2 < lengths.max() <= 1.5 * size + 1
-        assert len(own) > 1 or n <= 1.5 * size

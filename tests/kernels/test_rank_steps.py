@@ -13,9 +13,10 @@ import pytest
 
 import mgspmv as mg
 from mgspmv.kernels import bins
-from mgspmv.kernels.column_sorted_blocks import ColumnSortedBlocks, build_column_sorted_blocks, cut_items
+from mgspmv.kernels.column_sorted_blocks import ColumnSortedBlocks, build_column_sorted_blocks
 from mgspmv.kernels.device import shared_memory
 from mgspmv.kernels.layout import LayoutBuilder, MatrixLayout, SellSlices, build_sell_slices, hold_whole
+from mgspmv.kernels.rank_products import cut_items
 from mgspmv.kernels.rank_steps import KEPT_SUMS, RankRules, RankSteps, RankVectors
 from mgspmv.model import CsrBlock
 from tests.support.blocks import make_block, make_random, read_to_device

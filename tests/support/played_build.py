@@ -77,7 +77,7 @@ def play_build(monkeypatch: Any) -> list[str]:
 def _take_entries(n_jobs, jobs, cells, indices, found):
     """Of each job the block, and of its entries rows, where they are in CSR, the places of columns, and cells."""
     blocks, begins, ends, rows, n_rows, starts, jumps, _ = jobs
-    column_places, _, shifts, cell_starts, _ = cells
+    column_places, _, shifts, cell_starts, *_ = cells
     assert len(blocks) == n_jobs
     for j in range(n_jobs):
         k = np.arange(begins[j], ends[j])
@@ -97,7 +97,7 @@ def count_cells(n_jobs, jobs, cells, indices, found, counters):
 
 
 def place_entries(n_jobs, jobs, cells, indices, found, data, taken, chunk_starts, entries, values, binned):
-    height, shifts, _, least = cells[1:]
+    height, shifts, _, first_bin, least = cells[1:]
     counts, of_block, of_window, bin_rows, bin_columns, places, bin_values = binned
     for block, rows, sources, columns, own in _take_entries(n_jobs, jobs, cells, indices, found):
         inside = columns & ((1 << shifts[block]) - 1)
@@ -105,7 +105,8 @@ def place_entries(n_jobs, jobs, cells, indices, found, data, taken, chunk_starts
         for n, cell in enumerate(own):
             number = int(taken[cell])
             taken[cell] += 1
-            if least and counts[cell] < least:
+            if cell >= first_bin and counts[cell - first_bin] < least:
+                cell -= first_bin
                 octet, rest = divmod(number, OCTET)
                 slot, own_values = int(of_block[cell]) * OCTET + number, bin_values
                 bin_rows[slot] = packed[n] & ((1 << ROW_BITS) - 1)
@@ -120,9 +121,21 @@ def place_entries(n_jobs, jobs, cells, indices, found, data, taken, chunk_starts
 
 
 def cut_cells(
-    _, n_cells, n_starts, counts, cell_starts, least, chunk_starts, tile_starts, tile_cells, tile_blocks, found
+    _,
+    n_cells,
+    n_starts,
+    counts,
+    cell_starts,
+    first_bin,
+    least,
+    chunk_starts,
+    tile_starts,
+    tile_cells,
+    tile_blocks,
+    found,
 ):
-    dense = np.where(counts < least, 0, counts).astype(np.int64)
+    is_binned = (counts < least) & (np.arange(n_cells) >= first_bin)
+    dense = np.where(is_binned, 0, counts).astype(np.int64)
     n_chunks, n_tiles = (-(-dense // size) for size in (CHUNK, TILE))
     for n, starts in ((n_chunks, chunk_starts), (n_tiles, tile_starts)):
         starts[:] = np.concatenate([[0], np.cumsum(n)])
@@ -137,7 +150,7 @@ def cut_cells(
 def sort_tiles(
     n_tiles, tile_cells, tile_blocks, tile_starts, chunk_starts, counts, cells, entries, values, chunk_columns
 ):
-    _, height, shifts, cell_starts, _ = cells
+    _, height, shifts, cell_starts, *_ = cells
     for tile in range(n_tiles):
         cell = tile_cells[tile]
         begin = (tile - tile_starts[cell]) * TILE

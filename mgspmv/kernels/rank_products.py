@@ -1,0 +1,190 @@
+"""Launch parameters of the kernels that multiply a layout in a PageRank step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mgspmv.kernels.bins import OCTET, WINDOW_BITS, Bins
+from mgspmv.kernels.column_sorted_blocks import CHUNK, ColumnSortedBlocks
+from mgspmv.kernels.device import pack, put, reclaim_memory, shared_memory
+from mgspmv.kernels.layout import SLICE, SellSlices
+
+LEAST_ITEM = 64
+"""Minimum chunks for which a separate work item is worthwhile."""
+OCTETS_PER_CHUNK = CHUNK // OCTET
+ITEMS = 4
+"""Approximate work items per multiprocessor if all entries are in one block."""
+MOST_LARGE = 1 << 15
+"""Most products of more than 48 bits; a sum of ranks of 1 permits half as many."""
+FILL_THREADS = {4: 512, 8: 1024}
+"""Threads of a thread block that fills bins, by bytes of an element of z."""
+FILL_ITEMS = 16
+"""Approximate thread blocks per multiprocessor that fill bins."""
+LEAST_FILL = 512
+"""Minimum octets for which a separate thread block is worthwhile."""
+GRIDS = {True: 4, False: 2}
+"""Resident thread blocks per multiprocessor that multiply slices: for a pattern (True), and with values (False)."""
+
+
+class BinProducts:
+    """Products of bins on the device, and the thread blocks that fill them; none for `bins` None."""
+
+    def __init__(self, bins: Bins | None, n_multiprocessors: int) -> None:
+        self._bins = bins
+        cuts = () if bins is None else cut_fills(bins.window_starts, n_multiprocessors)
+        self._cuts = tuple(put(own) for own in cuts)
+        self._products: tuple[Any, ...] = ()
+
+    @property
+    def grid(self) -> int:
+        """Thread blocks of `fill_bins`; 0 if no cell is binned."""
+        return len(self._cuts[0]) if self._cuts else 0
+
+    @property
+    def held(self) -> tuple[Any, ...]:
+        """Arrays on the device."""
+        return (*self._cuts, *self._products)
+
+    def allocate(self, z: np.dtype[Any]) -> None:
+        """Allocate products for z of this dtype."""
+        if self._bins is None:
+            return
+        import cupy
+
+        self.release()  # frees those of another dtype first
+        n = self._bins.n_octets * OCTET
+        if z == np.int64:
+            large = cupy.zeros((MOST_LARGE, 2), np.uint64), cupy.zeros(2, np.uint32)
+            self._products = cupy.empty(n, np.uint32), cupy.empty(n, np.uint16), *large
+        else:
+            self._products = (cupy.empty(n, z),)
+
+    def fill(self, kernel: Any, z: np.dtype[Any], arguments: tuple[Any, ...]) -> None:
+        """Enqueue the kernel `fill_bins` for z of this dtype."""
+        room = z.itemsize << WINDOW_BITS
+        reclaim_memory(kernel, room)
+        kernel((self.grid,), (FILL_THREADS[z.itemsize],), arguments, shared_mem=room)
+
+    def release(self) -> None:
+        """Free the products."""
+        self._products = ()
+
+    def list_fields(self) -> tuple[Any, ...]:
+        """Return the fields of the structure Bins of kernels/rank_blocks.cu except for the last."""
+        bins = self._bins
+        if bins is None:
+            return (None,) * 10
+        products, high, *large = (*self._products, *[None] * 4)[:4]
+        return bins.rows, bins.values, products, high, bins.columns, bins.places, *self._cuts, *large
+
+
+def cut_fills(window_starts: np.ndarray, n_multiprocessors: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cut the octets of windows into parts of about equal size, the longest first.
+
+    Returns
+    -------
+    (n,) int32 window, and (n, 2) int64 first octet and end, of each part.
+    """
+    n_octets = np.diff(window_starts)
+    size = max(LEAST_FILL, int(window_starts[-1]) // (n_multiprocessors * FILL_ITEMS))
+    parts = np.where(n_octets, np.maximum(1, np.rint(n_octets / size)), 0).astype(np.int64)
+    windows = np.repeat(np.arange(len(parts)), parts)
+    number = np.arange(len(windows)) - np.repeat(np.cumsum(parts) - parts, parts)
+    both = np.stack([number, number + 1], 1)
+    bounds = window_starts[windows, None] + n_octets[windows, None] * both // parts[windows, None]
+    by_length = np.argsort(bounds[:, 0] - bounds[:, 1], kind="stable")
+    return windows[by_length].astype(np.int32), bounds[by_length]
+
+
+@dataclass(frozen=True, eq=False)
+class Items:
+    """Work items of the thread blocks: chunks of one block each, the longest first."""
+
+    blocks: np.ndarray
+    """(n_items,) int32: block of each item."""
+    bounds: np.ndarray
+    """(n_items, 4) int64: first chunk of each item, and the one after its last; and its octets."""
+    parts: np.ndarray
+    """(n_blocks,) int32: number of items of each block, including blocks without entries."""
+
+
+def cut_items(
+    block_chunks: np.ndarray, n_blocks: int, n_multiprocessors: int, block_octets: np.ndarray | None = None
+) -> Items:
+    """Cut the blocks into items of about equal size.
+
+    Parameters
+    ----------
+    block_chunks : of `ColumnSortedBlocks`
+    n_blocks : including those that have no entries
+    block_octets : `starts` of `Bins`; None if no cell is binned
+    """
+    chunks, octets = (_spread(own, n_blocks) for own in (block_chunks, block_octets))
+    n_chunks, n_octets = chunks[1], octets[1]
+    length = n_chunks + n_octets / OCTETS_PER_CHUNK
+    size = max(LEAST_ITEM, int(length.sum()) // (n_multiprocessors * ITEMS))
+    parts = np.maximum(1, np.rint(length / size).astype(np.int64))
+    blocks = np.repeat(np.arange(n_blocks), parts)
+    number = np.arange(len(blocks)) - np.repeat(np.cumsum(parts) - parts, parts)
+    both = np.stack([number, number + 1], 1)
+    cuts = [first[blocks, None] + n[blocks, None] * both // parts[blocks, None] for first, n in (chunks, octets)]
+    bounds = np.concatenate(cuts, 1)
+    by_length = np.argsort(-(length / parts)[blocks], kind="stable")
+    return Items(blocks[by_length].astype(np.int32), bounds[by_length], parts.astype(np.int32))
+
+
+def _spread(starts: np.ndarray | None, n_blocks: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first chunk or octet of each block, and the number of them, 0 for blocks beyond `starts`."""
+    first, n = np.zeros(n_blocks, np.int64), np.zeros(n_blocks, np.int64)
+    if starts is not None:
+        first[: len(starts) - 1], n[: len(starts) - 1] = starts[:-1], np.diff(starts)
+    return first, n
+
+
+class BlockProduct:
+    """Launch parameters of the kernels of column-sorted-blocks: grid, threads, bytes of shared memory, other arrays."""
+
+    source, threads = "rank_blocks.cu", 1024
+
+    def __init__(self, blocks: ColumnSortedBlocks) -> None:
+        import cupy
+
+        self.grid, _ = shared_memory()
+        n_blocks, bins = -(-blocks.shape[0] // blocks.height), blocks.bins
+        items = cut_items(blocks.block_chunks, n_blocks, self.grid, None if bins is None else bins.starts)
+        n_shared = int(np.flatnonzero(items.parts > 1).max(initial=-1) + 1) * blocks.height
+        tables = [put(own) for own in (items.blocks, items.bounds, items.parts)]
+        self._tables = (*tables, cupy.zeros(n_blocks, np.int32), cupy.zeros(n_shared, np.uint64))
+        self._n_items = len(items.blocks)
+        self.room = 8 * (blocks.height + 1)  # one more row for padding
+        self.bins = BinProducts(bins, self.grid)
+
+    @property
+    def held(self) -> tuple[Any, ...]:
+        """Arrays on the device."""
+        return (*self._tables, *self.bins.held)
+
+    def pack(self, layout: Any) -> np.ndarray:
+        """Pack the structure that describes the matrix, whose address may differ between steps."""
+        arrays = (layout.entries, layout.columns, layout.values, *self._tables)
+        return pack(self._n_items, *arrays, layout.height, *self.bins.list_fields(), layout.shape[1])
+
+
+class SliceProduct:
+    """Launch parameters of the kernels of sell-slices, as in `BlockProduct`."""
+
+    source, threads, room = "rank_slices.cu", 256, 0
+    held: tuple[Any, ...] = ()
+    bins = BinProducts(None, 0)
+
+    def __init__(self, slices: SellSlices) -> None:
+        n_slices = len(slices.starts) - 1
+        n_multiprocessors, _ = shared_memory()
+        self.grid = max(1, min(n_multiprocessors * GRIDS[slices.values is None], -(-n_slices * SLICE // self.threads)))
+
+    def pack(self, layout: Any) -> np.ndarray:
+        arrays = (layout.starts, layout.columns, layout.values)
+        return pack(len(layout.starts) - 1, *arrays, layout.shape[1])
