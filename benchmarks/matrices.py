@@ -445,11 +445,40 @@ REAL = {
 }
 """Real matrices and graphs by name: their files in the folder that `DATA_VARIABLE` names."""
 
+REPEATED = {
+    f"{Path(path).name.partition('.')[0]}-repeated": f"matrices/{path}"
+    for path in (
+        *(
+            "rajat01.mtx.gz",
+            "zenios.mtx.gz",
+            "lp_e226.mtx",
+            "Franz6_id1959_aug.mtx.gz",
+            "bayer10.mtx.gz",
+            "west0479.mtx",
+        ),
+        *("arc130.mtx", "bcspwr10.mtx.gz", "cryg2500.mtx.gz", "bcsstk13.mtx.gz", "M1-nedelec.mtx.gz", "xenon1.mtx.gz"),
+    )
+}
+"""Structures of real matrices that are repeated along the diagonal: circuits, optimization, algebra, chemistry, power
+networks, and finite elements."""
+REPEATED_SIZE = 20_000_000
+"""Nonzeros of each of them on a device, about."""
+
+
+def repeat_block(xp: Arrays, block: CsrBlock, size: int) -> CsrBlock:
+    """The structure repeated along the diagonal, to about `size` nonzeros; a pattern where the arrays of `xp` are."""
+    n = max(1, round(size / block.nnz))
+    shifts = xp.arange(n)[:, None]
+    starts = (shifts * block.nnz + xp.asarray(block.indptr[:-1])).ravel()
+    indptr = xp.concatenate([starts, xp.full(1, n * block.nnz)])
+    indices = (shifts * block.n_cols + xp.asarray(block.indices)).ravel().astype(index_dtype(n * block.n_cols))
+    return CsrBlock(0, n * block.n_cols, indptr, indices, None)
+
 
 def find_real(name: str) -> Path | None:
     """The file of a real matrix; None where there is none."""
     folder = os.environ.get(DATA_VARIABLE)
-    path = Path(folder) / REAL[name] if folder else None
+    path = Path(folder) / (REAL | REPEATED)[name] if folder else None
     return path if path is not None and path.is_file() else None
 
 
@@ -465,6 +494,6 @@ def check_name(name: str) -> str:
     ------
     OptionError : no matrix has that name
     """
-    if name not in RECIPES and name not in REAL:
+    if name not in RECIPES | REAL | REPEATED:
         raise OptionError(f"there is no matrix {name!r}; `python -m benchmarks.spmv --list` names them")
     return name

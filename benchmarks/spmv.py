@@ -24,12 +24,15 @@ from benchmarks.matrices import (
     DATA_VARIABLE,
     REAL,
     RECIPES,
+    REPEATED,
+    REPEATED_SIZE,
     Recipe,
     add_values,
     check_name,
     find_real,
     make_vector,
     read_real,
+    repeat_block,
 )
 from benchmarks.measure import say
 from benchmarks.program import (
@@ -187,7 +190,7 @@ def find_cases(names: Iterable[str], stores: Iterable[str], backend: str, size: 
     """
     names, stores = list(names), list(stores)
     if not names and not stores:
-        names = [name for name, recipe in RECIPES.items() if not recipe.by_name_only] + list(REAL)
+        names = [name for name, recipe in RECIPES.items() if not recipe.by_name_only] + [*REAL, *REPEATED]
     made = [_make_case(check_name(name), backend, size) for name in names]
     return made + [_find_stored(store) for store in stores]
 
@@ -209,7 +212,10 @@ def check_kernels(names: Iterable[str], backend: str) -> list[str]:
 
 def _make_case(name: str, backend: str, size: int | None) -> Case:
     if name in REAL:
-        return Case(name, "real", lambda machine: _read_case(name, machine), has_values=False)
+        return Case(name, "real", lambda machine: _put(_read(name), machine), has_values=False)
+    if name in REPEATED:
+        n = size or (REPEATED_SIZE if backend == "cuda" else REPEATED_SIZE // HOST_SHARE)
+        return Case(name, "real, repeated", lambda machine: repeat_block(machine.xp, _read(name), n))
     recipe = RECIPES[name]
     if recipe.by_name_only and size is None and backend == "cpu":
         raise OptionError(f"{name} has {recipe.size:,} nonzeros, for a device; add --backend cuda, or --size")
@@ -217,11 +223,11 @@ def _make_case(name: str, backend: str, size: int | None) -> Case:
     return Case(name, recipe.family, lambda machine: recipe.make(machine.xp, n), not recipe.by_name_only)
 
 
-def _read_case(name: str, machine: Machine) -> CsrBlock:
+def _read(name: str) -> CsrBlock:
     path = find_real(name)
     if path is None:
-        raise FileNotFoundError(f"there is no {REAL[name]} in the folder that {DATA_VARIABLE} names")
-    return _put(read_real(path), machine)
+        raise FileNotFoundError(f"there is no {(REAL | REPEATED)[name]} in the folder that {DATA_VARIABLE} names")
+    return read_real(path)
 
 
 def _find_stored(store: str) -> Case:
@@ -400,8 +406,9 @@ def list_matrices() -> Iterator[tuple[str, str, str]]:
     """Name, family and nonzeros, on a device and on the host, of every matrix."""
     for recipe in RECIPES.values():
         yield recipe.name, recipe.family, _describe_size(recipe)
-    for name, path in REAL.items():
-        yield name, "real", path if find_real(name) else f"{path}, not in ${DATA_VARIABLE}"
+    for family, named in (("real", REAL), ("real, repeated", REPEATED)):
+        for name, path in named.items():
+            yield name, family, path if find_real(name) else f"{path}, not in ${DATA_VARIABLE}"
 
 
 def _describe_size(recipe: Recipe) -> str:

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from benchmarks import matrices
-from benchmarks.matrices import RECIPES
+from benchmarks.matrices import RECIPES, repeat_block
 from mgspmv.ingest.generate import RmatSource
 
 SIZE = 6000
@@ -42,3 +42,16 @@ def test_rmat_is_that_of_the_generator(monkeypatch: pytest.MonkeyPatch) -> None:
     block = RECIPES["rmat27"].make(np, 17 << 8)  # keeps duplicates
     assert (block.indices == entries.cols[order]).all()
     assert (np.repeat(np.arange(256), np.diff(block.indptr)) == entries.rows[order]).all()
+
+
+@pytest.mark.parametrize(("size", "times"), [(1, 1), (1000, 6)])
+def test_a_structure_is_repeated_along_the_diagonal(size: int, times: int) -> None:
+    structure = sp.random_array((40, 31), density=0.13, rng=np.random.default_rng(1)).tocsr()
+    data = np.full(structure.nnz, 2.0)
+    block = matrices.CsrBlock(0, 31, structure.indptr.astype(np.int64), structure.indices.astype(np.int32), data)
+    found = repeat_block(np, block, size)
+    assert (found.indptr.dtype, found.indices.dtype, found.data) == (np.int64, np.int32, None)
+    wanted = sp.block_diag([structure] * times).tocsr()
+    assert (found.n_rows, found.n_cols) == wanted.shape
+    assert found.indptr.tolist() == wanted.indptr.tolist()
+    assert found.indices.tolist() == wanted.indices.tolist()
