@@ -27,13 +27,20 @@ typedef long long int64;
 #define WAVEFRONT 64
 #define SHIFT_DOWN(value, distance, width) __shfl_down(value, distance, width)
 #define SHIFT_UP(value, distance) __shfl_up(value, distance)
+#define FROM_LANE(value, lane) __shfl(value, lane, 32)
+#define BALLOT(predicate) unsigned(__ballot(predicate) >> (threadIdx.x & 32))
 #define SYNC_LANES() __builtin_amdgcn_wave_barrier()
+#define HIDE(pointer)
 #define LOAD_ONCE(place) __builtin_nontemporal_load(place)
 #else
 #define WAVEFRONT 32
 #define SHIFT_DOWN(value, distance, width) __shfl_down_sync(0xffffffffu, value, distance, width)
 #define SHIFT_UP(value, distance) __shfl_up_sync(0xffffffffu, value, distance)
+#define FROM_LANE(value, lane) __shfl_sync(0xffffffffu, value, lane)
+#define BALLOT(predicate) __ballot_sync(0xffffffffu, predicate)
 #define SYNC_LANES() __syncwarp()
+// Keep the compiler from taking a pointer apart again.
+#define HIDE(pointer) asm("" : "+l"(pointer))
 // A coalesced stream that is read once should not push x out of the caches.
 #define LOAD_ONCE(place) __ldcs(place)
 #endif

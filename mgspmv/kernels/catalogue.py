@@ -78,7 +78,7 @@ class Kernel:
         return make(block, dtype=dtype) if self.takes_dtype else make(block)
 
     def count_bytes(self, block: CsrBlock, made: Any) -> int:
-        """Count the bytes of the matrix that the kernel reads.
+        """Count the bytes of the matrix that the kernel keeps.
 
         Parameters
         ----------
@@ -136,6 +136,13 @@ KERNELS = {
             "Merrill, Garland, SC 2016, and NVR-2016-002 (look-back); Blelloch, Heroux, Zagha 1993",
             step_backends=("cuda",),
             builder="csr_cuts:build_split",
+        ),
+        Kernel(
+            "csr-compact",
+            "CSR with columns of 16 bits, relative to the least of 512 entries, by segmented scan",
+            "Kourtis, Goumas, Koziris, CF 2008; Liu, Vinter, ICS 2015; Blelloch, Heroux, Zagha 1993",
+            needs="columns of adjacent rows within 65,536",
+            builder="csr_cuts:build_compact",
         ),
         Kernel(
             "csr-many",

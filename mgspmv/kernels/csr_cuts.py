@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mgspmv.errors import FormatError
+from mgspmv.kernels import formats
 from mgspmv.kernels.formats import (
     CHUNK_THREADS,
     ITEMS,
@@ -14,10 +15,11 @@ from mgspmv.kernels.formats import (
     Array,
     MatrixFormat,
     array_module,
+    count_true,
     find_longest,
     row_lengths,
 )
-from mgspmv.model import INT32_LIMIT, CsrBlock
+from mgspmv.model import INT32_LIMIT, CsrBlock, index_dtype
 
 TILE, TILE_ROWS = 2048, 1024
 """Maximum entries, and rows, that a thread block of csr-vector stages."""
@@ -25,6 +27,15 @@ EVEN_ROWS, FILL = 4, 0.75
 """Maximum ratio of the longest row to the mean for cutting rows by the longest; otherwise, share of a tile to fill."""
 BATCH, MOST_BATCHES = 32, 32
 """Entries per batch of Stream, and maximum batches per piece."""
+STEP, RUN = 512, 16
+"""Entries of a step of Compact, and of a lane in it."""
+BLOCK_STEPS, FEW_BLOCK_STEPS, FEW_BLOCKS = 31, 7, 264
+"""Steps per thread block of csr-compact, the same if there would be fewer blocks than FEW_BLOCKS, and that number: two
+per multiprocessor of an H100."""
+SLACK = 2048
+"""Maximum entries by which a block is extended to the end of a row."""
+NEAR = 1 << 16
+"""Columns that 16 bits number."""
 FEW_PIECES = 1 << 16
 """Number of pieces that keeps all multiprocessors busy; pieces get longer before there are more."""
 
@@ -69,6 +80,34 @@ class Split(MatrixFormat):
     """(n_chunks + 1,) int64."""
     nonzero_starts: Array
     """(n_chunks + 1,) int64."""
+
+
+@dataclass(frozen=True, eq=False)
+class Compact(MatrixFormat):
+    """CSR with columns of 16 bits, cut into steps of 512 nonzeros, the last one shorter, and these into blocks.
+
+    Values stay in CSR, as do the columns of steps that span too many. A lane has 16 adjacent entries of a step. Blocks
+    have `block_steps` steps each, and the rows that begin there: a cut is at the start of a row, unless the row
+    continues for thousands of entries. Rows are counted among those with entries.
+    """
+
+    block_steps: int
+    cuts: Array
+    """(n_blocks + 1, 2) int64: first nonzero of a block, and rows that ended before it."""
+    steps: Array
+    """(n_steps + 2, 2), int32 below 2^31 nonzeros: rows that ended before a step, and the column that `near` is
+    relative to in it, -1 for none."""
+    marks: Array
+    """(n_steps, 32) uint32: bit j of lane l is set if its entry j is the last of a row; the upper 16 bits are the
+    number of rows that end in the lanes before."""
+    near: Array
+    """(nnz,) uint16: column minus that of the step, any number in steps without one."""
+    rows: Array | None
+    """(n_filled,): rows with entries; None if all have some."""
+    empty: Array | None
+    """(n_rows - n_filled,): rows without entries; None if there are none."""
+    carry_rows: Array | None
+    """(n_blocks,) int64: row that continues after each block, n_rows for none; None if no row does."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +155,85 @@ def build_split(block: CsrBlock) -> Split:
     items = xp.minimum(xp.arange(-(-n_items // ITEMS) + 1) * ITEMS, n_items)
     row_starts = xp.searchsorted(ends, items)
     return Split(row_starts, items - row_starts)
+
+
+def build_compact(block: CsrBlock) -> Compact:
+    """Cut a block into steps, mark the ends of rows in them, and number columns in 16 bits.
+
+    Raises
+    ------
+    FormatError : in more than half of the steps, columns span more than 2^16
+    """
+    xp = array_module(block.indptr)
+    is_filled = block.indptr[1:] > block.indptr[:-1]
+    filled, empty = xp.flatnonzero(is_filled), xp.flatnonzero(~is_filled)
+    starts, last = block.indptr[filled], block.indptr[filled + 1] - 1
+    base, near = _number_columns(block, starts, last)
+    n_steps = len(base)
+    steps = xp.full((n_steps + 2, 2), -1, index_dtype(block.nnz))
+    steps[:, 0], steps[:n_steps, 1] = xp.searchsorted(last, xp.arange(n_steps + 2) * STEP), base
+    block_steps = BLOCK_STEPS if n_steps >= FEW_BLOCKS * BLOCK_STEPS else FEW_BLOCK_STEPS
+    begins = _cut_rows(starts, block.nnz, block_steps * STEP)
+    n_ended = xp.searchsorted(last, begins)
+    cuts = xp.full((len(begins) + 1, 2), block.nnz, np.int64)
+    cuts[:-1, 0], cuts[:-1, 1], cuts[-1, 1] = begins, n_ended, len(filled)
+    carry_rows = xp.full(len(begins), block.n_rows, np.int64)
+    continues = starts[n_ended[1:]] < begins[1:]
+    carry_rows[:-1] = xp.where(continues, filled[n_ended[1:]], block.n_rows)
+    return Compact(
+        block_steps,
+        cuts,
+        steps,
+        _mark_ends(last, n_steps),
+        near,
+        rows=filled.astype(index_dtype(block.n_rows)) if len(empty) else None,
+        empty=empty.astype(index_dtype(block.n_rows)) if len(empty) else None,
+        carry_rows=carry_rows if count_true(continues) else None,
+    )
+
+
+def _number_columns(block: CsrBlock, starts: Array, last: Array) -> tuple[Array, Array]:
+    """Return the least column of each step, -1 where they span too many, and columns relative to it in 16 bits."""
+    xp, n_steps = array_module(block.indptr), -(-block.nnz // STEP)
+    firsts = xp.arange(n_steps) * STEP
+    # Columns are sorted within rows: the least of a step is its first one, or that of a row that begins in it.
+    least, most = block.indices[firsts], block.indices[xp.minimum(firsts + STEP, block.nnz) - 1]
+    xp.minimum.at(least, starts // STEP, block.indices[starts])
+    xp.maximum.at(most, last // STEP, block.indices[last])
+    is_near = (most - least < NEAR) & (least < INT32_LIMIT)
+    n_wide = n_steps - count_true(is_near)
+    if 2 * n_wide > n_steps:
+        raise FormatError(
+            f"csr-compact numbers columns in 16 bits, but they span more than 65,536 in {n_wide:,} of {n_steps:,} "
+            "steps of 512 entries; use csr-split or csr-vector"
+        )
+    near = xp.empty(block.nnz, np.uint16)
+    for first in range(0, block.nnz, formats.PIECE):
+        piece = slice(first, min(first + formats.PIECE, block.nnz))
+        near[piece] = (block.indices[piece] - least[xp.arange(first, piece.stop) // STEP]).astype(np.uint16)
+    return xp.where(is_near, least, -1), near
+
+
+def _cut_rows(starts: Array, nnz: int, size: int) -> Array:
+    """Return every `size`-th nonzero, or the next start of a row if that is near."""
+    xp = array_module(starts)
+    cuts = xp.arange(0, nnz, size)
+    after = xp.concatenate([starts, xp.full(1, nnz, starts.dtype)])[xp.searchsorted(starts, cuts)]
+    cuts = xp.where(after - cuts <= SLACK, after, cuts)
+    return cuts[cuts < nnz]
+
+
+def _mark_ends(last: Array, n_steps: int) -> Array:
+    """Return `marks` of the last entries of rows."""
+    xp = array_module(last)
+    marks = xp.zeros(n_steps * WARP, np.uint32)
+    xp.add.at(marks, last // RUN, xp.left_shift(np.uint32(1), (last % RUN).astype(np.uint32)))
+    marks = marks.reshape(n_steps, WARP)
+    for first in range(0, n_steps, max(1, formats.PIECE // STEP)):
+        own = marks[first : first + max(1, formats.PIECE // STEP)]
+        before = xp.searchsorted(last, xp.arange(first * WARP, first * WARP + own.size) * RUN).reshape(own.shape)
+        own |= ((before - before[:, :1]) << 16).astype(np.uint32)
+    return marks
 
 
 def build_stream(block: CsrBlock) -> Stream:

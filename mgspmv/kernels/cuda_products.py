@@ -15,7 +15,7 @@ import numpy as np
 from mgspmv.kernels import csr_cuts, formats
 from mgspmv.kernels.column_sorted_tiles import ColumnSortedTiles
 from mgspmv.kernels.device import address, count_blocks, load_kernel, pack, zeros
-from mgspmv.kernels.formats import CACHED_ROWS, ITEMS
+from mgspmv.kernels.formats import CACHED_ROWS, ITEMS, WARP
 from mgspmv.kernels.modules import find_many_words
 from mgspmv.kernels.operands import WIDTHS
 from mgspmv.model import CsrBlock
@@ -35,6 +35,12 @@ MANY_EMPTY = 1 << 18
 LOOK_BACK_CHUNKS = 2048
 """Maximum chunks of csr-split for which waiting for carries takes less time than a second launch, as measured on an
 H200, which runs the thread blocks of about half as many at a time."""
+COMPACT_ROOM = 62 << 10
+"""Maximum bytes of steps in shared memory per thread block of csr-compact: what compute capability 7.5 has, nearly."""
+COMPACT_WARPS, COMPACT_EMPTY = (8, 4, 2), 1024
+"""Choices for the warps of a thread block of csr-compact, and rows without entries that one stores."""
+COMPACT_CARVEOUT = 50
+"""Percent of on-chip memory that csr-compact uses as shared memory; x is read through the others, as L1 cache."""
 
 
 Product: TypeAlias = Callable[[Any, Any, float, float], None]
@@ -94,15 +100,20 @@ def csr_cached(block: CsrBlock, _: None, types: dict[str, Any]) -> Product:
     return _launch_rows(block, types, "csr_cached", CACHED_ROWS, *place, threads=CACHED_ROWS)
 
 
-def _carry(n: int, n_rows: int, dtype: np.dtype[Any], kernel: Any) -> tuple[Any, Any, Callable[[Any, Any], None]]:
-    """Return rows and sums carried from each of n thread blocks into the next, and a function of (y, alpha) that adds
-    them by the kernel."""
-    rows, sums = zeros(n, np.int64), zeros(n, dtype)
+def _carry(rows: Any, n_rows: int, dtype: np.dtype[Any], kernel: Any) -> tuple[Any, Callable[[Any, Any], None]]:
+    """Return the sums carried from each thread block into the next, and a function of (y, alpha) that adds them by the
+    kernel.
+
+    Parameters
+    ----------
+    rows : of the carries, n_rows for none
+    """
+    n, sums = len(rows), zeros(len(rows), dtype)
 
     def add(y: Any, alpha: Any) -> None:
         kernel((count_blocks(n, THREADS),), (THREADS,), (np.int64(n), rows, sums, np.int64(n_rows), alpha, y))
 
-    return rows, sums, add
+    return sums, add
 
 
 def csr_split(block: CsrBlock, split: csr_cuts.Split, types: dict[str, Any]) -> Product:
@@ -115,13 +126,45 @@ def csr_split(block: CsrBlock, split: csr_cuts.Split, types: dict[str, Any]) -> 
         # One word per 4 bytes of a carry; the kernel resets them to zero.
         carries = [zeros(n_chunks * dtype.itemsize // 4, np.uint64)]
     else:
-        *carries, add = _carry(n_chunks, block.n_rows, dtype, load_kernel("csr_split.cu", "add_carries", **types))
+        rows = zeros(n_chunks, np.int64)
+        sums, add = _carry(rows, block.n_rows, dtype, load_kernel("csr_split.cu", "add_carries", **types))
+        carries = [rows, sums]
 
     def run(x: Any, y: Any, alpha: float, beta: float) -> None:
         if n_chunks:
             kernel((n_chunks,), (THREADS,), (*arrays, x, y, dtype.type(alpha), dtype.type(beta), *carries))
             if add is not None:
                 add(y, dtype.type(alpha))
+
+    return run
+
+
+def csr_compact(block: CsrBlock, made: csr_cuts.Compact, types: dict[str, Any]) -> Product:
+    dtype = _sum_dtype(types)
+    value_bytes = 0 if types["PATTERN"] else np.dtype(types["VALUE"]).itemsize
+    step_bytes = csr_cuts.STEP * (max(dtype.itemsize, value_bytes) + made.near.itemsize) + 4 * WARP
+    warps = next(warps for warps in COMPACT_WARPS if 2 * warps * step_bytes <= COMPACT_ROOM)
+    row = np.dtype(np.int32) if made.rows is None else made.rows.dtype
+    types = {**types, "INDEX": block.indices.dtype, "OFFSET": made.steps.dtype, "ROW": row, "WARPS": warps}
+    kernel = load_kernel("csr_compact.cu", "csr_compact", **types)
+    room = kernel.max_dynamic_shared_size_bytes = 2 * warps * step_bytes
+    kernel.preferred_shared_memory_carveout = COMPACT_CARVEOUT
+    n_blocks, n_empty = len(made.cuts) - 1, 0 if made.empty is None else len(made.empty)
+    carries, add = None, None
+    if made.carry_rows is not None:
+        add_carries = load_kernel("csr_compact.cu", "add_carries", **types)
+        carries, add = _carry(made.carry_rows, block.n_rows, dtype, add_carries)
+    sizes = (np.int64(n_blocks), np.int32((made.block_steps + 1) // warps), np.int64(block.nnz))
+    entries = (made.cuts, made.steps, made.marks, made.near, block.indices, address(block.data))
+    arrays = (*sizes, *entries, address(made.rows), np.int64(n_empty), address(made.empty))
+    grid, threads = (n_blocks + count_blocks(n_empty, COMPACT_EMPTY),), (warps * WARP,)
+
+    def run(x: Any, y: Any, alpha: float, beta: float) -> None:
+        scalars = dtype.type(alpha), dtype.type(beta)
+        if grid[0]:
+            kernel(grid, threads, (*arrays, x, y, *scalars, address(carries)), shared_mem=room)
+        if add is not None:
+            add(y, scalars[0])
 
     return run
 
@@ -216,12 +259,13 @@ def _add_coo(block: CsrBlock, made: formats.Coo, types: dict[str, Any]) -> Calla
     nnz, dtype = len(made.rows), np.dtype(types["VALUE"])
     types = {**types, "INDEX": made.indices.dtype, "ROW": made.rows.dtype}
     kernel, add_carries = (load_kernel("coo.cu", name, **types) for name in ("coo", "add_carries"))
-    *carries, add = _carry(count_blocks(nnz, ITEMS), block.n_rows, dtype, add_carries)
+    rows = zeros(count_blocks(nnz, ITEMS), np.int64)
+    sums, add = _carry(rows, block.n_rows, dtype, add_carries)
 
     def run(x: Any, y: Any, alpha: float) -> None:
         if nnz:
             arrays = (made.rows, made.indices, address(made.data))
-            arguments = (np.int64(nnz), *arrays, x, y, dtype.type(alpha), *carries)
+            arguments = (np.int64(nnz), *arrays, x, y, dtype.type(alpha), rows, sums)
             kernel((count_blocks(nnz, ITEMS),), (THREADS,), arguments)
             add(y, dtype.type(alpha))
 

@@ -2,6 +2,7 @@
 
 The rules are below `rank_kernels`, each with its reason. Their bounds are where the times of all kernels on 44 matrices
 on an H200 (docs/measured/h200-spmv.md) leave a margin on both sides; its geometric means say what the choice loses.
+Those of csr-compact are from ten on an H100 (docs/measured/h100-spmv.md).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.kernels.csr_cuts import TILE
+from mgspmv.kernels.csr_cuts import NEAR, STEP, TILE
 from mgspmv.kernels.formats import (
     ELL_ROWS,
     WARP,
@@ -22,6 +23,7 @@ from mgspmv.kernels.formats import (
     find_distinct,
     find_offsets,
     row_lengths,
+    to_host,
 )
 from mgspmv.model import INT32_LIMIT, CsrBlock
 
@@ -32,6 +34,8 @@ FULL_THREADS = 1 << 17
 """Threads that keep a device busy: half of those that run on an H200 at a time."""
 EVEN_ROWS = 4
 """Maximum ratio of the longest row to the mean in even rows; rows of at most WARP entries are even in any case."""
+NEARBY = 0.9
+"""Minimum share of the sample in which csr-compact can number columns."""
 EMPTY_ROWS = 4
 """Rows per entry from which row pointers are most of what CSR reads."""
 LONG_ROW = TILE // 8
@@ -67,6 +71,8 @@ class Features:
     """Number of diagonals with entries; None if more than `most_diagonals`."""
     scatter: float
     """Cache lines of x per entry of nearby rows, estimated from a sample, at most 1."""
+    nearby: float
+    """Share of the sample in which the columns of about 512 adjacent entries are within 2^16, at most 1."""
     index_bytes: int
     """Bytes per column index."""
     value_bytes: int
@@ -98,6 +104,11 @@ class Features:
         return is_far and self.nnz + self.n_rows >= MANY_ITEMS
 
     @property
+    def is_compact(self) -> bool:
+        """True if columns fit in 16 bits, and the product takes so long that bytes are what it waits for."""
+        return bool(self.value_bytes) and self.nearby >= NEARBY and self.nnz + self.n_rows >= MANY_ITEMS
+
+    @property
     def is_even(self) -> bool:
         """True if no row keeps the others of its thread block waiting."""
         return self.longest <= max(EVEN_ROWS * self.mean, WARP)
@@ -124,6 +135,7 @@ def find_features(block: CsrBlock, dtype: Any) -> Features:
         n_filled=count_true(lengths > 0),
         n_diagonals=None,
         scatter=_measure_scatter(sample, dtype),
+        nearby=_measure_nearby(block),
         index_bytes=block.indices.itemsize,
         value_bytes=0 if block.data is None else block.data.itemsize,
         x_bytes=dtype.itemsize,
@@ -146,14 +158,16 @@ def rank_kernels(f: Features) -> list[str]:
 
 def _rank_for_uneven_rows(f: Features) -> list[str]:
     """Rank kernels for matrices in which a thread with a long row would keep the others waiting."""
+    # It reads two bytes fewer per entry than any other, and rows of any lengths in the same time.
+    compact = ["csr-compact"] if f.is_compact else []
     # HYB processes the leading entries of rows by columns, in lockstep, and the others without a search for row ends.
     # But its COO stores a row per entry, which doubles the bytes of a pattern; and enough rows must have entries.
     is_shared = f.n_filled >= max(ELL_ROWS, f.n_rows / 3)
     hyb = ["hyb"] if f.value_bytes and is_shared and f.nnz + f.n_rows >= MANY_ITEMS else []
     # If a few rows are long and the others short, column-sorted-tiles are not faster.
     if f.is_scattered and f.longest * HUB_ROW <= f.nnz:
-        return ["column-sorted-tiles", *hyb, "csr-split"]
-    return [*hyb, "coo", "csr-split"] if hyb else ["csr-split"]
+        return [*compact, "column-sorted-tiles", *hyb, "csr-split"]
+    return [*compact, *hyb, "coo", "csr-split"] if hyb else [*compact, "csr-split"]
 
 
 def _rank_for_even_rows(f: Features) -> list[str]:
@@ -163,13 +177,15 @@ def _rank_for_even_rows(f: Features) -> list[str]:
         # No columns are read, and x is read in order.
         ("dia", is_full and f.n_diagonals is not None),
         # It reads less than one cache line of x per entry; these reads are the bottleneck of the others.
-        ("column-sorted-tiles", f.is_scattered),
+        ("column-sorted-tiles", f.is_scattered and not f.is_compact),
         # Loads of a warp are coalesced, no sums cross threads, and there is almost no padding.
         ("ell", is_full and f.nnz >= ELL_FILL * f.longest * f.n_rows),
         # As ell, with less padding. Faster if x fits in L1.
         ("sell", is_full and f.mean >= SELL_ROW and f.n_cols * f.x_bytes <= L1_BYTES),
         # Rows are too long for csr-vector to stage; it would work as csr-warp does, with more registers.
         ("csr-warp", f.mean >= LONG_ROW),
+        # It reads two bytes fewer per entry than csr-vector, and rows of any lengths in the same time.
+        ("csr-compact", f.is_compact),
         # All others: loads are coalesced for any row length, and no format has to be built.
         ("csr-vector", True),
     )
@@ -179,13 +195,20 @@ def _rank_for_even_rows(f: Features) -> list[str]:
 # --- samples ---------------------------------------------------------------------------------------------------------
 
 
+def _choose_rows(block: CsrBlock, n_own: int = SAMPLE_ROWS) -> tuple[Array, Array]:
+    """Return the sampled rows, the first `n_own` of each window, and the windows that they are of."""
+    xp = array_module(block.indptr)
+    n_windows = min(SAMPLE_WINDOWS, max(1, block.n_rows // SAMPLE_ROWS))
+    windows = xp.repeat(xp.arange(n_windows), n_own)
+    rows = windows * (block.n_rows // n_windows) + xp.arange(n_windows * n_own) % n_own
+    is_there = rows < block.n_rows
+    return rows[is_there], windows[is_there]
+
+
 def _sample_rows(block: CsrBlock) -> tuple[CsrBlock, Array]:
     """Return the first entries of sampled rows as a separate block, and the global row of each entry."""
     xp = array_module(block.indptr)
-    n_windows = min(SAMPLE_WINDOWS, max(1, block.n_rows // SAMPLE_ROWS))
-    windows = xp.arange(n_windows) * (block.n_rows // n_windows)
-    rows = (windows[:, None] + xp.arange(SAMPLE_ROWS)).reshape(-1)
-    rows = rows[rows < block.n_rows]
+    rows, _ = _choose_rows(block)
     starts = block.indptr[rows].astype(np.int64)
     indptr = accumulate(xp.minimum(block.indptr[rows + 1] - starts, SAMPLE_ENTRIES))
     places = xp.arange(int(indptr[-1]))
@@ -201,3 +224,17 @@ def _measure_scatter(sample: CsrBlock, dtype: np.dtype[Any]) -> float:
     line = LINE_BYTES // dtype.itemsize
     lines = sample.indices.astype(np.int64) // line + windows * (sample.n_cols // line + 1)
     return len(find_distinct(lines)) / sample.nnz if sample.nnz else 0.0
+
+
+def _measure_nearby(block: CsrBlock) -> float:
+    """Return the share of windows of about 512 entries, but at most 240 rows, whose columns are within 2^16."""
+    n_own = min(SAMPLE_ROWS, 1 + STEP * block.n_rows // max(1, block.nnz))
+    rows, windows = _choose_rows(block, n_own)
+    starts, ends = block.indptr[rows], block.indptr[rows + 1]
+    is_filled = ends > starts
+    least, most = block.indices[starts[is_filled]], block.indices[ends[is_filled] - 1]  # columns are sorted in rows
+    cuts = np.flatnonzero(np.diff(to_host(windows[is_filled]), prepend=-1))
+    if not len(cuts):
+        return 1.0
+    spans = np.maximum.reduceat(to_host(most), cuts) - np.minimum.reduceat(to_host(least), cuts)
+    return float(np.mean(spans < NEAR))

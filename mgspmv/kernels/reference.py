@@ -16,7 +16,7 @@ from numba.extending import overload
 
 from mgspmv.kernels.column_sorted_tiles import NO_ROW, ROW_BITS
 from mgspmv.kernels.compiled import compile_kernel
-from mgspmv.kernels.csr_cuts import TILE
+from mgspmv.kernels.csr_cuts import RUN, STEP, TILE
 from mgspmv.kernels.formats import CACHED_ROWS, ITEMS, SLICE, SUM_CHUNK, THREADS, TILE_COLS, TILE_ROWS, WARP
 
 SLICE_LANES = 4
@@ -168,6 +168,37 @@ def csr_split(row_starts, nonzero_starts, indptr, indices, data, x, y, alpha, be
             k += 1
         carries[c] = total
     _add_carries(row_starts[1:], carries, len(indptr) - 1, y, alpha)
+
+
+@compile_kernel
+def csr_compact(cuts, marks, steps, near, rows, empty, carry_rows, indices, data, x, y, alpha, beta):
+    """Compute the formula of `csr_scalar` by the blocks and marks of `Compact`.
+
+    The block in which a row ends stores it. A block's sum of the row that continues after it is its carry, added
+    afterwards: y[row] += alpha carry. Entries are added in order, so it need not be bit-identical to the kernel.
+    """
+    carries = np.zeros(len(cuts) - 1, x.dtype)
+    for b in range(len(carries)):
+        i, total = cuts[b, 1], x.dtype.type(0)
+        for k in range(cuts[b, 0], cuts[b + 1, 0]):
+            total += _product(data, k, x[_find_column(near, steps, indices, k)])
+            if marks[k // STEP, k % STEP // RUN] >> np.uint32(k % RUN) & np.uint32(1):
+                _store(y, i if rows is None else rows[i], alpha, total, beta)
+                i, total = i + 1, x.dtype.type(0)
+        carries[b] = total
+    if empty is not None:
+        for i in empty:
+            _store(y, i, alpha, x.dtype.type(0), beta)
+    if carry_rows is not None:
+        _add_carries(carry_rows, carries, len(y), y, alpha)
+
+
+@compile_kernel
+def _find_column(near, steps, indices, k):
+    """Return the column of entry k: 16 bits relative to that of its step, or as in CSR where it has none."""
+    if steps[k // STEP, 1] < 0:
+        return np.int64(indices[k])
+    return np.int64(steps[k // STEP, 1]) + np.int64(near[k])
 
 
 # --- other formats ---------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mgspmv.errors import FormatError
 from mgspmv.kernels import csr_cuts
-from mgspmv.kernels.csr_cuts import BATCH, build_split, build_stream
+from mgspmv.kernels.csr_cuts import BATCH, RUN, SLACK, STEP, build_compact, build_split, build_stream
 from mgspmv.kernels.formats import ITEMS
 from mgspmv.model import CsrBlock
 from tests.support.blocks import make_random
@@ -45,6 +45,98 @@ def test_split_covers_rows_and_nonzeros(lengths):
     assert (taken[:-1] == ITEMS).all()
     assert ((taken > 0) & (taken <= ITEMS)).all()
     check_split(block)
+
+
+def walk_marks(made, nnz):
+    """Whether each entry is the last of its row, and whether each lane knows how many rows end in lanes before."""
+    bits = made.marks[:, :, None] >> np.arange(RUN, dtype=np.uint32) & np.uint32(1)
+    counts = bits.sum(axis=2)
+    before = np.cumsum(counts, axis=1) - counts
+    return bits.reshape(-1)[:nnz].astype(bool), bool((before == made.marks >> np.uint32(16)).all())
+
+
+def check_compact(block):
+    made, lengths = build_compact(block), np.diff(block.indptr)
+    filled = np.flatnonzero(lengths)
+    last = block.indptr[filled + 1] - 1
+    ends, are_counted = walk_marks(made, block.nnz)
+    assert np.flatnonzero(ends).tolist() == last.tolist()
+    assert are_counted
+    assert made.steps[:, 0].tolist() == [np.count_nonzero(last < k * STEP) for k in range(len(made.marks) + 2)]
+    if len(filled) == block.n_rows:
+        assert (made.rows, made.empty) == (None, None)
+    else:
+        assert made.rows.tolist() == filled.tolist()
+        assert made.empty.tolist() == np.flatnonzero(lengths == 0).tolist()
+    check_blocks(block, made, filled)
+    return made
+
+
+def check_blocks(block, made, filled):
+    """Blocks begin at the first row that begins in their steps, or within a long row."""
+    assert made.cuts[-1].tolist() == [block.nnz, len(filled)]
+    continues = []
+    for b, (begin, n_ended) in enumerate(made.cuts[:-1].tolist()):
+        nominal = b * made.block_steps * STEP
+        starts = block.indptr[filled]
+        after = min([*starts[starts >= nominal].tolist(), block.nnz])
+        assert begin == (after if after - nominal <= SLACK else nominal)
+        assert n_ended == np.count_nonzero(block.indptr[filled + 1] <= begin)
+        continues.append(block.n_rows if begin in block.indptr else filled[n_ended])
+    if (np.array(continues[1:]) < block.n_rows).any():
+        assert made.carry_rows.tolist() == [*continues[1:], block.n_rows]
+    else:
+        assert made.carry_rows is None
+
+
+COMPACT_LENGTHS = st.lists(
+    st.integers(0, 700) | st.sampled_from([0, STEP - 1, STEP, SLACK, 9 * STEP + 5, 40_000]), max_size=60
+)
+
+
+@pytest.mark.parametrize("few", [0, 1 << 20])
+@given(COMPACT_LENGTHS)
+def test_compact_marks_the_ends_of_rows(few, lengths):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(csr_cuts, "FEW_BLOCKS", few)
+        made = check_compact(make_random(lengths, 9, data=None))
+    assert made.block_steps == (7 if few else 31)
+
+
+def decode(made, indices):
+    """Columns, from 16 bits where there are some."""
+    base = np.repeat(made.steps[: len(made.marks), 1].astype(np.int64), STEP)[: len(indices)]
+    return np.where(base < 0, indices, base + made.near), base < 0
+
+
+@given(COMPACT_LENGTHS, st.sampled_from([9, 65_536, 65_537]))
+def test_compact_columns_are_those_of_csr(lengths, n_cols):
+    block = make_random(lengths, n_cols, data=None)
+    try:
+        made = build_compact(block)
+    except FormatError:
+        assert n_cols > 65_536
+        return
+    columns, is_wide = decode(made, block.indices)
+    assert columns.tolist() == block.indices.tolist()
+    assert not is_wide.any() or n_cols > 65_536
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+def test_columns_far_apart_stay_in_csr(index):
+    near, far = np.arange(3 * STEP) % 512, np.tile([0, 65_536], STEP)
+    indices = np.concatenate([near, far, near + (1 << 20)]).astype(index)
+    block = CsrBlock(0, 1 << 21, np.arange(0, len(indices) + 1, 2), np.sort(indices.reshape(-1, 2)).ravel(), None)
+    made = build_compact(block)
+    assert made.steps[:-2, 1].tolist() == [0, 0, 0, -1, -1, 1 << 20, 1 << 20, 1 << 20]
+    assert decode(made, block.indices)[0].tolist() == block.indices.tolist()
+
+
+def test_columns_mostly_far_apart_are_refused():
+    indices = np.tile([0, 65_536], STEP).astype(np.int32)
+    block = CsrBlock(0, 1 << 21, np.arange(0, len(indices) + 1, 2), indices, None)
+    with pytest.raises(FormatError, match=r"^csr-compact numbers columns in 16 bits, .* 65,536 in 2 of 2 steps of 512"):
+        build_compact(block)
 
 
 def walk_stream(block, n_batches):

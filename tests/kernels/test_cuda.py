@@ -22,7 +22,7 @@ from tests.support.matrices import HARD, naming
 pytestmark = pytest.mark.gpu
 
 KERNELS = list_kernels("cuda")
-IN_TWIN_ORDER = [k for k in KERNELS if k not in ("csr-split", "coo", "hyb")]
+IN_TWIN_ORDER = [k for k in KERNELS if k not in ("csr-split", "csr-compact", "coo", "hyb")]
 """Kernels whose sums are made in the order of their twins; the others add carries."""
 DTYPES = (np.float32, np.float64)
 
@@ -234,25 +234,36 @@ def test_auto_takes_many_vectors_at_once(cupy, tmp_path):
     np.testing.assert_allclose(got, matrix @ x, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("most", [0, 1 << 20], ids=["carries", "look-back"])
+@pytest.mark.parametrize(
+    ("kernel", "bound", "value"),
+    [
+        ("csr-split", "cuda_products.LOOK_BACK_CHUNKS", 0),
+        ("csr-split", "cuda_products.LOOK_BACK_CHUNKS", 1 << 20),
+        ("csr-compact", "csr_cuts.FEW_BLOCKS", 0),
+        ("csr-compact", "csr_cuts.FEW_BLOCKS", 1 << 20),
+    ],
+    ids=["carries", "look-back", "31 steps", "7 steps"],
+)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("pattern", [False, True], ids=["values", "pattern"])
-def test_csr_split_joins_rows_that_cross_many_chunks(cupy, dtype, pattern, most, monkeypatch):
-    """Rows of hundreds of chunks, more than a thread block has threads, between short ones and one another."""
-    monkeypatch.setattr("mgspmv.kernels.cuda_products.LOOK_BACK_CHUNKS", most)
+def test_rows_that_cross_many_thread_blocks(cupy, dtype, pattern, kernel, bound, value, monkeypatch):
+    """Rows of hundreds of thread blocks, more than one has threads, between short ones and one another."""
+    monkeypatch.setattr(f"mgspmv.kernels.{bound}", value)
     lengths, n = np.array([3, 0, 700_000, 1, 5000, 0, 0, 40_000, 699_999, 2, *[4] * 3000]), 700_000
-    indices = np.concatenate([np.arange(m) * (n // m) for m in lengths if m])
+    indices = np.concatenate([np.arange(m) * min(n // m, 8) for m in lengths if m])
     data = None if pattern else np.random.default_rng(1).random(len(indices)).astype(dtype)
     block = CsrBlock(0, n, np.concatenate([[0], np.cumsum(lengths)]), indices.astype(np.int32), data)
     matrix = scipy.sparse.csr_array((np.ones(block.nnz) if pattern else data, indices, block.indptr), (len(lengths), n))
-    bound = bind_kernel(block, dtype.__name__, kernel="csr-split", backend="cuda")
+    bound = bind_kernel(block, dtype.__name__, kernel=kernel, backend="cuda")
     x, y = np.random.default_rng(2).random(n).astype(dtype), np.ones(len(lengths), dtype)
     runs = [multiply(cupy, bound, x, -1.5, 2.0, y) for _ in range(3)]
     check(matrix, block, runs[0], x, -1.5, 2.0, y)
     assert len({run.tobytes() for run in runs}) == 1
 
 
-@pytest.mark.parametrize("kernel", ["csr-scalar", "csr-warp", "csr-vector", "csr-cached", "csr-split", "csr-many"])
+@pytest.mark.parametrize(
+    "kernel", ["csr-scalar", "csr-warp", "csr-vector", "csr-cached", "csr-split", "csr-compact", "csr-many"]
+)
 def test_row_pointers_of_64_bits(cupy, kernel, monkeypatch):
     monkeypatch.setattr("mgspmv.kernels.device.INT32_LIMIT", 0)
     matrix = MATRICES["skewed rows"]

@@ -8,7 +8,7 @@ import scipy.sparse as sp
 
 from mgspmv.errors import FormatError, OptionError
 from mgspmv.kernels import formats
-from mgspmv.kernels.csr_cuts import build_split, build_stream
+from mgspmv.kernels.csr_cuts import build_compact, build_split, build_stream
 from mgspmv.kernels.formats import build_bsr, build_coo, build_dia, build_ell, build_hyb, build_sell, choose_ell_width
 from mgspmv.model import CsrBlock
 from tests.support.blocks import cut_rows, make_block, make_random
@@ -32,7 +32,9 @@ def set_piece(monkeypatch):
     return lambda n: monkeypatch.setattr(formats, "PIECE", n)
 
 
-@pytest.mark.parametrize("build", [build_coo, build_hyb, build_sell, build_split, build_stream, build_ell, build_bsr])
+@pytest.mark.parametrize(
+    "build", [build_coo, build_hyb, build_sell, build_split, build_compact, build_stream, build_ell, build_bsr]
+)
 def test_temporaries_are_of_a_piece(build, set_piece):
     """A number of 8 bytes for each of the half million entries would be found."""
     block = make_random([200] * 2500, 7, data=None)
@@ -182,7 +184,7 @@ def test_cupy_makes_the_same_arrays(piece, set_piece, no_limit):
     for block in blocks:
         arrays = (None if array is None else cupy.asarray(array) for array in (block.indptr, block.indices, block.data))
         on_device = CsrBlock(block.row_offset, block.n_cols, *arrays)
-        for build in (build_ell, build_dia, build_bsr, build_coo, build_hyb, build_sell, build_split):
+        for build in (build_ell, build_dia, build_bsr, build_coo, build_hyb, build_sell, build_split, build_compact):
             made, wanted = list_arrays(build(on_device)), list_arrays(build(block))
             assert made.keys() == wanted.keys()
             for name, array in wanted.items():

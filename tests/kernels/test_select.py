@@ -20,8 +20,8 @@ from tests.support.blocks import to_scipy
 BLOCK = CsrBlock(0, 1, np.array([0, SMALL_NNZ + 1]), np.zeros(SMALL_NNZ + 1, np.int32), None)
 SMALL = CsrBlock(0, 3, np.array([0, 2, 3]), np.array([0, 2, 1], np.int32), np.array([1.0, 2.0, 4.0]))
 REFERENCES = (
-    "csr-scalar, csr-warp, csr-vector, csr-cached, csr-split, csr-many, ell, coo, dia, hyb, bsr, sell, "
-    "column-sorted-tiles"
+    "csr-scalar, csr-warp, csr-vector, csr-cached, csr-split, csr-compact, csr-many, ell, coo, dia, hyb, bsr, "
+    "sell, column-sorted-tiles"
 )
 
 

@@ -38,6 +38,8 @@ def _generate_specialisations() -> Iterator[Specialization]:
             yield specialize(source, **types)
         for looks_back in (0, 1):
             yield specialize("csr_split.cu", **types, LOOK_BACK=looks_back)
+        for row in (int32, int64):
+            yield specialize("csr_compact.cu", **types, ROW=row, WARPS=8 if value == float32 else 4)
         for lanes, staged in product(LANES, LANES):
             if lanes // 8 <= staged <= lanes:
                 yield specialize("csr_vector.cu", **types, LANES=lanes, STAGED_LANES=staged)

@@ -300,7 +300,7 @@ def test_alpha_of_0_leaves_y(wide):
             {"kernel": "ellpack"},
             OptionError,
             "kernel must be 'auto' or one of csr-rows, csr-serial, csr-scalar, csr-warp, csr-vector, csr-cached, "
-            "csr-split, csr-many, ell, coo, dia, hyb, bsr, sell, column-sorted-tiles, not 'ellpack'",
+            "csr-split, csr-compact, csr-many, ell, coo, dia, hyb, bsr, sell, column-sorted-tiles, not 'ellpack'",
         ),
         (np.ones(7), {"threads": 1.5}, OptionError, "threads must be an integer, not 1.5"),
         *(
