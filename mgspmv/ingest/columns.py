@@ -251,6 +251,17 @@ def _list_kinds(form: TableFormat) -> np.ndarray:
     return kinds
 
 
+_WORD = 8
+"""Digits that are read at once, in a word of 64 bits whose first byte is the lowest."""
+_ONE, _ZEROS, _HIGH_BITS = np.uint64(1), np.uint64(0x3030303030303030), np.uint64(0x8080808080808080)
+_BEYOND_NINES = np.uint64(0x7676767676767676)
+"""What sets the high bit of a byte of 10 or more."""
+_PLACES = np.uint64(0x0001020304050607)
+"""What gives the number of the byte that is 1, in the highest byte of the product."""
+_PAIRS, _FOURS, _EIGHT = np.uint64(0x00FF00FF00FF00FF), np.uint64(0x0000FFFF0000FFFF), np.uint64(0xFFFFFFFF)
+_POWERS = np.array([10**k for k in range(_WORD + 1)])
+
+
 @compile_later(SMALL_TEXT)
 def _read_lines(
     text: Any,
@@ -275,9 +286,9 @@ def _read_lines(
     -------
     number of lines with entries, -1 if a line does not fit, or has rare characters; and of comments and blank lines
     """
-    at, n_lines, n_skipped, n_columns = 0, 0, 0, len(are_integers)
+    at, n_lines, n_skipped, n_columns, n_text = 0, 0, 0, len(are_integers), len(text)
     least = _COMMENT if delimiter == _SPACE else _BLANK  # fields like New York
-    while at < len(text):
+    while at < n_text:
         if kinds[text[at]] < _TOKEN:
             while kinds[text[at]] == _BLANK:
                 at += 1
@@ -295,7 +306,23 @@ def _read_lines(
                 is_negative = text[at] == _MINUS
                 if text[at] < _ZERO and (is_negative or (text[at] == _PLUS and not are_plain[k])):
                     at += 1
-                begin, value = at, np.int64(0)
+                begin, value, n_digits = at, np.int64(0), np.int64(_WORD)
+                while n_digits == _WORD and at + _WORD <= n_text:
+                    word = np.uint64(0)
+                    for b in range(_WORD):  # one load
+                        word |= np.uint64(text[np.uintp(at + b)]) << np.uint64(8 * b)
+                    word ^= _ZEROS
+                    ends = (word + _BEYOND_NINES | word) & _HIGH_BITS  # right up to the first byte that is no digit
+                    if ends:
+                        n_digits = np.int64(((ends & (~ends + _ONE)) >> np.uint64(7)) * _PLACES >> np.uint64(56))
+                        if n_digits == 0:
+                            break
+                        word <<= np.uint64(64 - 8 * n_digits)
+                    word = (word * np.uint64(10) + (word >> np.uint64(8))) & _PAIRS
+                    word = (word * np.uint64(100) + (word >> np.uint64(16))) & _FOURS
+                    word = (word * np.uint64(10000) + (word >> np.uint64(32))) & _EIGHT
+                    value = value * _POWERS[n_digits] + np.int64(word)
+                    at += int(n_digits)
                 digit = np.int64(text[at]) - _ZERO
                 while 0 <= digit <= 9:
                     value = 10 * value + digit
