@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -187,6 +187,24 @@ def plan_rows(
     return replace(plan, shortage=shortage, least_device_memory=least, enough_workers=enough)
 
 
+def plan_whole(
+    info: MatrixInfo,
+    *,
+    precision: Precision,
+    device_memory: int | None,
+    host_memory: int | None,
+    threads: int | None = None,
+    lays_out: bool = False,
+    top: int | None = None,
+) -> Plan | None:
+    """Plan a run in one process, which takes no row pointers; None where not all rows fit. Parameters as in
+    `plan_rows`."""
+    ends: Any = {0: 0, info.shape[0]: info.nnz}
+    planner = _Planner(info, ends, precision, threads or default_threads(), lays_out, False, top, False)
+    plan = planner.plan(device_memory, host_memory, 1)
+    return plan if plan.fits else None
+
+
 def parse_bytes(size: str | int, name: str = "the value") -> int:
     """Parse a size such as `141GB`, `16GiB`, `500 MB` or a number; powers of 1000 unless written with an i.
 
@@ -235,7 +253,8 @@ class _Planner:
         info = self.info
         cuts = part_bounds(info.shape[0]) if info.order == "dealt" and n_workers > 1 else None
         costs = {"bytes_per_nonzero": self._entry, "bytes_per_row": 8 + self._row + self._z}
-        bounds = split_rows(self.indptr, n_workers, **costs, cuts=cuts)
+        whole = np.array([0, info.shape[0]])
+        bounds = whole if n_workers == 1 else split_rows(self.indptr, n_workers, **costs, cuts=cuts)
         workers = []
         for start, stop in pairwise(bounds):
             worker = self._plan_worker(int(start), int(stop), n_workers)

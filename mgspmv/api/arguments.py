@@ -28,7 +28,8 @@ from mgspmv.errors import (
     StoreFormatError,
     StoreNotFoundError,
 )
-from mgspmv.kernels.device import begin_context, measure_memory
+from mgspmv.kernels.context import begin_context
+from mgspmv.kernels.device import measure_memory
 from mgspmv.logs import log_iteration
 from mgspmv.lookup import UNKNOWN, VertexLookup
 from mgspmv.model import ChangeNorm, Event, Kind, Status
@@ -182,8 +183,10 @@ def as_matrix(A: Any, kind: Kind = "graph", *, weight: bool | str | None = True,
     SourceError : a source that cannot be read; a graph that is not square
     StoreError : the store cannot be read
     """
-    names_weight = isinstance(weight, str)
-    if isinstance(A, Matrix) or is_distributed(A):
+    names_weight, is_opened = isinstance(weight, str), isinstance(A, Matrix) or is_distributed(A)
+    if not is_opened and options.get("backend") != "cpu":
+        begin_context()
+    if is_opened:
         opened = A
     elif (stored := _find_store(A)) is not None:
         opened = Matrix(stored)
@@ -252,8 +255,6 @@ def is_distributed(A: Any) -> bool:
 
 
 def _read(source: Any, kind: Kind, weight: bool | str | None, options: dict[str, Any]) -> Matrix:
-    if options.get("backend") != "cpu":
-        begin_context()
     from mgspmv.api.reading import load
     from mgspmv.ingest.objects import is_sparse, open_device_arrays, to_host
 

@@ -9,12 +9,21 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from mgspmv.kernels.catalogue import Backend
-from mgspmv.kernels.device import free_device_memory, read_block, read_out_degree, report_full_device
+from mgspmv.kernels.context import begin_sorting
+from mgspmv.kernels.device import (
+    current_device,
+    free_device_memory,
+    read_block,
+    read_graph,
+    read_out_degree,
+    read_vector,
+    report_full_device,
+)
 from mgspmv.kernels.operands import multiply_checked
 from mgspmv.kernels.select import BoundKernel, StepLayout, bind_kernel, bind_product, choose_for_vectors
 from mgspmv.model import CsrBlock, Precision, free_memory
-from mgspmv.partition import choose_piece, limit, plan_rows, warn_of_streaming
-from mgspmv.plan import Plan
+from mgspmv.partition import choose_piece, limit, plan_rows, plan_whole, warn_of_streaming
+from mgspmv.plan import Plan, WorkerPlan
 from mgspmv.solvers.inputs import OutWeights
 from mgspmv.solvers.options import MemoryLimits, Placement
 from mgspmv.store.held import is_on_device
@@ -40,6 +49,8 @@ class _Loaded:
     checked: set[Hashable] = field(default_factory=set)
     """Blocks with the reserve and the limits of memory that they fit into."""
     out_weights: OutWeights | None = None
+    out_degree: Any = None
+    """(n_rows,) int64 out-degrees on a device, as they were read with the rows, until a run takes them."""
     transpose: Any = None
     """Transpose, which is closed by the matrix that it is of."""
     reading_s: float = 0.0
@@ -51,7 +62,7 @@ class _Loaded:
         self.streamed.clear()
         self.checked.clear()
         self.blocks.clear()
-        self.out_weights = None
+        self.out_weights = self.out_degree = None
 
 
 class EmbeddedMatrix(MatrixProperties):
@@ -191,30 +202,79 @@ class EmbeddedMatrix(MatrixProperties):
         FormatError : the layout cannot hold this matrix
         CapacityError : the free memory does not suffice
         """
-        from mgspmv.kernels.layout import LayoutBuilder
-        from mgspmv.kernels.rank_steps import RankSteps, begin_compiling
+        from mgspmv.kernels.rank_steps import RankSteps
 
-        dtype, threads = None if self.is_pattern else dtype, self.place.threads
+        dtype = None if self.is_pattern else dtype
         key = (dtype, layout, self.place.device_memory, self.place.host_memory)
         if key not in self._loaded.layouts:
-            if layout != "sell-slices":
-                begin_compiling(None if dtype is None else np.dtype(dtype), precision, self.shape[1])
-            memory = limit_to_free(self.place.limits)
-            indptr, plan = self._plan_here(dtype, precision, memory, lays_out=True, streams=True, top=top)
-            warn_of_streaming(plan, stacklevel=5)
-            streaming, bin_bytes = plan.workers[0].streaming, plan.workers[0].bin_bytes
-
-            def read(start: int, stop: int) -> CsrBlock:
-                return read_block(self.stored, start, stop, dtype, threads)
-
-            named = None if layout == "auto" else layout
-            with report_full_device("the layout of the matrix for steps of PageRank"):
-                piece = choose_piece(self.nnz, streaming)
-                rows = LayoutBuilder(indptr, read, layout=named, piece_entries=piece, bin_bytes=bin_bytes)
-                is_read = read_out_degree(self.stored, 0, self.shape[0], threads) > 0
-                places = rows.place_streamed(is_read, streaming)
-                self._loaded.layouts[key] = rows.build_layout(places, places.all_columns, places.n_sent, streaming)
+            self._loaded.layouts[key] = self._lay_out(dtype, precision, layout, top)
         return RankSteps(self._loaded.layouts[key], precision)
+
+    def _lay_out(self, dtype: str | None, precision: Precision, layout: StepLayout, top: int | None) -> MatrixLayout:
+        """Make the layout of `bind_steps`."""
+        from mgspmv.kernels.layout import LayoutBuilder
+        from mgspmv.kernels.rank_steps import begin_compiling
+
+        if layout != "sell-slices":
+            begin_compiling(None if dtype is None else np.dtype(dtype), precision, self.shape[1])
+        begin_sorting(current_device())
+        memory, threads = limit_to_free(self.place.limits), self.place.threads
+        indptr, read, plan = self._read_whole(dtype, precision, memory, top) or self._read_pieces(
+            dtype, precision, memory, top
+        )
+        named = None if layout == "auto" else layout
+        with report_full_device("the layout of the matrix for steps of PageRank"):
+            piece = choose_piece(self.nnz, plan.streaming)
+            rows = LayoutBuilder(indptr, read, layout=named, piece_entries=piece, bin_bytes=plan.bin_bytes)
+            degree = self._loaded.out_degree
+            if degree is None:
+                degree = read_out_degree(self.stored, 0, self.shape[0], threads)
+            places = rows.place_streamed(degree.astype(np.bool_), plan.streaming)
+            del degree
+            return rows.build_layout(places, places.all_columns, places.n_sent, plan.streaming)
+
+    def _read_whole(
+        self, dtype: str | None, precision: Precision, memory: MemoryLimits, top: int | None
+    ) -> tuple[Any, Callable[[int, int], CsrBlock], WorkerPlan] | None:
+        """Read all arrays of a stored matrix at once, with its ids and out-degrees, if they fit on the device; return
+        as `_read_pieces` does, else None."""
+        stored, threads = self.stored, self.place.threads
+        if is_on_device(stored) or self.nnz > choose_piece(self.nnz):
+            return None
+        plan = plan_whole(
+            stored.info if dtype else replace(stored.info, dtype=None),
+            precision=precision,
+            device_memory=memory.device,
+            host_memory=memory.host,
+            threads=threads,
+            lays_out=True,
+            top=top,
+        )
+        if plan is None:
+            return None
+        reads_ids = stored.original is None and stored.info.vertex_ids is not None and "vertex_ids" not in vars(self)
+        indptr, block, degree, ids = read_graph(stored, dtype, threads, reads_ids=reads_ids)
+        self._loaded.out_degree = degree
+        if reads_ids:
+            vars(self)["vertex_ids"] = ids
+        return indptr, lambda start, stop: block, plan.workers[0]
+
+    def _read_pieces(
+        self, dtype: str | None, precision: Precision, memory: MemoryLimits, top: int | None
+    ) -> tuple[Any, Callable[[int, int], CsrBlock], WorkerPlan]:
+        """Return row pointers, a function that reads rows to the device, and the plan for them."""
+        indptr, plan = self._plan_here(dtype, precision, memory, lays_out=True, streams=True, top=top)
+        warn_of_streaming(plan, stacklevel=6)
+
+        def read(start: int, stop: int) -> CsrBlock:
+            return read_block(self.stored, start, stop, dtype, self.place.threads)
+
+        return indptr, read, plan.workers[0]
+
+    def take_out_degree(self) -> Any:
+        """Return the out-degrees of the vertices of a stored graph, (n,) int64, on the current device."""
+        degree, self._loaded.out_degree = self._loaded.out_degree, None
+        return read_out_degree(self.stored, 0, self.shape[0], self.place.threads) if degree is None else degree
 
     def read_out_weight(self, use_weights: bool) -> np.ndarray:
         """Return out-weights of the vertices, (n,) float64, read-only; out-degrees unless weights are used.
@@ -291,8 +351,11 @@ def limit_to_free(limits: MemoryLimits) -> MemoryLimits:
 
 
 def find_out_weight(A: EmbeddedMatrix, use_weights: bool) -> Any:
-    """Return out-weights as `read_out_weight` does, on the device if the matrix is held there."""
-    stored = A.stored
-    if stored.original is not None or not is_on_device(stored):
+    """Return out-weights as `read_out_weight` does, of a graph on the current device."""
+    stored, threads = A.stored, A.place.threads
+    if stored.original is not None or stored.info.kind != "graph":
         return A.read_out_weight(use_weights)
-    return stored.arrays["out_weight"] if use_weights else stored.arrays["out_degree"].astype(np.float64)
+    if not use_weights:
+        return A.take_out_degree().astype(np.float64)
+    is_there = is_on_device(stored)
+    return stored.arrays["out_weight"] if is_there else read_vector(stored, "out_weight", 0, A.shape[0], threads)

@@ -281,8 +281,8 @@ def _rank_embedded(
     else:
         from mgspmv.solvers.steps import DeviceSteps
 
-        weight = start.take_weight(lambda: find_out_weight(A, dtype is not None))
         device = A.bind_steps(dtype, options.precision, layout, options.top)
+        weight = start.take_weight(lambda: find_out_weight(A, dtype is not None))
         steps = DeviceSteps(device, start.on_device(weight), task, is_counted=start.is_counted)
     loaded = time.perf_counter()
     balance = start.find_balance(options.alpha, A.shape[0])

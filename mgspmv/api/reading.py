@@ -11,7 +11,8 @@ from mgspmv.ingest.entries import no_device
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.in_memory import load_source
 from mgspmv.ingest.open import open_source
-from mgspmv.kernels.device import Staging, free_device_memory, has_device
+from mgspmv.kernels.context import begin_sorting
+from mgspmv.kernels.device import Staging, current_device, free_device_memory, has_device
 from mgspmv.model import IngestOptions, Kind
 from mgspmv.monitor.progress import ProgressOption, make_report, watched
 from mgspmv.solvers.options import BackendChoice, check_threads
@@ -48,6 +49,7 @@ def sort_on_device(host: EntrySorter) -> DeviceSorter | None:
     device."""
     if not has_device():
         return None
+    begin_sorting(current_device())
     return DeviceSorter(host, Staging(), free_device_memory())
 
 

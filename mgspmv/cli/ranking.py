@@ -81,6 +81,11 @@ class Iteration:
         reverse : call it with the transpose
         seeds : table of the personalizations of a batch
         """
+        from mgspmv.kernels.context import begin_context
+
+        if self.place.is_embedded and self.place.backend != "cpu":
+            begin_context()  # before others are imported
+
         import mgspmv as mg
         from mgspmv.ingest.vector_files import read_seeds
 

@@ -366,7 +366,7 @@ class DeviceRowBlock(RowBlock):
             indptr, read, layout=named, piece_entries=piece_entries, row_offset=start, bin_bytes=self._bin_bytes
         )
         n_cols = self.stored.info.shape[1]
-        is_read = read_out_degree(self.stored, start, stop, self.threads) > 0
+        is_read = read_out_degree(self.stored, start, stop, self.threads).astype(np.bool_)
         places = rows.place_streamed(is_read, streaming)
         own, columns, n_columns = places.all_columns, None, places.n_sent
         release_device_memory()  # else lasting arrays are cut from freed blocks and pin them

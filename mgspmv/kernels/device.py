@@ -5,18 +5,16 @@ CuPy is imported on first use of a device.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import importlib.util
 import queue
 import struct
-import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from threading import Lock, Thread
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -26,7 +24,7 @@ from mgspmv.errors import BackendError, CapacityError, MissingDependencyError
 from mgspmv.kernels.modules import LEAST_ARCH, load_module, specialize
 from mgspmv.model import INT32_LIMIT, CsrBlock, default_threads
 from mgspmv.store.digests import CHUNK_ELEMENTS
-from mgspmv.store.stored_matrix import StoredMatrix
+from mgspmv.store.stored_matrix import Range, StoredMatrix
 
 STAGING_BYTES = 8 * CHUNK_ELEMENTS
 """Bytes of a pinned buffer, which holds the largest chunk of a store."""
@@ -49,25 +47,6 @@ LITTLE = 1 << 28
 def has_device() -> bool:
     """Return whether this process can compute on a CUDA device."""
     return find_device_problem() is None
-
-
-@functools.cache
-def begin_context() -> None:
-    """Begin to create the context of the first CUDA device, in a thread, while libraries are imported and files opened.
-
-    It takes 0.3 s, and CuPy would do it later. Where CuPy is loaded, it may have chosen another device.
-    """
-    if "cupy" in sys.modules or importlib.util.find_spec("cupy") is None:
-        return
-
-    def begin() -> None:
-        with suppress(OSError, AttributeError):  # there is no driver, or an old one
-            driver = ctypes.CDLL("libcuda.so.1")
-            device, context = ctypes.c_int(), ctypes.c_void_p()
-            if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), 0) == 0:
-                driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
-
-    Thread(target=begin, name="mgspmv-context", daemon=True).start()
 
 
 @functools.cache
@@ -114,6 +93,13 @@ def describe_device() -> str:
 
     name: bytes = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"]
     return name.decode()
+
+
+def current_device() -> int:
+    """Return the number of the current device."""
+    import cupy
+
+    return int(cupy.cuda.Device().id)
 
 
 def device_id() -> str:
@@ -325,6 +311,32 @@ def read_block(stored: StoredMatrix, start: int, stop: int, dtype: Any, threads:
     """
     with report_full_device(f"a block of rows {start} to {stop}"):
         return put_block(stored.read_block(start, stop, dtype, threads, Staging().allocate))
+
+
+def read_graph(
+    stored: StoredMatrix, dtype: Any, threads: int | None = None, *, reads_ids: bool = False
+) -> tuple[Any, CsrBlock, Any, np.ndarray | None]:
+    """Read a whole graph to the device: row pointers, (n + 1,) int64; the rows as `read_block` does; and out-degrees.
+    Arrays of a store are read together.
+
+    Parameters
+    ----------
+    reads_ids : whether to read the ids of the vertices to the host meanwhile
+    """
+    info, allocate = stored.info, Staging().allocate
+    ranges = [Range(name, allocate=allocate) for name in ("indptr", "indices")]
+    if dtype is not None and not info.is_pattern:
+        ranges.append(Range("data", allocate=allocate, dtype=dtype))
+    if stored.original is None:
+        ranges.insert(0, Range("out_degree", allocate=allocate))
+    if reads_ids:
+        ranges.append(Range("vertex_ids"))
+    with report_full_device(f"a block of {info.shape[0]} rows"):
+        found = dict(zip((own.name for own in ranges), stored.read_arrays(ranges, threads), strict=True))
+        indptr, ids = found["indptr"], found.get("vertex_ids")
+        block = put_block(CsrBlock(0, info.shape[1], indptr, found["indices"], found.get("data")))
+        degree = found["out_degree"] if stored.original is None else read_out_degree(stored, 0, info.shape[0], threads)
+        return indptr, block, degree, ids
 
 
 def read_vector(stored: StoredMatrix, name: str, start: int, stop: int, threads: int | None = None) -> Any:

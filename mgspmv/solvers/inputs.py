@@ -101,12 +101,12 @@ def make_inputs(
     OptionError, ShapeError : a vector that is not a distribution over the vertices; invalid out-weights
     DanglingError : dangling="error" and a vertex without out-edges
     """
-    stored, vertex_ids, order, n = A.stored, A.vertex_ids, A.order, A.shape[0]
+    stored, order, n = A.stored, A.order, A.shape[0]  # ids are read where they are needed
 
     def distribute(name: str, weights: Weights | None) -> np.ndarray:
         if weights is None:
             return np.array([1.0 / n])
-        permuted: np.ndarray = permute(make_distribution(name, weights, n, vertex_ids), order)
+        permuted: np.ndarray = permute(make_distribution(name, weights, n, A.vertex_ids), order)
         return permuted
 
     p = distribute("personalization", personalization)
@@ -114,7 +114,7 @@ def make_inputs(
     weight, growth, shares = None, 1.0, (1.0 - off, 1.0 + off)
     if out_weight is not None:
         of_edges = restore(read_out_weight(stored, use_weights), order)
-        weight = make_out_weight(out_weight, of_edges, vertex_ids)
+        weight = make_out_weight(out_weight, of_edges, A.vertex_ids)
         least, growth = measure_shares(weight, of_edges)
         shares = (least - off, growth + off)
     if dangling is None:
@@ -125,7 +125,7 @@ def make_inputs(
         check_choice("dangling", dangling, ("uniform", "drop", "error"))
         if dangling == "error":
             own = restore(read_out_weight(stored, use_weights), order) if weight is None else weight
-            _raise_dangling(own, vertex_ids)
+            _raise_dangling(own, A.vertex_ids)
         d = np.zeros(1) if dangling == "drop" else distribute("dangling", None)
     is_dropped = isinstance(dangling, str) and dangling == "drop"
     x = (1.0 - options.alpha if is_dropped else 1.0) * p if nstart is None else distribute("nstart", nstart)

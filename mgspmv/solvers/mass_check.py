@@ -146,7 +146,8 @@ def _survey(weight: Any) -> tuple[float, float]:
     lightest = math.inf
     if not isinstance(weight, np.ndarray) and len(weight):
         xp = array_module(weight)
-        return float(xp.where(weight > 0, weight, math.inf).min()), float(weight.sum())
+        is_heavy = xp.greater(weight, 0)  # for the operator CuPy would import SciPy
+        return float(xp.where(is_heavy, weight, math.inf).min()), float(weight.sum())
     for first in range(0, len(weight), _PIECE):
         piece = weight[first : first + _PIECE]
         lightest = min(lightest, float(np.where(piece > 0, piece, math.inf).min()))

@@ -20,7 +20,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
-import google_crc32c
 import numpy as np
 import zarr
 from numcodecs import blosc
@@ -35,7 +34,7 @@ from mgspmv.heartbeat import beat
 from mgspmv.model import default_threads
 from mgspmv.store import digests
 from mgspmv.store.access import wait_for
-from mgspmv.store.digests import cut_pieces, digest_elements, is_string, run_pieces
+from mgspmv.store.digests import compute_crc32c, cut_pieces, digest_elements, is_string, run_pieces
 
 T = TypeVar("T")
 
@@ -179,7 +178,7 @@ class Chunks:
         """Decode a chunk, into `out` if given and the elements are not strings; errors as for `read`."""
         fetched = self._fetch(number)
         raw, last = fetched[:-_CRC_BYTES], fetched[-_CRC_BYTES:].tobytes()
-        checksum = google_crc32c.value(raw)
+        checksum = compute_crc32c(raw)
         if checksum != int.from_bytes(last, "little") or len(last) != _CRC_BYTES:
             raise ValueError("its CRC-32C does not match")
         if self.checksums is not None and checksum != self.checksums[int(number)]:
@@ -200,7 +199,7 @@ class Chunks:
         if self.dtype == object:
             chunk = np.frombuffer(VLenUTF8().encode(chunk), np.uint8)
         raw = blosc.compress(chunk, b"lz4", 1, blosc.SHUFFLE)
-        checksum = int(google_crc32c.value(raw))
+        checksum = compute_crc32c(np.frombuffer(raw, np.uint8))
         self._put(first // self.size, raw, checksum.to_bytes(_CRC_BYTES, "little"))
         return checksum
 
@@ -221,15 +220,18 @@ class Chunks:
         unpacked = blosc.MAX_BUFFERSIZE if self.dtype == object else self.size * self.dtype.itemsize
         most = unpacked + blosc.MAX_OVERHEAD + _CRC_BYTES
         try:
-            with open(path, "rb", buffering=0) as file:
-                if (length := os.fstat(file.fileno()).st_size) > most:  # a sparse file of any length fits on a disk
-                    raise ValueError(f"it has {length:,} bytes, but at most {most:,} are allowed")
-                memory, n_read = _find_memory(length), 0
-                while n := file.readinto(memory[n_read:].data):
-                    n_read += n
-                return memory[:n_read]
+            number = os.open(path, os.O_RDONLY)  # a file of Python makes more calls
         except FileNotFoundError as error:
             raise MissingChunkError(str(path)) from error
+        try:
+            if (length := os.fstat(number).st_size) > most:  # a sparse file of any length fits on a disk
+                raise ValueError(f"it has {length:,} bytes, but at most {most:,} are allowed")
+            memory, n_read = _find_memory(length), 0
+            while n_read < length and (n := os.readv(number, [memory[n_read:].data])):
+                n_read += n
+            return memory[:n_read]
+        finally:
+            os.close(number)
 
     def _put(self, number: int, raw: bytes, checksum: bytes) -> None:
         key = f"{self.path}/c/{number}"

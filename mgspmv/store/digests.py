@@ -1,18 +1,24 @@
-"""Digests of arrays and matrices, and the pieces of arrays by which they are computed, which end where chunks end."""
+"""Digests and checksums of arrays and matrices, and the pieces of arrays by which they are computed, which end where
+chunks end."""
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+import google_crc32c
 import numpy as np
 
 from mgspmv.heartbeat import beat
 from mgspmv.model import default_threads
 from mgspmv.validation import digest_json
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 CHUNK_ELEMENTS = 1 << 20
@@ -39,16 +45,42 @@ def run_pieces(work: Callable[[slice], None], start: int, stop: int, threads: in
 
 def map_pieces(work: Callable[[slice], T], start: int, stop: int, threads: int | None) -> Iterator[T]:
     """Yield the results of a function for the pieces of a range (see `cut_pieces`), in order; uses several threads."""
-    pieces = list(cut_pieces(start, stop))
-    if (threads := min(threads or default_threads(), len(pieces))) <= 1:  # most arrays are too small for threads
-        for piece in pieces:
-            yield work(piece)
+    return map_parts(work, cut_pieces(start, stop), threads)
+
+
+def map_parts(work: Callable[[S], T], parts: Iterable[S], threads: int | None) -> Iterator[T]:
+    """Yield the results of a function for each part, in order; uses several threads."""
+    parts = list(parts)
+    if (threads := min(threads or default_threads(), len(parts))) <= 1:  # most arrays are too small for threads
+        for part in parts:
+            yield work(part)
             beat()
         return
     with ThreadPoolExecutor(threads) as pool:
-        for made in pool.map(work, pieces):
+        for made in pool.map(work, parts):
             yield made
             beat()
+
+
+# --- checksums -------------------------------------------------------------------------------------------------------
+
+
+def compute_crc32c(raw: np.ndarray) -> int:
+    """Return the CRC-32C of contiguous bytes."""
+    return _find_crc32c()(raw)
+
+
+@functools.cache
+def _find_crc32c() -> Callable[[np.ndarray], int]:
+    """Return a function that computes checksums while other threads run, which those of `google_crc32c` do not: the C
+    function that these call, where it can be found."""
+    try:
+        extension = importlib.import_module("google_crc32c._crc32c")
+        compute = ctypes.CDLL(extension.__file__).crc32c_value  # found in the libraries of the extension too
+    except (ImportError, OSError, AttributeError):
+        return google_crc32c.value  # type: ignore[no-any-return]
+    compute.argtypes, compute.restype = (ctypes.c_void_p, ctypes.c_size_t), ctypes.c_uint32
+    return lambda raw: int(compute(raw.ctypes.data, raw.nbytes))
 
 
 # --- digests ---------------------------------------------------------------------------------------------------------

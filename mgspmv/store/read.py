@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +22,7 @@ from mgspmv.model import MatrixInfo
 from mgspmv.store import chunks, digests
 from mgspmv.store.chunks import decode_checksums
 from mgspmv.store.locations import StoreLike, find_address
-from mgspmv.store.stored_matrix import TRANSPOSE, Allocate, HostArray, StoredMatrix
+from mgspmv.store.stored_matrix import TRANSPOSE, Allocate, HostArray, Range, StoredMatrix
 from mgspmv.store.versions import (
     KEY,
     MEND,
@@ -34,6 +35,8 @@ from mgspmv.store.versions import (
     translating_metadata_errors,
 )
 
+DEVICE_PIECE = 1 << 26
+"""Elements that are checked at a time on a device."""
 _MEND_OPENED = f"open it again if it was replaced since it was opened, else {MEND}"
 
 
@@ -75,46 +78,16 @@ class ZarrMatrix(StoredMatrix):
         StoreDamagedError : numbers of rows, columns or entries that are outside the matrix; row pointers that do not
             ascend from 0 to the number of entries; ids that do not ascend
         """
-        array = self.arrays[name]
-        stop = array.shape[0] if stop is None else stop
-        out = allocate(stop - start, dtype or (object if digests.is_string(array) else array.dtype))
-        checksums = self.checksums.get(name if self.original is None else f"{TRANSPOSE}{name}")
-        stored, is_on_host = chunks.find_chunks(array, checksums), allocate is HostArray
-        limit = {"indices": self.info.shape[1], "out_degree": self.info.nnz + 1}.get(name) if checks else None
-
-        def read(piece: slice) -> None:
-            try:
-                with out.piece(piece.start - start, piece.stop - start) as target, np.errstate(over="raise"):
-                    stored.read(piece, target)
-                    if limit is not None and is_on_host:
-                        self._check_limit(name, piece, target, limit)
-            except FloatingPointError as error:
-                raise OptionError(
-                    f"{self._name_elements(name, piece.start, piece.stop)} have values beyond the range of float32 "
-                    "(3.4e38); pass precision='float64' or weight=False"
-                ) from error
-            except MissingChunkError as error:
-                raise MissingChunkError(
-                    f"{self._name_elements(name, piece.start, piece.stop)} are missing; {_MEND_OPENED}"
-                ) from error
-            except (ValueError, RuntimeError) as error:
-                raise ChecksumError(
-                    f"{self._name_elements(name, piece.start, piece.stop)} are damaged ({error}); {MEND}"
-                ) from error
-
-        digests.run_pieces(read, start, stop, threads)
-        elements: np.ndarray = out.finish()
-        if limit is not None and not is_on_host:  # a single pass at the end is fast on a device
-            self._check_limit(name, slice(start, stop), elements, limit)
-        if checks and name == "indptr":
-            self._check_pointers(start, elements)
-        if checks and name == "vertex_ids" and (falls := np.flatnonzero(elements[1:] <= elements[:-1])).size:
-            row = start + int(falls[0])
-            raise StoreDamagedError(
-                f"{self._name_elements(name, start, stop)}: the ids must ascend, but the id of row {row + 1} is not "
-                f"greater than that of row {row}; {MEND}"
-            )
+        elements: np.ndarray
+        [elements] = self.read_arrays([Range(name, start, stop, allocate, dtype, checks)], threads)
         return elements
+
+    def read_arrays(self, ranges: Sequence[Range], threads: int | None = None) -> list[Any]:
+        filled = [_FilledRange(self, asked) for asked in ranges]
+        parts = ((own, piece) for own in filled for piece in digests.cut_pieces(own.start, own.stop))
+        for _ in digests.map_parts(lambda part: part[0].read(part[1]), parts, threads):
+            pass
+        return [own.finish() for own in filled]
 
     def read_order(self, threads: int | None = None) -> np.ndarray | None:
         """Read the source's number of each row and column; None if they are in the order of the source.
@@ -130,7 +103,8 @@ class ZarrMatrix(StoredMatrix):
             raise StoreDamagedError(f"{self.info.url}: order is not a permutation of the {len(order)} rows; {MEND}")
         return order
 
-    def _check_pointers(self, start: int, pointers: Any) -> None:
+    def check_pointers(self, start: int, pointers: Any) -> None:
+        """Check row pointers from row `start` on."""
         stop = start + len(pointers)
         if start == stop:
             return
@@ -141,8 +115,7 @@ class ZarrMatrix(StoredMatrix):
 
     def _pointers_error(self, start: int, stop: int) -> StoreDamagedError:
         return StoreDamagedError(
-            f"{self._name_elements('indptr', start, stop)} do not ascend from 0 to the {self.info.nnz:,} entries; "
-            f"{MEND}"
+            f"{self.name_elements('indptr', start, stop)} do not ascend from 0 to the {self.info.nnz:,} entries; {MEND}"
         )
 
     def address(self) -> StoreAddress:
@@ -162,10 +135,11 @@ class ZarrMatrix(StoredMatrix):
             raise self._pointers_error(start, stop + 1)
         return self._read_values(first, last, dtype, threads, HostArray)
 
-    def _name_elements(self, name: str, start: int, stop: int) -> str:
+    def name_elements(self, name: str, start: int, stop: int) -> str:
+        """Name elements of an array in messages."""
         return f"{self.info.url}: {self.arrays[name].path}, elements {start} to {stop}"
 
-    def _check_limit(self, name: str, piece: slice, elements: Any, limit: int) -> None:
+    def check_limit(self, name: str, piece: slice, elements: Any, limit: int) -> None:
         """Check elements that index other arrays, while they are in the cache or on a device: otherwise a product could
         read memory beyond its vectors. Negative numbers are large when viewed as unsigned.
         """
@@ -174,9 +148,67 @@ class ZarrMatrix(StoredMatrix):
         if len(unsigned) and int(unsigned.max()) >= least_wrong:
             place = int((unsigned >= least_wrong).argmax())
             raise StoreDamagedError(
-                f"{self._name_elements(name, piece.start, piece.stop)}: element {piece.start + place} is "
+                f"{self.name_elements(name, piece.start, piece.stop)}: element {piece.start + place} is "
                 f"{int(elements[place]):,}, which is outside 0..{limit - 1:,}; {MEND}"
             )
+
+
+class _FilledRange:
+    """Range of an array that threads read piece by piece.
+
+    Parameters
+    ----------
+    stored : matrix that has the array
+    asked : range, and what it is read into
+    """
+
+    def __init__(self, stored: ZarrMatrix, asked: Range) -> None:
+        array, name = stored.arrays[asked.name], asked.name
+        self._stored, self._name, self._checks = stored, name, asked.checks
+        self.start, self.stop = asked.start, array.shape[0] if asked.stop is None else asked.stop
+        dtype = asked.dtype or (object if digests.is_string(array) else array.dtype)
+        self._out = asked.allocate(self.stop - self.start, dtype)
+        checksums = stored.checksums.get(name if stored.original is None else f"{TRANSPOSE}{name}")
+        self._chunks, self._is_on_host = chunks.find_chunks(array, checksums), asked.allocate is HostArray
+        limits = {"indices": stored.info.shape[1], "out_degree": stored.info.nnz + 1}
+        self._limit = limits.get(name) if asked.checks else None
+
+    def read(self, piece: slice) -> None:
+        """Read a piece; raises the errors of `ZarrMatrix.read_array`."""
+        stored, first = self._stored, self.start
+        try:
+            with self._out.piece(piece.start - first, piece.stop - first) as target, np.errstate(over="raise"):
+                self._chunks.read(piece, target)
+                if self._limit is not None and self._is_on_host:
+                    stored.check_limit(self._name, piece, target, self._limit)
+        except FloatingPointError as error:
+            raise OptionError(
+                f"{self._describe(piece)} have values beyond the range of float32 "
+                "(3.4e38); pass precision='float64' or weight=False"
+            ) from error
+        except MissingChunkError as error:
+            raise MissingChunkError(f"{self._describe(piece)} are missing; {_MEND_OPENED}") from error
+        except (ValueError, RuntimeError) as error:
+            raise ChecksumError(f"{self._describe(piece)} are damaged ({error}); {MEND}") from error
+
+    def finish(self) -> Any:
+        """Return the elements, once all pieces are read."""
+        stored, name, whole = self._stored, self._name, slice(self.start, self.stop)
+        elements = self._out.finish()
+        if self._limit is not None and not self._is_on_host:  # a single pass at the end is fast on a device
+            stored.check_limit(name, whole, elements, self._limit)
+        if self._checks and name == "indptr":
+            stored.check_pointers(self.start, elements)
+        if self._checks and name == "vertex_ids" and (fall := _find_fall(elements)) is not None:
+            row = self.start + fall
+            raise StoreDamagedError(
+                f"{self._describe(whole)}: the ids must ascend, but the id of row {row + 1} is not "
+                f"greater than that of row {row}; {MEND}"
+            )
+        return elements
+
+    def _describe(self, piece: slice) -> str:
+        return self._stored.name_elements(self._name, piece.start, piece.stop)
 
 
 @dataclass(frozen=True)
@@ -318,9 +350,19 @@ def _is_ascending(array: Any) -> bool:
 
     On a device minima are precompiled by CuPy, but `all` takes six seconds to compile.
     """
-    starts = range(0, len(array) - 1, digests.CHUNK_ELEMENTS)
-    parts = (array[k : k + digests.CHUNK_ELEMENTS + 1] for k in starts)
+    size = digests.CHUNK_ELEMENTS if isinstance(array, np.ndarray) else DEVICE_PIECE
+    parts = (array[k : k + size + 1] for k in range(0, len(array) - 1, size))
     return all(int(part.min()) >= 0 and int((part[1:] - part[:-1]).min()) >= 0 for part in parts)
+
+
+def _find_fall(ids: np.ndarray) -> int | None:
+    """Return the place before the first element that is not greater than the one before it; None for none."""
+    for k in range(0, len(ids) - 1, digests.CHUNK_ELEMENTS):  # in pieces, which fit in a cache
+        piece = ids[k : k + digests.CHUNK_ELEMENTS + 1]
+        is_fall = piece[1:] <= piece[:-1]
+        if is_fall.any():
+            return k + int(is_fall.argmax())
+    return None
 
 
 def _is_permutation(array: np.ndarray) -> bool:

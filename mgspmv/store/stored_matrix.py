@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -55,6 +55,24 @@ Allocate = Callable[[int, Any], Fillable]
 """Function called with (elements, dtype) to allocate an array."""
 
 
+@dataclass(frozen=True)
+class Range:
+    """Range of an array of a matrix, and what it is read into."""
+
+    name: str
+    """Name of the array."""
+    start: int = 0
+    """First element."""
+    stop: int | None = None
+    """End of the elements; None for that of the array."""
+    allocate: Allocate = HostArray
+    """Allocates the result."""
+    dtype: Any = None
+    """Dtype of the result; None for that of the array."""
+    checks: bool = True
+    """Whether the elements of a store are checked; chunks always are."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StoredMatrix(ABC):
     """Matrix whose arrays are read on request."""
@@ -95,6 +113,13 @@ class StoredMatrix(ABC):
         OptionError : values beyond the range of `dtype`
         StoreError : as for `mgspmv.store.read.ZarrMatrix.read_array`
         """
+
+    def read_arrays(self, ranges: Sequence[Range], threads: int | None = None) -> list[Any]:
+        """Read ranges of arrays, of a store all of them at once; each as `read_array` does."""
+        return [
+            self.read_array(r.name, r.start, r.stop, threads, r.allocate, dtype=r.dtype, checks=r.checks)
+            for r in ranges
+        ]
 
     @property
     def written(self) -> StoredMatrix:

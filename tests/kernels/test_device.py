@@ -16,7 +16,7 @@ import pytest
 import mgspmv as mg
 from mgspmv.api import arguments
 from mgspmv.errors import BackendError, ClusterError, MissingDependencyError, OptionError
-from mgspmv.kernels import device
+from mgspmv.kernels import context, device
 from mgspmv.kernels.device import fetch
 from mgspmv.kernels.select import choose_backend
 
@@ -169,15 +169,15 @@ def test_the_context_is_begun_once_and_without_a_driver_not_at_all(has_driver, m
             self.run()
 
     monkeypatch.delitem(sys.modules, "cupy", raising=False)
-    monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: name)
-    monkeypatch.setattr(device.ctypes, "CDLL", load)
-    monkeypatch.setattr(device, "Thread", Started)
-    device.begin_context.cache_clear()
+    monkeypatch.setattr(context.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(context.ctypes, "CDLL", load)
+    monkeypatch.setattr(context, "Thread", Started)
+    context.begin_context.cache_clear()
     try:
-        device.begin_context()
-        device.begin_context()
+        context.begin_context()
+        context.begin_context()
     finally:
-        device.begin_context.cache_clear()
+        context.begin_context.cache_clear()
     assert len(threads) == 1
     assert begun == (["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain"] if has_driver else [])
 
