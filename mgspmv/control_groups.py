@@ -70,6 +70,16 @@ def _find_free(group: Path) -> int | None:
     return max(0, limit - max(0, int(used) - of_files))
 
 
+def find_available_memory() -> int:
+    """Return the bytes of the machine that processes may still allocate."""
+    told = dict(line.split(":", 1) for line in read_text(SYSTEM / "proc/meminfo").splitlines())
+    if "MemAvailable" in told:
+        return int(told["MemAvailable"].split()[0]) * 1024
+    import psutil  # takes longer to import than the file to read
+
+    return int(psutil.virtual_memory().available)
+
+
 def peak_memory() -> int:
     """Return the peak resident memory of this process on the host, in bytes."""
     try:

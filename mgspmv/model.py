@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from mgspmv.control_groups import find_free_memory
+from mgspmv.control_groups import find_available_memory, find_free_memory
 from mgspmv.errors import OptionError, ShapeError, hide_secrets, shorten
 from mgspmv.ingest_report import IngestReport
 from mgspmv.validation import check_fields
@@ -507,9 +507,7 @@ def default_threads() -> int:
 
 def free_memory() -> int:
     """Return the bytes this process may still allocate, by the machine and by its control groups."""
-    import psutil
-
-    free, free_of_groups = int(psutil.virtual_memory().available), find_free_memory()
+    free, free_of_groups = find_available_memory(), find_free_memory()
     return free if free_of_groups is None else min(free, free_of_groups)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from mgspmv import control_groups
-from mgspmv.control_groups import find_free_memory, find_memory_limit, peak_memory
+from mgspmv.control_groups import find_available_memory, find_free_memory, find_memory_limit, peak_memory
 
 NONE = f"{2**63 - 4096}\n"
 
@@ -81,3 +82,15 @@ def test_peak_memory_is_that_of_the_process_now(tmp_path, monkeypatch):
     assert 0.9 * peak <= peak_memory()
     (tmp_path / "nothing").write_text("VmPeak:\t  99 kB\nVmHWM:\t  12 kB\n")
     assert peak_memory() == 12 * 1024
+
+
+def test_available_memory_is_told_by_the_system_or_by_psutil(tmp_path, monkeypatch):
+    monkeypatch.setattr(control_groups, "SYSTEM", tmp_path)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=7))
+    assert find_available_memory() == 7
+    (tmp_path / "proc").mkdir()
+    told = tmp_path / "proc" / "meminfo"
+    told.write_text("MemTotal:       16 kB\nMemFree:         1 kB\nMemAvailable:    5 kB\nHugePages_Total:       0\n")
+    assert find_available_memory() == 5 * 1024
+    told.write_text("MemTotal:       16 kB\nMemFree:         1 kB\n")
+    assert find_available_memory() == 7
