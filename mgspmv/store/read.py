@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import zarr
+from zarr.storage import LocalStore
 
 from mgspmv.errors import (
     ChecksumError,
@@ -20,6 +21,7 @@ from mgspmv.errors import (
 )
 from mgspmv.model import MatrixInfo
 from mgspmv.store import chunks, digests
+from mgspmv.store.access import read_member
 from mgspmv.store.chunks import decode_checksums
 from mgspmv.store.locations import StoreLike, find_address
 from mgspmv.store.stored_matrix import TRANSPOSE, Allocate, HostArray, Range, StoredMatrix
@@ -279,7 +281,8 @@ def check_version(group: zarr.Group, place: StoreLike, url: str) -> ZarrMatrix:
     """Check that a version is complete, and return it opened."""
     info = read_info(group, url)
     expected = _expected_arrays(info)
-    with ThreadPoolExecutor(len(expected) + 1) as pool:  # requests are concurrent, as stores may be far away
+    is_local = type(group.store) is LocalStore  # otherwise requests are concurrent, as the store may be far away
+    with ThreadPoolExecutor(1 if is_local else len(expected) + 1) as pool:
         transpose = pool.submit(get_member, group, "transpose", url) if info.has_transpose else None
         found = pool.map(lambda name: _find_array(group, name, *expected[name], url), expected)
         arrays = dict(zip(expected, found, strict=True))
@@ -339,7 +342,7 @@ def get_member(group: zarr.Group, name: str, url: str) -> Any:
     """Return an array of a version, or the group of its transpose; raises StoreDamagedError if it is missing."""
     kind = zarr.Group if name == "transpose" else zarr.Array
     with translating_metadata_errors(url, f"{group.path}/{name}"):
-        found = group.get(name)
+        found = read_member(group, name)
     if not isinstance(found, kind):
         raise StoreDamagedError(f"{url}: the {kind.__name__.lower()} {group.path}/{name} is missing; {_MEND_OPENED}")
     return found
