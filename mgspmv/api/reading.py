@@ -12,7 +12,8 @@ from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.in_memory import load_source
 from mgspmv.ingest.open import open_source
 from mgspmv.kernels.context import begin_sorting
-from mgspmv.kernels.device import Staging, current_device, free_device_memory, has_device
+from mgspmv.kernels.device import current_device, free_device_memory, has_device
+from mgspmv.kernels.staging import Staging
 from mgspmv.model import IngestOptions, Kind
 from mgspmv.monitor.progress import ProgressOption, make_report, watched
 from mgspmv.solvers.options import BackendChoice, check_threads

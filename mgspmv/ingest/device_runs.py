@@ -19,9 +19,9 @@ import numpy as np
 from mgspmv.errors import CapacityError, SourceError
 from mgspmv.heartbeat import beat
 from mgspmv.ingest.duplicates import SUM_TOO_LARGE
-from mgspmv.kernels.device import Staging
 from mgspmv.kernels.entry_sorting import MOST_ENTRIES, build_rows, sort_keys
 from mgspmv.kernels.formats import to_host
+from mgspmv.kernels.staging import Staging
 from mgspmv.model import CsrBlock, Duplicates
 
 KEY_BYTES = 8

@@ -28,7 +28,7 @@ from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.scratch import FileArray
 from mgspmv.ingest.source import Layout
 from mgspmv.ingest.values import infinite_error
-from mgspmv.kernels.device import Staging, make_copier
+from mgspmv.kernels.device import make_copier
 from mgspmv.kernels.entry_sorting import (
     MOST_ENTRIES,
     count_columns,
@@ -43,6 +43,7 @@ from mgspmv.kernels.entry_sorting import (
     turn_rows,
 )
 from mgspmv.kernels.formats import array_module, to_host
+from mgspmv.kernels.staging import Staging
 from mgspmv.model import INT32_LIMIT, CooBatch, CsrBlock
 from mgspmv.store.stored_matrix import TRANSPOSE
 

@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import queue
 import struct
-from collections import defaultdict
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -22,23 +19,13 @@ import numpy as np
 from mgspmv.control_groups import peak_memory
 from mgspmv.errors import BackendError, CapacityError, MissingDependencyError
 from mgspmv.kernels.modules import LEAST_ARCH, load_module, specialize
-from mgspmv.model import INT32_LIMIT, CsrBlock, default_threads
-from mgspmv.store.digests import CHUNK_ELEMENTS
+from mgspmv.kernels.staging import Staging
+from mgspmv.model import INT32_LIMIT, CsrBlock
 from mgspmv.store.stored_matrix import Range, StoredMatrix
 
-STAGING_BYTES = 8 * CHUNK_ELEMENTS
-"""Bytes of a pinned buffer, which holds the largest chunk of a store."""
-FETCHED_BYTES = 1 << 21
-"""Bytes that a thread copies to the host at a time."""
 LEAST_FETCHED = 1 << 25
 """Least bytes of an array that is copied to the host in such pieces."""
-SLAB_BYTES = 1 << 26
-"""Bytes of the device that are allocated at a time for arrays of `Staging.put`."""
-ALIGNED_BYTES = 256
 _ROOM = Lock()
-_SPARE: defaultdict[int, queue.SimpleQueue[tuple[np.ndarray, Any]]] = defaultdict(queue.SimpleQueue)
-"""Pinned buffers that no thread fills, with the event of the last copy, by device: making one takes longer than
-filling it."""
 NO_CUPY = "CuPy is not installed"
 LITTLE = 1 << 28
 """Bytes of unused device memory that may be kept in addition to the memory that was planned."""
@@ -353,130 +340,6 @@ def read_out_degree(stored: StoredMatrix, start: int, stop: int, threads: int | 
     with report_full_device(f"the out-degree array of columns {start} to {stop}"):
         pointers = stored.original.read_pointers(start, stop, threads, Staging().allocate)
         return pointers[1:] - pointers[:-1]
-
-
-class DeviceArray:
-    """Device array that threads fill from the host in pieces, through pinned memory.
-
-    Parameters
-    ----------
-    staging : buffers that pieces are read into; several arrays may share them
-    """
-
-    def __init__(self, n: int, dtype: Any, staging: Staging) -> None:
-        import cupy
-
-        self._array, self._staging = cupy.empty(n, dtype), staging
-        # The memory may belong to a freed array whose last kernel, on this stream, is still running.
-        cupy.cuda.get_current_stream().synchronize()
-
-    def piece(self, start: int, stop: int) -> AbstractContextManager[np.ndarray]:
-        """Yield pinned memory for elements start .. stop; its content is sent to them at the end of the `with`."""
-        return self._staging.fill(self._array[start:stop])
-
-    def finish(self) -> Any:
-        """Return the array, once all pieces have been copied to the device."""
-        self._staging.finish()
-        return self._array
-
-
-class Staging:
-    """Pinned buffers with a stream that copies full ones to the device while others are filled, one by each thread."""
-
-    def __init__(self) -> None:
-        import cupy
-
-        self._device, self._stream = cupy.cuda.Device(), cupy.cuda.Stream(non_blocking=True)
-        self._computing = cupy.cuda.get_current_stream()
-        """Stream whose kernels use the arrays of `put`."""
-        self._spare = _SPARE[int(self._device)]
-        self._slab: Any = None
-        self._at, self._taking = 0, Lock()
-
-    def allocate(self, n: int, dtype: Any) -> DeviceArray:
-        """Allocate an array that is filled through these buffers."""
-        return DeviceArray(n, dtype, self)
-
-    @contextmanager
-    def fill(self, target: Any) -> Iterator[np.ndarray]:
-        """Yield pinned memory for a device array; its content is sent there at the end of the `with`."""
-        with self._borrow() as (memory, copied):
-            source = memory[: target.nbytes].view(target.dtype)
-            yield source
-            with self._device, self._stream:  # the thread's default is device 0 and the default stream
-                target.set(source, self._stream)
-                copied.record(self._stream)
-
-    @contextmanager
-    def _borrow(self) -> Iterator[tuple[np.ndarray, Any]]:
-        """Yield a pinned buffer, once its previous copy has completed, and its event."""
-        import cupy
-
-        try:
-            memory, copied = self._spare.get_nowait()
-        except queue.Empty:
-            with self._device:
-                pinned = cupy.cuda.alloc_pinned_memory(STAGING_BYTES)
-                memory, copied = np.frombuffer(pinned, np.uint8, STAGING_BYTES), cupy.cuda.Event(disable_timing=True)
-        try:
-            copied.synchronize()
-            yield memory, copied
-        finally:
-            self._spare.put((memory, copied))
-
-    def put(self, array: Any) -> Any:
-        """Return a copy of an array on the device, complete after `finish`, or an array of the device itself."""
-        if not isinstance(array, np.ndarray):
-            return array
-        there = self._take(array.nbytes).view(array.dtype)
-        step = STAGING_BYTES // array.itemsize
-        for first in range(0, len(array), step):
-            with self.fill(there[first : first + step]) as memory:
-                memory[:] = array[first : first + step]
-        return there
-
-    def fetch(self, array: Any) -> np.ndarray:
-        """Return a copy of an array of one dimension on the host; kernels that write it have completed.
-
-        Threads copy pieces of it from pinned buffers while others come: they map pages of new memory meanwhile.
-        """
-        host = np.empty(len(array), array.dtype)
-        step = FETCHED_BYTES // array.itemsize
-
-        def copy(first: int) -> None:
-            with self._borrow() as (memory, copied):
-                own = array[first : first + step]
-                piece = memory[: own.nbytes].view(own.dtype)
-                with self._device, self._stream:
-                    own.get(self._stream, out=piece, blocking=False)
-                    copied.record(self._stream)
-                copied.synchronize()
-                host[first : first + step] = piece
-
-        with ThreadPoolExecutor(default_threads(), "mgspmv-fetch") as pool:
-            for _ in pool.map(copy, range(0, len(array), step)):
-                pass
-        self.finish()
-        return host
-
-    def _take(self, n_bytes: int) -> Any:
-        """Return bytes of a slab on the device: CUDA rounds each allocation up to 2 MiB."""
-        import cupy
-
-        n_taken = -(-n_bytes // ALIGNED_BYTES) * ALIGNED_BYTES
-        with self._taking:
-            if self._slab is None or self._at + n_taken > len(self._slab):
-                with self._device:
-                    self._slab, self._at = cupy.empty(max(n_taken, SLAB_BYTES), np.uint8), 0
-                self._computing.synchronize()  # the memory may be that of a freed array, as in `DeviceArray`
-            self._at += n_taken
-            return self._slab[self._at - n_taken : self._at - n_taken + n_bytes]
-
-    def finish(self) -> None:
-        """Wait until all copies have completed."""
-        self._stream.synchronize()
-        with self._taking:
-            self._slab = None
 
 
 def make_copier() -> Callable[[Any], np.ndarray]:

@@ -14,11 +14,10 @@ from typing import Any, TypeVar
 import google_crc32c
 import numpy as np
 
-from mgspmv.heartbeat import beat
+from mgspmv.heartbeat import beat, find_heartbeat
 from mgspmv.model import default_threads
 from mgspmv.validation import digest_json
 
-S = TypeVar("S")
 T = TypeVar("T")
 
 CHUNK_ELEMENTS = 1 << 20
@@ -39,25 +38,45 @@ def cut_pieces(start: int, stop: int) -> Iterator[slice]:
 
 def run_pieces(work: Callable[[slice], None], start: int, stop: int, threads: int | None) -> None:
     """Call a function for each piece of a range (see `cut_pieces`), on several threads."""
-    for _ in map_pieces(work, start, stop, threads):
-        pass
+    run_parts(work, cut_pieces(start, stop), threads)
+
+
+def run_parts(work: Callable[[T], None], parts: Iterable[T], threads: int | None) -> None:
+    """Call a function for each part, on several threads, each of which takes the next part when it is done.
+
+    A task of a pool for each part would take longer than a part in the cache.
+    """
+    parts, heartbeat = list(parts), find_heartbeat()
+    threads, left = min(threads or default_threads(), len(parts)), iter(parts)  # threads share the iterator
+
+    def run() -> None:
+        try:
+            for part in left:
+                work(part)
+                heartbeat.beat()
+        except BaseException:
+            for _ in left:  # none is begun any more
+                pass
+            raise
+
+    if threads <= 1:  # most arrays are too small for threads
+        run()
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        for ended in [pool.submit(run) for _ in range(threads)]:
+            ended.result()
 
 
 def map_pieces(work: Callable[[slice], T], start: int, stop: int, threads: int | None) -> Iterator[T]:
     """Yield the results of a function for the pieces of a range (see `cut_pieces`), in order; uses several threads."""
-    return map_parts(work, cut_pieces(start, stop), threads)
-
-
-def map_parts(work: Callable[[S], T], parts: Iterable[S], threads: int | None) -> Iterator[T]:
-    """Yield the results of a function for each part, in order; uses several threads."""
-    parts = list(parts)
-    if (threads := min(threads or default_threads(), len(parts))) <= 1:  # most arrays are too small for threads
-        for part in parts:
-            yield work(part)
+    pieces = list(cut_pieces(start, stop))
+    if (threads := min(threads or default_threads(), len(pieces))) <= 1:
+        for piece in pieces:
+            yield work(piece)
             beat()
         return
     with ThreadPoolExecutor(threads) as pool:
-        for made in pool.map(work, parts):
+        for made in pool.map(work, pieces):
             yield made
             beat()
 

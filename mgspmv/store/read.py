@@ -87,8 +87,7 @@ class ZarrMatrix(StoredMatrix):
     def read_arrays(self, ranges: Sequence[Range], threads: int | None = None) -> list[Any]:
         filled = [_FilledRange(self, asked) for asked in ranges]
         parts = ((own, piece) for own in filled for piece in digests.cut_pieces(own.start, own.stop))
-        for _ in digests.map_parts(lambda part: part[0].read(part[1]), parts, threads):
-            pass
+        digests.run_parts(lambda part: part[0].read(part[1]), parts, threads)
         return [own.finish() for own in filled]
 
     def read_order(self, threads: int | None = None) -> np.ndarray | None:
