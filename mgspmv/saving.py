@@ -13,6 +13,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
 from itertools import chain
 from pathlib import Path
@@ -215,14 +216,14 @@ def open_group(url: str) -> Any:
         raise StoreDamagedError(f"{url}: the metadata of the group cannot be read ({error}); {MEND}") from error
 
 
-def _describe(result: Any) -> dict[str, Any]:
-    """Return the metadata of a file, as JSON values: all fields but arrays."""
+def _describe(result: Any, digest: str) -> dict[str, Any]:
+    """Return the metadata of a file with the digest of the result, as JSON values: all fields but arrays."""
     own = {field.name: getattr(result, field.name) for field in fields(result) if field.name not in ARRAYS.values()}
     top_ids = getattr(result, "top_ids", None)
     ids = result._ids if top_ids is None else top_ids
     name = None if ids is None else "string" if ids.dtype == object else "int64"
     own |= {"vertex_ids": name} | ({"top": None if top_ids is None else top_ids.shape[1]} if "labels" in own else {})
-    return seal(to_json({"format_version": FORMAT_VERSION} | own | {"digest": result.digest()}))
+    return seal(to_json({"format_version": FORMAT_VERSION} | own | {"digest": digest}))
 
 
 def _check_description(path: str, metadata: Any, kind: type[Any]) -> dict[str, Any]:
@@ -270,7 +271,7 @@ def _write_zarr(url: str, result: Any) -> None:
         for name, field in ARRAYS.items():
             if (array := getattr(result, field, None)) is not None:
                 _write_array(group, name, array)
-        group.attrs[ZARR_KEY] = _describe(result)
+        group.attrs[ZARR_KEY] = _describe(result, result.digest())
 
 
 def _write_array(group: Any, name: str, array: np.ndarray) -> None:
@@ -377,12 +378,14 @@ def is_rank_table(path: str | os.PathLike[str]) -> bool:
 
 
 def _write_parquet(path: Path, result: Any) -> None:
-    import pyarrow as pa
+    with ThreadPoolExecutor(1) as pool:  # computes the digest while libraries are imported
+        digest = pool.submit(result.digest)
+        import pyarrow as pa
 
-    # In batches, as all rows could take several times the memory of the ranks.
-    tables = map(make_arrow_table, result.generate_columns())
-    first = next(tables)
-    schema = first.schema.with_metadata({PARQUET_KEY: json.dumps(_describe(result))})
+        # In batches, as all rows could take several times the memory of the ranks.
+        tables = map(make_arrow_table, result.generate_columns())
+        first = next(tables)
+        schema = first.schema.with_metadata({PARQUET_KEY: json.dumps(_describe(result, digest.result()))})
     # Ids and ranks hardly repeat, so dictionaries of them cost more than they save; ids are mostly in order.
     are_numbers = pa.types.is_integer(schema.field("id").type)
     options: dict[str, Any] = {"use_dictionary": ["vector"]}

@@ -8,14 +8,17 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import fields, is_dataclass
+from contextlib import suppress
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
-from typing import Any, TypeVar
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
 DEPTH = 24
 """Greatest depth of lists and objects in a file of this program."""
+_PLAIN = (str, int, float, bool, NoneType)
 _SHOWN = 60
 """Most characters of a wrong value in a message."""
 FORMER_OPTIONS = {"tol_mode": "norm", "weights": "weight"}
@@ -42,9 +45,11 @@ def check_fields(model: type[T], value: Any) -> T:
     ------
     ValueError : a field is missing or has another type than declared; numbers beyond 64 bits; text that is not Unicode
     """
-    from pydantic import ValidationError
-
     check_plain(value)
+    with suppress(_OtherKindError):
+        return _convert(model, value)  # type: ignore[no-any-return]
+    from pydantic import ValidationError  # takes a tenth of a second, with its adapters
+
     try:
         return _make_adapter(model).validate_python(value)  # type: ignore[arg-type, no-any-return]
     except ValidationError as error:
@@ -106,6 +111,50 @@ def check_seal(described: dict[str, Any]) -> None:
     own = {name: value for name, value in described.items() if name != "sha256"}
     if described.get("sha256") != digest_json(own):
         raise ValueError("it does not match its digest, so it was changed after it was written")
+
+
+class _OtherKindError(Exception):
+    """A value is not exactly of the declared kind: pydantic converts it, or says what is wrong."""
+
+
+def _convert(kind: Any, value: Any) -> Any:
+    """Convert JSON values to a kind as pydantic would, if they are exactly of it.
+
+    Raises
+    ------
+    _OtherKindError : they are not, or the kind is none of those that are known here
+    """
+    kinds, origin = get_args(kind), get_origin(kind)
+    if kind is Any or (kind in _PLAIN and type(value) is kind):
+        return value
+    if origin is Literal and any(type(each) is type(value) and each == value for each in kinds):
+        return value
+    if origin in (Union, UnionType):
+        for each in kinds:
+            with suppress(_OtherKindError):
+                return _convert(each, value)
+    if origin is dict and type(value) is dict:
+        return {_convert(kinds[0], key): _convert(kinds[1], own) for key, own in value.items()}
+    if origin is tuple and type(value) in (list, tuple):
+        own_kinds = kinds[:1] * len(value) if kinds[-1] is ... else kinds
+        if len(own_kinds) == len(value):
+            return tuple(map(_convert, own_kinds, value))
+    if isinstance(kind, type) and type(value) is list and hasattr(kind, "_fields"):  # a NamedTuple
+        hints = list(_find_hints(kind).values())
+        if len(hints) == len(value):
+            return kind(*map(_convert, hints, value))
+    if is_dataclass(kind) and type(value) is dict and not hasattr(kind, "__post_init__"):
+        named, make = _find_hints(kind), cast("Any", kind)  # type: ignore[arg-type]
+        needed = [own.name for own in fields(kind) if own.default is MISSING and own.default_factory is MISSING]
+        if value.keys() >= {*needed}:
+            return make(**{name: _convert(named[name], value[name]) for name in named.keys() & value.keys()})
+    raise _OtherKindError
+
+
+@cache
+def _find_hints(kind: Any) -> dict[str, Any]:
+    """Return the kinds of the fields of a dataclass or NamedTuple, with what is annotated to them."""
+    return get_type_hints(kind, include_extras=True)
 
 
 @cache

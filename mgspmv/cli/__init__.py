@@ -6,6 +6,8 @@ Answers go to stdout, progress and errors to stderr. Heavy libraries are importe
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -79,6 +81,7 @@ app.add_typer(group, name="cluster", rich_help_panel="Clusters")
 def main(args: list[str] | None = None, name: str = "mgspmv") -> None:
     """Run the program: the entry point `mgspmv`."""
     catch_interrupts()
+    atexit.register(gc.freeze)  # else Python looks for cycles of all objects as it ends, for a tenth of a second
     # sys.stdout is None if closed, and the next file would get its number. Opened for reading, writes to it fail.
     number = os.open(os.devnull, os.O_RDONLY) if sys.stdout is None else sys.stdout.fileno()
     looks: dict[str, Any] = {name: getattr(sys.stdout, name, None) for name in ("encoding", "errors")}

@@ -8,7 +8,7 @@ import json as json_format
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
@@ -96,8 +96,8 @@ def note_checkpoint(kept: str) -> None:
 class Answer:
     """Result of a command, for scripts and for people."""
 
-    payload: dict[str, Any]
-    """JSON values, for scripts."""
+    payload: dict[str, Any] | Callable[[], dict[str, Any]]
+    """JSON values, for scripts; a function where they take time to compute."""
     parts: Sequence[Any]
     """Strings and rich tables, for people."""
     error: MgspmvError | None = None
@@ -106,6 +106,10 @@ class Answer:
     """Output for stdout, in UTF-8, many lines at a time; `parts` then go to stderr. None prints `parts` to stdout."""
     exit_code: int = 0
     """Exit code without an error, such as that of a cluster that does not answer."""
+
+    def find_payload(self) -> dict[str, Any]:
+        """Return `payload`, computed if it is a function."""
+        return self.payload() if callable(self.payload) else self.payload
 
 
 def tabulate(titles: Sequence[str], rows: Sequence[Sequence[Any]], n_texts: int = 0) -> Any:

@@ -252,7 +252,7 @@ def shorten_warnings() -> Iterator[None]:
 
 
 def _finish(answer: Answer, mode: Mode) -> int:
-    payload, message = answer.payload, translate_message(str(answer.error or ""))
+    payload, message = answer.find_payload() if mode.json else {}, translate_message(str(answer.error or ""))
     if answer.error is not None:
         payload = payload | describe_error(answer.error, message, mode)
     parts = () if mode.quiet else answer.parts

@@ -435,7 +435,7 @@ def hits(iteration: VectorIteration, hubs: list[str] | None = None, normalized: 
     }
     parts = [part for name, answer in answers.items() for part in (name, *answer.parts)]
     lines = next((answer.lines for answer in answers.values() if answer.lines is not None), None)
-    return Answer({name: answer.payload for name, answer in answers.items()}, parts, failure, lines)
+    return Answer({name: answer.find_payload() for name, answer in answers.items()}, parts, failure, lines)
 
 
 def katz(iteration: VectorIteration, alpha: str = "0.1", beta: str = "1.0", normalized: bool = True) -> Answer:

@@ -88,7 +88,10 @@ def answer_ranks(
     ----------
     order : certificate of the order of the highest ranks; None for none
     """
-    payload = solution.to_dict() | {"top": _list_top(highest), "order": _list_order(order), "saved": saved}
+
+    def make_payload() -> dict[str, Any]:
+        return solution.to_dict() | {"top": _list_top(highest), "order": _list_order(order), "saved": saved}
+
     fields = {
         "status": str(solution.status)
         if failure
@@ -112,7 +115,7 @@ def answer_ranks(
         "order": None if order is None or order == solution.stability else _describe_order(order),
         "saved": ", ".join(saved),
     }
-    return Answer(payload, [tabulate_top(highest), tabulate_fields(fields)], failure)
+    return Answer(make_payload, [tabulate_top(highest), tabulate_fields(fields)], failure)
 
 
 def _tabulate_summary(found: Summary) -> list[Any]:
