@@ -48,7 +48,7 @@ WHOLE_HEADER = ("process", "median s", "least s", "most s", "at most s", "runs",
 RATE_HEADER = ("program", "median s", "least s", "GB/s", "wanted GB/s", "runs", "")
 LEGEND = (
     "beyond s: median without the iterations, which is to be at most the next number.",
-    "L1 error: distance to ranks in float64. stages: medians in seconds, of `Solution.seconds`; `other` is in no stage.",
+    "L1 error: distance to ranks in float64. stages: medians of `Solution.seconds`; `other` is in no stage.",
     "GB/s: decoded bytes; wanted are 8, or 60 % of the rate of copies from pinned memory, if that is less.",
     "whole processes: from their start to their end, with ranks in Parquet; caches are warm.",
 )
@@ -206,9 +206,8 @@ def _cells_warm(row: Row, is_judged: bool) -> Sequence[str]:
     told = _judge(row.beyond_s, MOST_BEYOND_S) if is_judged and row.runs else ""
     stages = Checked("numpy", row.program, runs=row.runs).describe_stages()
     beyond = f"{row.beyond_s:.4f}" if row.runs else ""
-    return (
-        row.program, *_tell(row.seconds, 4), beyond, told, str(len(row.runs)), f"{row.error_l1:.0e}", stages, row.remark,
-    )  # fmt: skip
+    told_s, n_runs = _tell(row.seconds, 4), str(len(row.runs))
+    return (row.program, *told_s, beyond, told, n_runs, f"{row.error_l1:.0e}", stages, row.remark)
 
 
 def _cells_whole(row: Row, is_judged: bool) -> Sequence[str]:

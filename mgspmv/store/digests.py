@@ -7,8 +7,10 @@ import ctypes
 import functools
 import hashlib
 import importlib
+import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 import google_crc32c
@@ -21,6 +23,7 @@ from mgspmv.validation import digest_json
 T = TypeVar("T")
 
 CHUNK_ELEMENTS = 1 << 20
+_THREAD = threading.local()
 
 
 def is_string(array: Any) -> bool:
@@ -44,10 +47,11 @@ def run_pieces(work: Callable[[slice], None], start: int, stop: int, threads: in
 def run_parts(work: Callable[[T], None], parts: Iterable[T], threads: int | None) -> None:
     """Call a function for each part, on several threads, each of which takes the next part when it is done.
 
-    A task of a pool for each part would take longer than a part in the cache.
+    The threads stay for the next call, and so does what they keep: to start threads, and to give each part to them as a
+    task, takes longer than to read parts from the cache of files.
     """
-    parts, heartbeat = list(parts), find_heartbeat()
-    threads, left = min(threads or default_threads(), len(parts)), iter(parts)  # threads share the iterator
+    parts, heartbeat, most = list(parts), find_heartbeat(), threads or default_threads()
+    threads, left = min(most, len(parts)), iter(parts)  # threads share the iterator
 
     def run() -> None:
         try:
@@ -59,12 +63,26 @@ def run_parts(work: Callable[[T], None], parts: Iterable[T], threads: int | None
                 pass
             raise
 
-    if threads <= 1:  # most arrays are too small for threads
+    if threads <= 1 or getattr(_THREAD, "is_of_pool", False):  # most arrays are too small for threads
         run()
         return
-    with ThreadPoolExecutor(threads) as pool:
-        for ended in [pool.submit(run) for _ in range(threads)]:
-            ended.result()
+    pool = _make_pool(most, os.getpid())
+    running = [pool.submit(run) for _ in range(threads)]
+    try:
+        wait(running)
+    except BaseException:  # an interrupt: what threads write to is freed once they have ended
+        for _ in left:
+            pass
+        wait(running)
+        raise
+    for ended in running:
+        ended.result()
+
+
+@functools.cache
+def _make_pool(threads: int, process: int) -> ThreadPoolExecutor:
+    """Return threads of a process: a forked one has others."""
+    return ThreadPoolExecutor(threads, "mgspmv-parts", lambda: setattr(_THREAD, "is_of_pool", True))
 
 
 def map_pieces(work: Callable[[slice], T], start: int, stop: int, threads: int | None) -> Iterator[T]:

@@ -37,6 +37,8 @@ from mgspmv.store.versions import (
     translating_metadata_errors,
 )
 
+OPENED = 128
+"""Most pieces whose files are opened before threads read them."""
 DEVICE_PIECE = 1 << 26
 """Elements that are checked at a time on a device."""
 _MEND_OPENED = f"open it again if it was replaced since it was opened, else {MEND}"
@@ -86,8 +88,11 @@ class ZarrMatrix(StoredMatrix):
 
     def read_arrays(self, ranges: Sequence[Range], threads: int | None = None) -> list[Any]:
         filled = [_FilledRange(self, asked) for asked in ranges]
-        parts = ((own, piece) for own in filled for piece in digests.cut_pieces(own.start, own.stop))
-        digests.run_parts(lambda part: part[0].read(part[1]), parts, threads)
+        parts = [(own, piece) for own in filled for piece in digests.cut_pieces(own.start, own.stop)]
+        with contextlib.ExitStack() as opened:
+            for own, piece in parts[:OPENED] if len(parts) > 1 else ():
+                own.open_ahead(piece, opened)
+            digests.run_parts(lambda part: part[0].read(part[1]), parts, threads)
         return [own.finish() for own in filled]
 
     def read_order(self, threads: int | None = None) -> np.ndarray | None:
@@ -173,6 +178,10 @@ class _FilledRange:
         self._chunks, self._is_on_host = chunks.find_chunks(array, checksums), asked.allocate is HostArray
         limits = {"indices": stored.info.shape[1], "out_degree": stored.info.nnz + 1}
         self._limit = limits.get(name) if asked.checks else None
+
+    def open_ahead(self, piece: slice, opened: contextlib.ExitStack) -> None:
+        """Open the files of a piece, see `Chunks.open_ahead`."""
+        self._chunks.open_ahead(piece, opened)
 
     def read(self, piece: slice) -> None:
         """Read a piece; raises the errors of `ZarrMatrix.read_array`."""
