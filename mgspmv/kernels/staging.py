@@ -80,12 +80,13 @@ class Staging:
             self._copy(target, buffer.address, n_bytes, buffer)
 
     def _copy(self, target: int, source: int, n_bytes: int, buffer: _Buffer) -> None:
-        """Enqueue a copy from or to a buffer. Threads wait for those that run Python, and this runs least of it."""
+        """Enqueue a copy from or to a buffer, with little of Python, which one thread at a time runs."""
         import cupy
 
         runtime = cupy.cuda.runtime
-        runtime.memcpyAsync(target, source, n_bytes, runtime.memcpyDefault, self._stream.ptr)
-        buffer.copied.record(self._stream)
+        with self._device:  # the thread's default is device 0
+            runtime.memcpyAsync(target, source, n_bytes, runtime.memcpyDefault, self._stream.ptr)
+            buffer.copied.record(self._stream)
 
     @contextmanager
     def _borrow(self) -> Iterator[_Buffer]:

@@ -289,13 +289,17 @@ def check_version(group: zarr.Group, place: StoreLike, url: str) -> ZarrMatrix:
     """Check that a version is complete, and return it opened."""
     info = read_info(group, url)
     expected = _expected_arrays(info)
-    is_local = type(group.store) is LocalStore  # otherwise requests are concurrent, as the store may be far away
-    with ThreadPoolExecutor(1 if is_local else len(expected) + 1) as pool:
-        transpose = pool.submit(get_member, group, "transpose", url) if info.has_transpose else None
-        found = pool.map(lambda name: _find_array(group, name, *expected[name], url), expected)
-        arrays = dict(zip(expected, found, strict=True))
-        if transpose is not None:
-            transpose.result()
+
+    def find(name: str) -> Any:
+        return get_member(group, name, url) if name == "transpose" else _find_array(group, name, *expected[name], url)
+
+    names = [*expected, *(["transpose"] if info.has_transpose else [])]
+    if type(group.store) is LocalStore:
+        found = list(map(find, names))
+    else:  # requests are concurrent, as stores may be far away
+        with ThreadPoolExecutor(len(names)) as pool:
+            found = list(pool.map(find, names))
+    arrays = dict(zip(expected, found, strict=False))
     attributes: Any = group.attrs[KEY]
     with translating_metadata_errors(url, group.path):
         recorded = attributes.get("chunk_checksums")  # missing in versions of older programs
