@@ -19,8 +19,9 @@ from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.in_memory import load_source
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.store_writing import begin_storing, store_source
-from mgspmv.kernels.device import Staging, free_device_memory
+from mgspmv.kernels.device import free_device_memory
 from mgspmv.kernels.formats import to_host
+from mgspmv.kernels.staging import Staging
 from mgspmv.model import CooBatch, IngestOptions, ignore
 from mgspmv.store.held import PLACE, HeldMatrix
 from mgspmv.store.stored_matrix import HostArray

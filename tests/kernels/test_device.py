@@ -19,6 +19,7 @@ from mgspmv.errors import BackendError, ClusterError, MissingDependencyError, Op
 from mgspmv.kernels import context, device
 from mgspmv.kernels.device import fetch
 from mgspmv.kernels.select import choose_backend
+from tests.support.commands import invoke
 
 NO_CUPY = (
     "backend='cuda' needs CuPy, which is not installed; install mgspmv[cuda12] or mgspmv[cuda13], or use "
@@ -183,8 +184,23 @@ def test_the_context_is_begun_once_and_without_a_driver_not_at_all(has_driver, m
 
 
 @pytest.mark.parametrize(("backend", "begins"), [("cpu", False), ("auto", True)])
-def test_the_context_is_begun_where_a_device_may_be_used(backend, begins, monkeypatch):
+def test_the_context_is_begun_where_a_device_may_be_used(backend, begins, monkeypatch, tmp_path):
     begun = []
+    opened = mg.ingest(([0, 1], [1, 0]), tmp_path / "graph.zarr")
     monkeypatch.setattr(arguments, "begin_context", lambda: begun.append(backend))
-    arguments.as_matrix(([0, 1], [1, 0]), backend=backend)
+    for graph in (([0, 1], [1, 0]), tmp_path / "graph.zarr"):
+        arguments.as_matrix(graph, backend=backend)
+        assert bool(begun) == begins
+        begun.clear()
+    assert arguments.as_matrix(opened) is opened
+    assert not begun
+
+
+@pytest.mark.parametrize(("options", "begins"), [((), True), (("--backend", "cpu"), False)])
+def test_the_program_begins_it_before_it_imports_others(options, begins, monkeypatch, tmp_path):
+    mg.ingest(([0, 1], [1, 0]), tmp_path / "graph.zarr")
+    begun = []
+    monkeypatch.setattr(context, "begin_context", lambda: begun.append(True))
+    monkeypatch.setattr(arguments, "begin_context", lambda: None)
+    invoke("pagerank", str(tmp_path / "graph.zarr"), *options)
     assert bool(begun) == begins
