@@ -211,6 +211,8 @@ class Chunks:
 
         They may be in memory that the thread uses again for the next chunk.
         """
+        if (ahead := self.ahead.get(number)) is not None:
+            return self._read_open(*ahead)
         key = f"{self.path}/c/{number}"
         if type(self.store) is LocalStore:  # without Zarr; a user's subclass must receive every read
             return self._read_file(self.store.root / key)
@@ -226,16 +228,14 @@ class Chunks:
         """
         if type(self.store) is not LocalStore:
             return
-        folder = self.store.root / self.path / "c"
+        folder = os.fspath(self.store.root / self.path / "c")
         for number in range(piece.start // self.size, -(-piece.stop // self.size)):
             with suppress(OSError):  # the thread that reads the chunk tries again, and reports it
-                file = os.open(folder / str(number), os.O_RDONLY)
+                file = os.open(f"{folder}/{number}", os.O_RDONLY)
                 opened.callback(os.close, file)
                 self.ahead[str(number)] = file, os.fstat(file).st_size
 
     def _read_file(self, path: Path) -> np.ndarray:
-        if (ahead := self.ahead.get(path.name)) is not None:
-            return self._read_open(*ahead)
         try:
             file = os.open(path, os.O_RDONLY)  # a file of Python makes more calls
         except FileNotFoundError as error:
