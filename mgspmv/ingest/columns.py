@@ -312,7 +312,7 @@ def _read_lines(
                     for b in range(_WORD):  # one load
                         word |= np.uint64(text[np.uintp(at + b)]) << np.uint64(8 * b)
                     word ^= _ZEROS
-                    ends = (word + _BEYOND_NINES | word) & _HIGH_BITS  # right up to the first byte that is no digit
+                    ends = (word + _BEYOND_NINES | word) & _HIGH_BITS  # right up to the first byte that is not a digit
                     if ends:
                         n_digits = np.int64(((ends & (~ends + _ONE)) >> np.uint64(7)) * _PLACES >> np.uint64(56))
                         if n_digits == 0:
