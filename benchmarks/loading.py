@@ -107,7 +107,7 @@ def time_loading(
     stored: StoredMatrix, load: Callable[..., Any], dtype: str | None, threads: int, is_checked: bool
 ) -> float:
     """Seconds to load all rows."""
-    without = mock.patch.object(ZarrMatrix, "_check_limit", _skip)
+    without = mock.patch.object(ZarrMatrix, "check_limit", _skip)
     with nullcontext() if is_checked else without:
         began = time.perf_counter()
         block = load(stored, 0, stored.info.shape[0], dtype, threads)
