@@ -17,6 +17,7 @@ from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors
 from tests.kernels.test_column_sorted_blocks import DTYPES, find_places, place_rows, read_back
 from tests.support import played_build
 from tests.support.blocks import cut_rows, make_random, read_to_device
+from tests.support.emulated import ON_BOTH, use
 from tests.support.pairwise import cover_pairs
 from tests.support.played import PlayedDevice
 
@@ -174,9 +175,10 @@ def fetch(made, names) -> dict:
     return {name: None if array is None else to_host(array) for name, array in arrays.items()}
 
 
-@pytest.mark.gpu
+@ON_BOTH
 @cover_pairs(order=["none", "degree"], data=DTYPES, height=[None, 256], piece_entries=[None, 20_000])
-def test_binned_cells_of_a_device(order, data, height, piece_entries, wide_block, monkeypatch):
+def test_binned_cells_of_a_device(order, data, height, piece_entries, device, wide_block, monkeypatch):
+    use(device, monkeypatch)
     cupy = pytest.importorskip("cupy")
     force(monkeypatch)
     block = make_random(np.diff(wide_block.indptr), 40_000, data=data)
@@ -193,10 +195,11 @@ def test_binned_cells_of_a_device(order, data, height, piece_entries, wide_block
     check_holds(block, replace(made, **arrays, bins=replace(made.bins, **own)), by_place)
 
 
-@pytest.mark.gpu
+@ON_BOTH
 @pytest.mark.parametrize("precision", ["exact", "float32"])
-def test_steps_with_bins_have_the_bits_of_those_without(precision, wide_block, monkeypatch):
+def test_steps_with_bins_have_the_bits_of_those_without(precision, device, wide_block, monkeypatch):
     """Products of more than 48 bits too: many vertices have few arcs, and one rank is large."""
+    use(device, monkeypatch)
     cupy = pytest.importorskip("cupy")
     force(monkeypatch)
     n = wide_block.n_rows

@@ -20,6 +20,7 @@ from mgspmv.kernels.rank_products import cut_items
 from mgspmv.kernels.rank_steps import KEPT_SUMS, RankRules, RankSteps, RankVectors
 from mgspmv.model import CsrBlock
 from tests.support.blocks import make_block, make_random, read_to_device
+from tests.support.emulated import emulate, needs_compiler
 from tests.support.matrices import GRAPHS, naming
 from tests.support.pairwise import cover_pairs
 from tests.support.played import PlayedDevice
@@ -171,6 +172,16 @@ def test_exact_steps_have_the_bits_of_the_cpu(layout, is_pattern):
     for name in MANY:
         with naming(name):
             check_exact_steps(name, layout, is_pattern)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("layout", "is_pattern"), [("blocks by degree", True), ("bins by degree", True), ("bins in order", False)]
+)
+def test_exact_steps_of_emulated_kernels_have_the_bits_of_the_cpu(layout, is_pattern, monkeypatch):
+    emulate(monkeypatch)
+    check_exact_steps("skewed rows", layout, is_pattern)
 
 
 def check_exact_steps(name, layout, is_pattern) -> None:

@@ -23,6 +23,11 @@ class Array(np.ndarray):
 class PlayedCupy:
     """NumPy's functions, and CuPy's own."""
 
+    cuda: Any
+
+    def __init__(self) -> None:
+        self.cuda = SimpleNamespace(Stream=PlayedStream, get_current_stream=PlayedStream)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)
 
@@ -33,11 +38,36 @@ class PlayedCupy:
     def zeros(self, shape: Any, dtype: Any) -> Array:
         return np.zeros(shape, dtype).view(Array)
 
+    def asarray(self, array: Any, dtype: Any = None) -> Array:
+        return np.asarray(array, dtype).view(Array)
+
     def asnumpy(self, array: Any) -> np.ndarray:
         return np.array(array)
 
     def get_default_memory_pool(self) -> Any:
         return SimpleNamespace(free_all_blocks=lambda: None, free_bytes=lambda: 0)
+
+
+class PlayedStream:
+    """A stream whose work is done when it is enqueued."""
+
+    def __init__(self, non_blocking: bool = False) -> None:
+        pass
+
+    def __enter__(self) -> PlayedStream:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def record(self) -> None:
+        pass
+
+    def wait_event(self, event: Any) -> None:
+        pass
+
+    def synchronize(self) -> None:
+        pass
 
 
 class PlayedKernel:
