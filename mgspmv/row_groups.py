@@ -31,7 +31,8 @@ _COLUMN_METADATA, _COLUMN_OFFSETS = 3, (2, 4, 6)
 _METADATA_OFFSETS = (9, 10, 11, 14)
 
 Struct = dict[int, tuple[int, Any]]
-"""Type and value of each field, by its number; values of lists are the type of the elements and these."""
+"""Type and value of each field, by its number. Values of lists are the type of the elements and these; those of structs
+are structs, or their bytes when they are written."""
 
 
 def write_row_groups(file: IO[bytes], schema: Any, tables: Iterable[Any], threads: int, **options: Any) -> None:
@@ -71,7 +72,7 @@ class _Joined:
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._at = file, len(MAGIC)
         self._metadata: Struct = {}
-        self._groups: list[Struct] = []
+        self._groups: list[bytes] = []  # written, as structs take ten times the memory
         file.write(MAGIC)
 
     def add(self, encoded: Any) -> None:
@@ -85,7 +86,7 @@ class _Joined:
             _move(group, self._at - len(MAGIC))
             if _GROUP_ORDINAL in group:
                 group[_GROUP_ORDINAL] = _I16, len(self._groups)
-            self._groups.append(group)
+            self._groups.append(write_struct(group))
         n_rows = metadata[_FILE_ROWS][1] + (self._metadata[_FILE_ROWS][1] if self._metadata else 0)
         self._metadata = (self._metadata or metadata) | {_FILE_ROWS: (_I64, n_rows)}
         self._file.write(pages)
@@ -185,7 +186,7 @@ def write_struct(fields: Struct) -> bytes:
 
 def _write_value(kind: int, value: Any) -> bytes:
     if kind == _STRUCT:
-        return write_struct(value)
+        return value if isinstance(value, bytes) else write_struct(value)
     if kind in (_LIST, _SET):
         element, values = value
         n = len(values)
