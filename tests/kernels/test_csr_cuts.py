@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.errors import FormatError
-from mgspmv.kernels import csr_cuts
+from mgspmv.kernels import csr_cuts, cuda_products
 from mgspmv.kernels.csr_cuts import BATCH, RUN, SLACK, STEP, build_compact, build_split, build_stream
 from mgspmv.kernels.formats import ITEMS
 from mgspmv.model import CsrBlock
-from tests.support.blocks import make_random
+from tests.support.blocks import make_random, to_scipy
+from tests.support.emulated import emulate, needs_compiler
 
 
 def walk_merge_path(block):
@@ -182,3 +183,31 @@ def test_stream_counts_rows_as_columns(monkeypatch):
     wide = make_random([1, 2, 0, 1], 9)
     wide = CsrBlock(0, 9, wide.indptr, wide.indices.astype(np.int64), None)
     assert build_stream(wide).rows.dtype == np.int64
+
+
+EMULATED = {
+    "uneven": np.random.default_rng(1).zipf(1.7, 3000).clip(1, 2500) - 1,
+    "rows longer than a thread block": np.concatenate([np.zeros(100, int), [9000], np.full(900, 3), [20_000, 1, 1]]),
+    "even": np.full(2000, 5),
+}
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EMULATED)
+@pytest.mark.parametrize(("data", "dtype"), [(np.float32, np.float32), (np.float64, np.float64), (None, np.float64)])
+def test_products_of_emulated_csr_compact(data, dtype, name, monkeypatch):
+    emulate(monkeypatch)
+    block, rng = make_random(EMULATED[name], 7000, data=data), np.random.default_rng(0)
+    types = {
+        "VALUE": np.dtype(data or dtype),
+        "PATTERN": int(data is None),
+        "X": np.dtype(dtype),
+        "SUM": np.dtype(dtype),
+    }
+    run = cuda_products.csr_compact(block, build_compact(block), types)
+    x, y = (rng.random(n).astype(dtype) for n in (block.n_cols, block.n_rows))
+    wanted = 1.5 * (to_scipy(block).astype(np.float64) @ x.astype(np.float64)) + 0.5 * y
+    run(x, y, 1.5, 0.5)
+    tolerance = 1e-4 if dtype == np.float32 else 1e-12
+    np.testing.assert_allclose(y, wanted, rtol=tolerance, atol=tolerance * np.abs(wanted).max())

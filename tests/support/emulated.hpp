@@ -18,7 +18,6 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline
-#define __launch_bounds__(...)
 #define __restrict__
 #define __shared__ static
 #define __align__(n) alignas(n)
@@ -170,6 +169,12 @@ T __shfl_xor_sync(unsigned, T value, int bits) { return fibers::shuffle(value, i
 template <typename T>
 T __shfl_sync(unsigned, T value, int lane) { return fibers::shuffle(value, lane); }
 
+static unsigned __ballot_sync(unsigned, bool own) {
+    unsigned found = 0;
+    for (int lane = 0; lane < 32; ++lane) found |= unsigned(fibers::shuffle(int(own), lane)) << lane;
+    return found;
+}
+
 // --- memory and numbers ----------------------------------------------------------------------------------------------
 
 template <typename T>
@@ -196,6 +201,7 @@ template <typename A, typename B>
 std::common_type_t<A, B> min(A a, B b) { typedef std::common_type_t<A, B> C; return C(b) < C(a) ? C(b) : C(a); }
 template <typename A, typename B>
 std::common_type_t<A, B> max(A a, B b) { typedef std::common_type_t<A, B> C; return C(a) < C(b) ? C(b) : C(a); }
+static int __clz(unsigned value) { return value ? __builtin_clz(value) : 32; }
 static unsigned __float2uint_rn(float value) { return unsigned(llrintf(value)); }
 static unsigned long long __float2ull_rn(float value) { return (unsigned long long)nearbyintf(value); }
 static long long __float2ll_rn(float value) { return llrintf(value); }

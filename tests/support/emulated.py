@@ -17,16 +17,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgspmv.kernels import bins, column_sorted_blocks, dense, layout, rank_products, rank_steps
+from mgspmv.kernels import bins, column_sorted_blocks, cuda_products, dense, layout, rank_products, rank_steps
 from mgspmv.kernels.modules import read_source, specialize
 from tests.support.played_build import Array, PlayedCupy
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 needs_compiler = pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")
 _HEADER = Path(__file__).with_suffix(".hpp")
-_BOUNDS = r"__launch_bounds__\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
-_KERNEL = re.compile(rf'extern "C" __global__ void\s+(?:{_BOUNDS})?\s*(\w+)\(([^{{]*)\)\s*\{{')
-_SHARED = re.compile(r"extern __shared__ (\w+) (\w+)\[\];")
+_KERNEL = re.compile(r'extern "C" __global__ void\s+(\w+)\(([^{]*)\)\s*\{')
+_SHARED = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?(\w+) (\w+)\[\];")
 
 
 def load_kernel(source: str, name: str, **types: Any) -> EmulatedKernel:
@@ -39,7 +38,7 @@ def load_kernel(source: str, name: str, **types: Any) -> EmulatedKernel:
 class EmulatedKernel:
     """A kernel that is begun as CuPy's are, and is done when that returns."""
 
-    max_dynamic_shared_size_bytes = 1 << 20
+    max_dynamic_shared_size_bytes, preferred_shared_memory_carveout = 1 << 20, 0
 
     def __init__(self, launch: Callable[..., None]) -> None:
         self._launch = launch
@@ -80,7 +79,7 @@ def _find_bytes(argument: Any) -> np.ndarray:
 def _compile(source: str, defines: tuple[tuple[str, str], ...]) -> ctypes.CDLL:
     """Compile a source with a function `launch_<kernel>` for each of its kernels."""
     assert COMPILER is not None
-    given = [f"-D{name}={value}" for name, value in defines]
+    given = ["-D__launch_bounds__(...)=", *(f"-D{name}={value}" for name, value in defines)]
     command = [COMPILER, "-E", "-P", "-x", "c++", *given, "-"]
     text = subprocess.run(command, input=read_source(source), capture_output=True, check=True, text=True).stdout
     launchers = []
@@ -118,11 +117,12 @@ def _as_pointer(kind: str) -> str:
 
 
 def emulate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the layouts and steps of PageRank run on a device that is a processor."""
+    """Have products, and the layouts and steps of PageRank, run on a device that is a processor."""
     replaced = {
         "load_kernel": load_kernel,
         "pack": pack,
         "put": lambda array: np.array(array).view(Array),
+        "zeros": lambda n, dtype: np.zeros(n, dtype).view(Array),
         "fetch": np.array,
         "address": lambda array: array,
         "reclaim_memory": lambda *_: None,
@@ -132,7 +132,7 @@ def emulate(monkeypatch: pytest.MonkeyPatch) -> None:
         "shared_block_bytes": lambda: 232_448,
         "cache_bytes": lambda: 1000,
     }
-    for module in (bins, column_sorted_blocks, dense, layout, rank_products, rank_steps):
+    for module in (bins, column_sorted_blocks, cuda_products, dense, layout, rank_products, rank_steps):
         for name in replaced.keys() & vars(module).keys():
             monkeypatch.setattr(module, name, replaced[name])
     monkeypatch.setattr(rank_steps.RankSteps, "_is_captured", False)  # nothing is enqueued that could be captured
