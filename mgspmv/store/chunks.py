@@ -21,6 +21,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
+import google_crc32c
 import numpy as np
 import zarr
 from numcodecs import blosc
@@ -35,7 +36,7 @@ from mgspmv.heartbeat import beat
 from mgspmv.model import default_threads
 from mgspmv.store import digests
 from mgspmv.store.access import wait_for
-from mgspmv.store.digests import compute_crc32c, cut_pieces, digest_elements, is_string, run_pieces
+from mgspmv.store.digests import cut_pieces, digest_elements, is_string, run_pieces
 
 T = TypeVar("T")
 
@@ -181,7 +182,7 @@ class Chunks:
         """Decode a chunk, into `out` if given and the elements are not strings; errors as for `read`."""
         fetched = self._fetch(number)
         raw, last = fetched[:-_CRC_BYTES], fetched[-_CRC_BYTES:].tobytes()
-        checksum = compute_crc32c(raw)
+        checksum = google_crc32c.value(raw)
         if checksum != int.from_bytes(last, "little") or len(last) != _CRC_BYTES:
             raise ValueError("its CRC-32C does not match")
         if self.checksums is not None and checksum != self.checksums[int(number)]:
@@ -202,7 +203,7 @@ class Chunks:
         if self.dtype == object:
             chunk = np.frombuffer(VLenUTF8().encode(chunk), np.uint8)
         raw = blosc.compress(chunk, b"lz4", 1, blosc.SHUFFLE)
-        checksum = compute_crc32c(np.frombuffer(raw, np.uint8))
+        checksum = int(google_crc32c.value(raw))
         self._put(first // self.size, raw, checksum.to_bytes(_CRC_BYTES, "little"))
         return checksum
 

@@ -1,19 +1,15 @@
-"""Digests and checksums of arrays and matrices, and the pieces of arrays by which they are computed, which end where
-chunks end."""
+"""Digests of arrays and matrices, and the pieces of arrays by which they are computed, which end where chunks end."""
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import hashlib
-import importlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
-import google_crc32c
 import numpy as np
 
 from mgspmv.heartbeat import beat, find_heartbeat
@@ -97,27 +93,6 @@ def map_pieces(work: Callable[[slice], T], start: int, stop: int, threads: int |
         for made in pool.map(work, pieces):
             yield made
             beat()
-
-
-# --- checksums -------------------------------------------------------------------------------------------------------
-
-
-def compute_crc32c(raw: np.ndarray) -> int:
-    """Return the CRC-32C of contiguous bytes."""
-    return _find_crc32c()(raw)
-
-
-@functools.cache
-def _find_crc32c() -> Callable[[np.ndarray], int]:
-    """Return a function that computes checksums while other threads run, which those of `google_crc32c` do not: the C
-    function that these call, where it can be found."""
-    try:
-        extension = importlib.import_module("google_crc32c._crc32c")
-        compute = ctypes.CDLL(extension.__file__).crc32c_value  # found in the libraries of the extension too
-    except (ImportError, OSError, AttributeError):
-        return google_crc32c.value  # type: ignore[no-any-return]
-    compute.argtypes, compute.restype = (ctypes.c_void_p, ctypes.c_size_t), ctypes.c_uint32
-    return lambda raw: int(compute(raw.ctypes.data, raw.nbytes))
 
 
 # --- digests ---------------------------------------------------------------------------------------------------------
