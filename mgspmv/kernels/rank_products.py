@@ -132,7 +132,8 @@ def cut_items(
     both = np.stack([number, number + 1], 1)
     cuts = [first[blocks, None] + n[blocks, None] * both // parts[blocks, None] for first, n in (chunks, octets)]
     bounds = np.concatenate(cuts, 1)
-    by_length = np.argsort(-(length / parts)[blocks], kind="stable")
+    lengths = bounds[:, 1] - bounds[:, 0] + (bounds[:, 3] - bounds[:, 2]) / OCTETS_PER_CHUNK
+    by_length = np.argsort(-lengths, kind="stable")
     return Items(blocks[by_length].astype(np.int32), bounds[by_length], parts.astype(np.int32))
 
 

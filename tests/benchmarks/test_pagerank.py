@@ -27,8 +27,8 @@ def test_all_graphs_are_right_and_timed() -> None:
     for record in found["records"]:
         if record["iteration_s"] is None:  # of a busy machine
             assert "took no longer than 5" in record["problem"]
-            continue
-        assert record["edges_per_s"] == pytest.approx(record["n_edges"] / record["iteration_s"])
+        else:
+            assert record["edges_per_s"] == pytest.approx(record["n_edges"] / record["iteration_s"])
         assert record["error"] < (1e-6 if record["contender"] == "float32" else 1e-12)
     assert set(found["left_out"]) == {"cnr-2000", "mdual"}
 
