@@ -30,9 +30,7 @@ _SHARED = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?(\w+) (\w+)\[\];"
 
 def load_kernel(source: str, name: str, **types: Any) -> EmulatedKernel:
     """As `mgspmv.kernels.device.load_kernel`."""
-    return EmulatedKernel(
-        getattr(_compile(source, tuple(sorted(specialize(source, **types).defines))), f"launch_{name}")
-    )
+    return EmulatedKernel(getattr(_compile(source, specialize(source, **types).defines), f"launch_{name}"))
 
 
 class EmulatedKernel:
