@@ -15,6 +15,7 @@ from mgspmv.api.reading import name_reading, sort_on_device
 from mgspmv.errors import OptionError
 from mgspmv.ingest.budget import find_budget
 from mgspmv.ingest.open import open_source, open_update
+from mgspmv.ingest.scratch import ANY_ROOM
 from mgspmv.ingest.store_writing import begin_storing, store_held
 from mgspmv.ingest.update import Changes, update_store
 from mgspmv.ingest.verify import verify_store
@@ -266,8 +267,10 @@ def generate(
     """
     from mgspmv.ingest.generate import make_generator  # loads Numba
 
+    source = make_generator(model, **parameters)
+    source.prepare(threads, ANY_ROOM)
     matrix: Matrix = unwrap(ingest)(  # one call in logs and spans
-        make_generator(model, **parameters),
+        source,
         store,
         kind=kind,
         duplicates=duplicates,

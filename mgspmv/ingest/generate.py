@@ -23,6 +23,7 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from difflib import get_close_matches
 from numbers import Real
 from typing import Any, Literal
@@ -31,9 +32,10 @@ import numpy as np
 from numba import njit
 
 from mgspmv.errors import OptionError
+from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.source import FileSource, Layout
 from mgspmv.kernels.compiled import compile_kernel
-from mgspmv.model import CooBatch, check_choice
+from mgspmv.model import CooBatch, check_choice, default_threads
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -182,11 +184,23 @@ class GeneratedSource(FileSource, ABC):
     def make_entries(self, begin: int, end: int) -> CooBatch:
         """Return the entries with numbers `begin` to `end` - 1, in order; rows and columns are int64."""
 
-    def batches(self) -> Iterator[CooBatch]:
-        """Yield all entries; one empty batch if there are none."""
+    @property
+    def n_stated(self) -> int:
+        """Number of entry numbers, some of which may have no entry."""
+        return self._range[1] - self._range[0]
+
+    def batches(self) -> Iterator[Any]:
+        """Yield all entries, in order, made by several threads; one empty batch if there are none."""
         start, stop = self._range
-        for begin in range(start, max(stop, start + 1), self.batch_entries):
-            yield self.make_entries(begin, min(begin + self.batch_entries, stop))
+        begins = range(start, max(stop, start + 1), self.batch_entries)
+        threads = min(self._threads or default_threads(), len(begins))
+
+        def make(begin: int) -> Any:
+            batch = self.make_entries(begin, min(begin + self.batch_entries, stop))
+            return batch if self.prepares is None else self.prepares(batch, None)
+
+        with ThreadPoolExecutor(threads, "mgspmv-generate") as pool:
+            yield from prefetch_map(pool, make, begins, threads)
 
     def split(self, n_parts: int) -> Sequence[GeneratedSource]:
         """Return parts with consecutive ranges of entry numbers; see `FileSource`."""

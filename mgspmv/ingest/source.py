@@ -146,8 +146,8 @@ class FileSource(Source):
         """
         return [self]
 
-    def prepare(self, threads: int, id_room: MemoryBudget) -> None:
-        """Set the threads and the memory for ids of the process that reads this part, which `split` does not set."""
+    def prepare(self, threads: int | None, id_room: MemoryBudget) -> None:
+        """Set the threads, None for one per processor, and the memory for ids of the process that reads this part."""
         self._threads, self._id_room = threads, id_room
 
     def summarize(self) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import networkx as nx
 import numpy as np
@@ -13,6 +14,7 @@ from scipy import stats
 from mgspmv.errors import OptionError
 from mgspmv.ingest import generate
 from mgspmv.ingest.generate import RmatSource, UniformSource, banded, make_generator, stencil2d, stencil3d
+from mgspmv.ingest.scratch import ANY_ROOM
 
 WRAP = 2**64
 
@@ -147,6 +149,24 @@ def test_entries_do_not_depend_on_batches(model):
             parts = read_all(source)
             assert (parts[2] is None) == (whole[2] is None)
             assert_same([p for p in parts if p is not None], [w for w in whole if w is not None])
+
+
+def test_batches_are_made_and_prepared_by_other_threads_in_order():
+    source = make_generator("rmat", scale=6, edge_factor=4)
+    source.batch_entries = 16
+    source.prepare(3, ANY_ROOM)
+    threads = set()
+
+    def prepare(batch, fraction):
+        threads.add(threading.get_ident())
+        return batch.rows, fraction
+
+    whole = source.make_entries(0, 256).rows
+    source.leave_ids(prepare)
+    prepared = list(source.batches())
+    assert np.array_equal(np.concatenate([rows for rows, _ in prepared]), whole)
+    assert len(prepared) == 16
+    assert threading.get_ident() not in threads
 
 
 @pytest.mark.parametrize("seed", [0, 1, 99])
