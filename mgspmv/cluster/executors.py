@@ -28,6 +28,7 @@ from mgspmv.cluster.matrix import DistributedMatrix
 from mgspmv.cluster.messages import RankCheck, Report, RoundReport, TaskSpec, check_ranks, check_reports
 from mgspmv.errors import ClusterError, OptionError
 from mgspmv.exchange.peer_comm import Member
+from mgspmv.exchange.shared_vector import SharedVector
 from mgspmv.kernels.select import StepLayout, check_kernel, find_step_layout
 from mgspmv.model import Event, RowCheck, StepSums, ignore
 from mgspmv.solvers.inputs import RunInputs
@@ -165,14 +166,15 @@ class AttemptWorkers(HeldObjects):
 
     def collect(self) -> Collected:
         """Return the result of all workers."""
-        found: list[Collected] = self.do("collect", "collect")
+        with SharedVector(self.matrix.shape[0]) as vector:
+            found: list[Collected] = self.do("collect", "collect", vector.address)
+            values = [own.values for own in found]
+            joined = values[0] if isinstance(values[0], list) else vector.join(values, self.matrix.bounds)
         seconds = {phase: max(own.seconds[phase] for own in found) for phase in found[0].seconds}
         names = dict.fromkeys(name for own in found for name in own.memory)
         memory = {name: [own.memory.get(name, [0])[0] for own in found] for name in names}  # 0 without a device
         planned = zip(*map(list_planned, self.matrices), strict=True)
         memory["planned_bytes"] = [sum(of_worker) for of_worker in planned]
-        values = [own.values for own in found]
-        joined = np.concatenate(values) if isinstance(values[0], np.ndarray) else values[0]
         return replace(found[0], values=joined, seconds=seconds, memory=memory)
 
     def _abandon(self, error: BaseException) -> None:

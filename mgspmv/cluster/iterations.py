@@ -57,6 +57,7 @@ class BlockIteration(ABC):
     ----------
     loop : result of `make_loop`
     computes : number of threads of the host, or name of the device
+    first_row : first row of the vectors on this worker
     width : most vectors in a pass
     """
 
@@ -67,6 +68,7 @@ class BlockIteration(ABC):
     def __init__(self, parts: Sequence[RowBlock], halos: Sequence[Halo]) -> None:
         self.parts, self._part, self._halos = parts, parts[0], halos
         self.rank, self.nnz = parts[0].rank, sum(part.nnz for part in parts)
+        self.first_row = parts[0].start
         self.has_device = parts[0].backend == "cuda"
 
     def greet(self, others: Sequence[int]) -> dict[int, Message]:

@@ -16,6 +16,7 @@ from mgspmv.cluster.worker_metrics import publish_iterations
 from mgspmv.errors import ClusterError, RunAbortedError
 from mgspmv.exchange.peer import AllToAll
 from mgspmv.exchange.peer_comm import PeerComm
+from mgspmv.exchange.shared_vector import VectorAddress
 from mgspmv.heartbeat import Heartbeat
 from mgspmv.kernels.device import measure_memory
 from mgspmv.logs import WORKERS
@@ -86,9 +87,11 @@ class WorkerRun:
         with self._working(phase):
             return getattr(self.iteration, method)(*arguments)
 
-    def collect(self) -> Collected:
-        """Return the result on this worker."""
+    def collect(self, address: VectorAddress | None = None) -> Collected:
+        """Return the result on this worker; elements of a vector at an address are written there, if possible."""
         found = self.iteration.collect()
+        if address is not None and (written := address.write(self.iteration.first_row, found.values)) is not None:
+            found = replace(found, values=written)
         taken = {name: [n_bytes] for name, n_bytes in self._measure_memory().items()}
         return replace(found, memory=taken | found.memory)
 

@@ -227,7 +227,7 @@ def die_at_the_end():
     """This process, as soon as it is asked for its ranks; the one that takes its place is not told so."""
     from mgspmv.cluster.worker_run import WorkerRun
 
-    WorkerRun.collect = lambda self: os.kill(os.getpid(), signal.SIGKILL)
+    WorkerRun.collect = lambda self, address: os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_again_while_it_recovers(graph, wanted, three):
