@@ -267,16 +267,20 @@ def _write_zarr(url: str, result: Any) -> None:
     """Write the arrays of results into a Zarr group, and the metadata last."""
     from mgspmv.store.access import create_group
 
-    with create_group(url, {ZARR_KEY: None}) as group:
+    with create_group(url, {ZARR_KEY: None}) as group, ThreadPoolExecutor(1) as pool:
+        digest = pool.submit(result.digest)  # takes as long as writing
         for name, field in ARRAYS.items():
             if (array := getattr(result, field, None)) is not None:
                 _write_array(group, name, array)
-        group.attrs[ZARR_KEY] = _describe(result, result.digest())
+        group.attrs[ZARR_KEY] = _describe(result, digest.result())
 
 
 def _write_array(group: Any, name: str, array: np.ndarray) -> None:
     """Write an array of one or two dimensions into a Zarr group, in chunks with checksums."""
     from zarr.codecs import BloscCodec, Crc32cCodec
+
+    from mgspmv.store.chunks import find_chunks
+    from mgspmv.store.digests import run_parts
 
     n_in_row = min(CHUNK_ELEMENTS, max(1, array.shape[-1]))  # parts of a row, or several whole rows
     stored = group.create_array(
@@ -288,7 +292,15 @@ def _write_array(group: Any, name: str, array: np.ndarray) -> None:
         # Zarr skips chunks of zeros by default, and a skipped chunk looks like a lost one.
         config={"write_empty_chunks": True},
     )
-    stored[:] = array
+    if array.ndim > 1 or array.dtype == object:
+        stored[:] = array
+        return
+    chunks = find_chunks(stored)  # Zarr encodes on a single thread
+
+    def write(first: int) -> None:
+        chunks.write(first, array[first : first + n_in_row])
+
+    run_parts(write, range(0, len(array), n_in_row), None)
 
 
 def _read_zarr(url: str, kind: type[Any]) -> tuple[dict[str, Any], dict[str, Any]]:
