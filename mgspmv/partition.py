@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -71,6 +71,14 @@ SLICE_SUMS = 8
 """Elements reserved at the end of a slice for the scalars, whether elements have 4 bytes or 8."""
 
 
+class Pointers(Protocol):
+    """Row pointers: an array, or an object that reads them from a store."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, row: Any, /) -> Any: ...
+
+
 @dataclass(frozen=True)
 class Slices:
     """Layout of z: for each device a slice with its columns, then the scalars of its rows.
@@ -93,7 +101,7 @@ class Slices:
 
 
 def split_rows(
-    indptr: np.ndarray,
+    indptr: Pointers,
     n_parts: int,
     *,
     bytes_per_nonzero: int,
@@ -131,7 +139,7 @@ def split_rows(
 
 def plan_rows(
     info: MatrixInfo,
-    indptr: np.ndarray,
+    indptr: Pointers,
     n_workers: int = 1,
     *,
     precision: Precision = "exact",
@@ -148,7 +156,7 @@ def plan_rows(
 
     Parameters
     ----------
-    indptr : int64, shape (n_rows + 1,), of the whole matrix
+    indptr : int64, shape (n_rows + 1,), of the whole matrix; few elements are used
     device_memory : bytes of each worker's device; None for workers without a device
     host_memory : bytes of each worker on the host; None for no limit
     threads : number per worker, for the chunks in flight
@@ -227,7 +235,7 @@ class _Planner:
     """Planner of runs over any number of workers; fields as parameters of `plan_rows`."""
 
     info: MatrixInfo
-    indptr: np.ndarray
+    indptr: Pointers
     precision: Precision
     threads: int
     lays_out: bool

@@ -32,6 +32,7 @@ from mgspmv.solvers.options import (
 )
 from mgspmv.store.held import HeldMatrix, name_matrix
 from mgspmv.store.locations import StoreLike, is_in_memory, is_zarr_store
+from mgspmv.store.pointers import StoredPointers
 from mgspmv.store.stored_matrix import StoredMatrix
 
 if TYPE_CHECKING:
@@ -306,7 +307,7 @@ class Matrix(EmbeddedMatrix):
             place = Placement(client, False, backend, "auto", threads, "auto", *limits, timeout=timeout)
             read = None if self.kind == "matrix" and precision == "exact" else precision
             return plan_on_cluster(self.stored, place, Reads(read, top=top, checkpoint=checkpoint))
-        indptr, info = self.stored.read_array("indptr"), self.stored.info
+        info = self.stored.info
         dtype = None if self.is_pattern else "float32" if precision == "float32" else "float64"
         layout = find_step_layout("auto", precision, info.index_dtype, dtype, info.min_weight)
         lays_out = self.kind != "matrix" and layout is not None
@@ -314,7 +315,7 @@ class Matrix(EmbeddedMatrix):
             limits = limit_to_free(limits)
         return plan_rows(
             info,
-            indptr,
+            StoredPointers(self.stored),
             workers,
             precision=precision,
             device_memory=limits.device,

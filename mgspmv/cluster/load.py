@@ -30,6 +30,7 @@ from mgspmv.model import Precision, Progress
 from mgspmv.partition import limit, plan_rows, warn_of_streaming
 from mgspmv.plan import Plan
 from mgspmv.solvers.options import Placement, Reads, TransportChoice
+from mgspmv.store.pointers import StoredPointers
 from mgspmv.store.stored_matrix import StoredMatrix
 
 
@@ -235,7 +236,7 @@ def _arrange(
         lays_out = find_step_layout("auto", precision, info.index_dtype, dtype, info.min_weight) is not None
     plan = plan_rows(
         info if dtype else replace(info, dtype=None),
-        stored.read_array("indptr"),
+        StoredPointers(stored),
         len(workers),
         precision=precision,
         device_memory=limit(places.device_memory, limits.device),

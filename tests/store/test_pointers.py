@@ -1,0 +1,31 @@
+"""Row pointers that are read as they are needed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mgspmv.store import digests, pointers
+from mgspmv.store.pointers import StoredPointers
+
+
+class Recorded:
+    """Matrix that notes the ranges that are read."""
+
+    def __init__(self, indptr):
+        self.indptr, self.read, self.info = indptr, [], self
+        self.shape = (len(indptr) - 1, 1)
+
+    def read_array(self, name, start, stop):
+        assert name == "indptr"
+        self.read.append((start, stop))
+        return self.indptr[start:stop]
+
+
+def test_only_chunks_with_needed_elements_are_read_once(monkeypatch):
+    monkeypatch.setattr(pointers, "CHUNK_ELEMENTS", 4)
+    stored = Recorded(np.arange(0, 100, 10))
+    found = StoredPointers(stored)
+    assert len(found) == 10
+    assert [found[row] for row in (9, np.int64(5), 8, 4)] == [90, 50, 80, 40]
+    assert stored.read == [(8, 10), (4, 8)]
+    assert pointers.CHUNK_ELEMENTS != digests.CHUNK_ELEMENTS
