@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import date, time
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from mgspmv.cli.output import open_progress, print_note
@@ -42,6 +43,10 @@ class PlacementOptions:
         if self.cluster is not None and self.scheduler is not None:
             raise OptionError("--cluster starts a cluster and --scheduler uses a running one; give only one of them")
         if self.cluster is not None:
+            if self.cluster in ("local", "cuda"):
+                from mgspmv.cluster.forking import begin_server
+
+                begin_server(has_devices=self.cluster == "cuda")  # loads modules while others are loaded here
             from mgspmv.cluster.managers import find_manager
 
             find_manager(self.cluster)
@@ -147,12 +152,13 @@ def quieten_dask() -> Iterator[None]:
 
 
 @contextmanager
-def open_client(place: PlacementOptions, progress: ProgressLine | None = None) -> Iterator[Any]:
+def open_client(place: PlacementOptions, progress: ProgressLine | None = None, *, waits: bool = True) -> Iterator[Any]:
     """Open the client of a cluster, or None where this process computes; a started cluster ends with the context.
 
     Parameters
     ----------
     progress : shows the phases of connecting; None for a separate display
+    waits : False returns while the cluster ends, except after an error; the process waits for it before it exits
     """
     if place.is_embedded:
         yield None
@@ -179,3 +185,5 @@ def open_client(place: PlacementOptions, progress: ProgressLine | None = None) -
             if (dashboard := find_dashboard(client)) is not None:
                 print_note(f"dashboard: {dashboard}")
         yield client
+        if not waits:
+            Thread(target=stack.pop_all().close, name="mgspmv-close").start()

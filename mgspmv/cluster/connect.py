@@ -21,6 +21,7 @@ import dask
 from distributed import Client, LocalCluster, Nanny, Security, rpc
 from distributed.comm import get_address_host_port
 
+from mgspmv.cluster.forking import ENVIRON, METHOD, begin_server, choose_method
 from mgspmv.cluster.security import MODULE, guarding, is_tls_required, list_hosts
 from mgspmv.errors import (
     CapacityError,
@@ -40,6 +41,8 @@ DRIVER = Path("/proc/driver/nvidia/version")
 """File that exists while NVIDIA's driver is loaded, even if this user may not open its devices."""
 WORKER_BYTES = 200_000_000
 """Minimum bytes of a worker process before it holds rows, without memory shared with other processes."""
+CLOSE_S = 1.25
+"""Seconds for a worker process to end when its cluster is closed. Dask kills it after four fifths of them."""
 _UNHEARD = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EACCES, socket.EAI_NONAME)
 
 
@@ -125,11 +128,16 @@ def _no_answer(client: Any, wait_s: float, error: BaseException) -> SchedulerNot
 
 
 class PatientNanny(Nanny):  # type: ignore[misc]  # Dask has no types
-    """Nanny that waits for the end of its worker process, however long that takes.
+    """Nanny that gives its worker process a second to end, kills it then, and waits for its end, however long it takes.
 
-    Dask tells a worker to end, kills it after 4 s, and stops closing the cluster if the process still exists a second
-    later, which is too short on a busy machine.
+    Dask tells a worker to end, kills it after 4 s, and stops closing the cluster if the process still exists some
+    seconds later, which is too short on a busy machine.
     """
+
+    async def close(self, timeout: float = CLOSE_S, reason: str = "nanny-close") -> str:
+        """End the worker, and close."""
+        closed: str = await super().close(timeout, reason)
+        return closed
 
     async def kill(self, timeout: float = 5, reason: str = "nanny-kill") -> None:
         """End the worker, kill it if necessary, and return when its process has ended."""
@@ -286,8 +294,12 @@ def _start(
         "preload": [*(name for name in loaded if name != MODULE), MODULE],
     }
     hosts = list_hosts((host, dashboard_host), dashboard_origins)
+    method = choose_method(dask.config.get(METHOD), dask.config.get(ENVIRON))
+    if method == "forkserver":
+        begin_server(has_devices=kind is not LocalCluster)
     try:
-        cluster = make_cluster(lambda: kind(**options | given), hosts)
+        with dask.config.set({METHOD: method}):
+            cluster = make_cluster(lambda: kind(**options | given), hosts)
     except (RuntimeError, OSError, TypeError, ValueError) as error:
         raise _translate_start_error(error, f"{host}:{scheduler_port}" if scheduler_port else host) from error
     if dashboard_port and cluster.scheduler.http_server.port != dashboard_port:
