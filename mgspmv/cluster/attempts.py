@@ -161,7 +161,8 @@ class Recovering:
 
         def iterate(workers: AttemptWorkers) -> Outcome:
             is_tasks, most = self.executor == "tasks", (options.max_iter, before.iteration)
-            made: Execution = TaskRounds(workers, spec, start) if is_tasks else Supersteps(workers, *most)
+            first = 1 if layout is None else at_once  # steps of devices are short
+            made: Execution = TaskRounds(workers, spec, start) if is_tasks else Supersteps(workers, *most, first=first)
             return run(made, self._hear, options.alpha, self.keeper, report, self._end_losses)
 
         pieces = [start.cut(a, b) for a, b in pairwise(matrix.bounds)]

@@ -290,6 +290,7 @@ class Supersteps(Execution):
     max_iter : maximum number of iterations, including `n_before`
     n_before : number of iterations made before this attempt
     on_reports : called with the reports of each superstep
+    first : number of iterations of the first superstep, whose time gives the length of the next
     """
 
     def __init__(
@@ -298,9 +299,10 @@ class Supersteps(Execution):
         max_iter: int,
         n_before: int = 0,
         on_reports: Callable[[Sequence[Report]], None] = ignore,
+        first: int = 1,
     ) -> None:
         self._workers, self._max_iter, self._n_before = workers, max_iter, n_before
-        self._on_reports = on_reports
+        self._on_reports, self._first = on_reports, first
 
     def describe(self) -> str:
         return self._workers.hardware
@@ -310,8 +312,7 @@ class Supersteps(Execution):
         self.status = self._workers.do("connect", "start")[0]
 
     def advance(self, n: int | None = None) -> Iterator[Event]:
-        workers, made = self._workers, self._n_before
-        n = 1
+        workers, made, n = self._workers, self._n_before, self._first
         while self.status is None:
             n = min(n, self._max_iter - made)
             phase = f"iterations {made + 1} to {made + n}"
