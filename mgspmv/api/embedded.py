@@ -13,6 +13,7 @@ from mgspmv.kernels.context import begin_sorting
 from mgspmv.kernels.device import (
     current_device,
     free_device_memory,
+    make_row_reader,
     read_block,
     read_graph,
     read_out_degree,
@@ -266,10 +267,10 @@ class EmbeddedMatrix(MatrixProperties):
         indptr, plan = self._plan_here(dtype, precision, memory, lays_out=True, streams=True, top=top)
         warn_of_streaming(plan, stacklevel=6)
 
-        def read(start: int, stop: int) -> CsrBlock:
-            return read_block(self.stored, start, stop, dtype, self.place.threads)
-
-        return indptr, read, plan.workers[0]
+        stored, threads = self.stored, self.place.threads
+        if not is_on_device(stored):
+            return indptr, make_row_reader(stored, 0, indptr, 0, dtype, threads), plan.workers[0]
+        return indptr, lambda start, stop: read_block(stored, start, stop, dtype, threads), plan.workers[0]
 
     def take_out_degree(self) -> Any:
         """Return the out-degrees of the vertices of a stored graph, (n,) int64, on the current device."""

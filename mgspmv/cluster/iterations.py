@@ -236,8 +236,8 @@ class LayoutRanking(RankIteration):
         spec, task, part = self._spec, self._task, self._part
         assert isinstance(part, DeviceRowBlock)
         assert spec.layout is not None
-        part.join_devices(turns, hellos)
-        self._device = part.bind_steps(task.dtype, spec.layout, task.options.precision, turns.peer_comm.check)
+        join, check = partial(part.join_devices, turns, hellos), turns.peer_comm.check
+        self._device = part.bind_steps(task.dtype, spec.layout, task.options.precision, join, check)
         steps = DeviceSteps(self._device, self._vectors, task, spec.steps_at_once, is_counted=self._is_counted)
         steps.compile()
         return steps

@@ -7,6 +7,8 @@ DeviceRowBlock    rows on the device: kernels over CSR, and layouts for steps th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
@@ -22,17 +24,20 @@ from mgspmv.exchange.peer import AllToAll
 from mgspmv.exchange.peer_comm import Message
 from mgspmv.heartbeat import find_heartbeat
 from mgspmv.kernels.catalogue import Backend
+from mgspmv.kernels.context import begin_sorting
 from mgspmv.kernels.cuda import StreamedCsr
 from mgspmv.kernels.device import (
+    current_device,
     describe_device,
     get,
+    make_row_reader,
     put,
     read_block,
     read_out_degree,
     release_device_memory,
     report_full_device,
 )
-from mgspmv.kernels.layout import LayoutBuilder, MatrixLayout
+from mgspmv.kernels.layout import LayoutBuilder, MatrixLayout, RowOrder
 from mgspmv.kernels.rank_steps import RankSteps, begin_compiling
 from mgspmv.kernels.select import (
     BoundKernel,
@@ -321,12 +326,14 @@ class DeviceRowBlock(RowBlock):
         dtype: str | None,
         layout: StepLayout,
         precision: Precision,
+        join: Callable[[], None],
         check: Callable[[], None],
     ) -> RankSteps:
         """Return the steps of PageRank on this device, made together with the other workers; the layout is built once.
 
         Parameters
         ----------
+        join : connects the devices, see `join_devices`; rows are read meanwhile
         check : raises when a worker is lost or the work was aborted
 
         Raises
@@ -335,14 +342,17 @@ class DeviceRowBlock(RowBlock):
         CapacityError : it does not fit in the free memory
         """
         key = (None if self.stored.info.is_pattern else dtype, layout)
-        if key not in self._layouts:
+        if key in self._layouts:
+            join()
+        else:
             if self._streaming is not None:  # earlier products hold the memory that is planned for the layout
                 with self._lock:
                     self._products.clear()
             if layout != "sell-slices":
                 begin_compiling(None if key[0] is None else np.dtype(key[0]), precision, self.stored.info.shape[1])
+            begin_sorting(current_device())
             with report_full_device("the layout of the matrix for steps of PageRank"):
-                self._layouts[key] = self._lay_out(*key, check)
+                self._layouts[key] = self._lay_out(*key, join, check)
         laid, columns = self._layouts[key]
         if columns is None or self.group is None:
             return RankSteps(laid, precision)
@@ -350,24 +360,14 @@ class DeviceRowBlock(RowBlock):
         return RankSteps(laid, precision, NcclSlices(self.group, columns, n_terms))
 
     def _lay_out(
-        self, dtype: str | None, layout: StepLayout, check: Callable[[], None]
+        self, dtype: str | None, layout: StepLayout, join: Callable[[], None], check: Callable[[], None]
     ) -> tuple[MatrixLayout, SharedColumns | None]:
         """Build the layout from rows read in pieces; also return the columns of each device, None if one has all."""
-        start, stop = self.start, self.stop
-        indptr = self.stored.read_array("indptr", start, stop + 1, self.threads)
-        indptr -= indptr[0]
-
-        def read(first: int, last: int) -> CsrBlock:
-            return read_block(self.stored, start + first, start + last, dtype, self.threads)
-
-        named, streaming = None if layout == "auto" else layout, self._streaming
-        piece_entries = choose_piece(int(indptr[-1]), streaming)
-        rows = LayoutBuilder(
-            indptr, read, layout=named, piece_entries=piece_entries, row_offset=start, bin_bytes=self._bin_bytes
-        )
+        with ThreadPoolExecutor(1, "mgspmv-survey") as pool:
+            surveying = pool.submit(copy_context().run, self._survey, dtype, layout, current_device())
+            join()  # to connect takes as long
+            rows, places = surveying.result()
         n_cols = self.stored.info.shape[1]
-        is_read = read_out_degree(self.stored, start, stop, self.threads).astype(np.bool_)
-        places = rows.place_streamed(is_read, streaming)
         own, columns, n_columns = places.all_columns, None, places.n_sent
         release_device_memory()  # else lasting arrays are cut from freed blocks and pin them
         if self.group is not None:
@@ -375,5 +375,24 @@ class DeviceRowBlock(RowBlock):
             columns = share_columns(self.group, places.columns, places.n_sent, self.bounds, mark)
             own, columns, n_columns = columns.places, replace(columns, places=None), columns.slices.starts[-1]
             places = replace(places, columns=None)  # frees their memory for the layout
-        del is_read
-        return rows.build_layout(places, own, n_columns, streaming, check), columns
+        return rows.build_layout(places, own, n_columns, self._streaming, check), columns
+
+    def _survey(self, dtype: str | None, layout: StepLayout, device: int) -> tuple[LayoutBuilder, RowOrder]:
+        """Survey and order the rows on a device."""
+        import cupy
+
+        start, stop, streaming = self.start, self.stop, self._streaming
+        with cupy.cuda.Device(device):
+            indptr = self.stored.read_array("indptr", start, stop + 1, self.threads)
+            first_entry = int(indptr[0])
+            indptr -= first_entry
+            rows = LayoutBuilder(
+                indptr,
+                make_row_reader(self.stored, start, indptr, first_entry, dtype, self.threads),
+                layout=None if layout == "auto" else layout,
+                piece_entries=choose_piece(int(indptr[-1]), streaming),
+                row_offset=start,
+                bin_bytes=self._bin_bytes,
+            )
+            is_read = read_out_degree(self.stored, start, stop, self.threads).astype(np.bool_)
+            return rows, rows.place_streamed(is_read, streaming)

@@ -300,6 +300,25 @@ def read_block(stored: StoredMatrix, start: int, stop: int, dtype: Any, threads:
         return put_block(stored.read_block(start, stop, dtype, threads, Staging().allocate))
 
 
+def make_row_reader(
+    stored: StoredMatrix, start: int, indptr: np.ndarray, first_entry: int, dtype: Any, threads: int | None = None
+) -> Callable[[int, int], CsrBlock]:
+    """Return a function that reads rows to the device as `read_block` does, without their row pointers.
+
+    Parameters
+    ----------
+    start : row that its arguments count from
+    indptr : int64 row pointers from there on, on the host, less `first_entry`
+    """
+
+    def read(first: int, stop: int) -> CsrBlock:
+        with report_full_device(f"a block of rows {start + first} to {start + stop}"):
+            pointers = indptr[first : stop + 1] + np.int64(first_entry)
+            return put_block(stored.read_entries(start + first, pointers, dtype, threads, Staging().allocate))
+
+    return read
+
+
 def read_graph(
     stored: StoredMatrix, dtype: Any, threads: int | None = None, *, reads_ids: bool = False
 ) -> tuple[Any, CsrBlock, Any, np.ndarray | None]:

@@ -168,12 +168,22 @@ class StoredMatrix(ABC):
         ------
         OptionError, StoreError : as for `read_array`
         """
-        indptr = self.read_pointers(start, stop, threads, allocate)
-        first, last = int(indptr[0]), int(indptr[-1])
-        indptr -= first  # a copy, or read for this block
+        return self.read_entries(start, self.read_pointers(start, stop, threads, allocate), dtype, threads, allocate)
+
+    def read_entries(
+        self, start: int, pointers: Any, dtype: Any, threads: int | None = None, allocate: Allocate = HostArray
+    ) -> CsrBlock:
+        """Read the rows from `start` on, whose row pointers were read before.
+
+        Parameters
+        ----------
+        pointers : (n_rows + 1,) int64, a copy, which is changed; others and errors as for `read_block`
+        """
+        first, last = int(pointers[0]), int(pointers[-1])
+        pointers -= first
         indices = self.read_array("indices", first, last, threads, allocate)
         data = self._read_values(first, last, dtype, threads, allocate)
-        return CsrBlock(start, self.info.shape[1], indptr, indices, data)
+        return CsrBlock(start, self.info.shape[1], pointers, indices, data)
 
     def read_pointers(self, start: int, stop: int, threads: int | None = None, allocate: Allocate = HostArray) -> Any:
         """Read the row pointers of rows `start` .. `stop`, including the end of the last row.

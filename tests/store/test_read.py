@@ -56,6 +56,10 @@ def test_values_come_back_bit_by_bit(tiny_chunks, dtype):
             found = stored.read_block(0, 23, wanted, threads)
             assert found.data.dtype == wanted
             assert found.data.tobytes() == expected.data.tobytes()
+            part = stored.read_entries(5, stored.read_pointers(5, 9), wanted, threads)
+            assert (part.row_offset, part.indptr[0], part.indptr.dtype) == (5, 0, np.int64)
+            part_csr = sp.csr_array((part.data, part.indices, part.indptr), shape=(4, 31))
+            assert (part_csr != expected[5:9]).nnz == 0
         assert stored.read_block(0, 23, None).data is None
 
 
