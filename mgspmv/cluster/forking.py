@@ -15,6 +15,8 @@ from multiprocessing import forkserver, resource_tracker
 
 METHOD = "distributed.worker.multiprocessing-method"
 """Dask configuration key of the way that nannies start worker processes."""
+METHOD_VARIABLE = "DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD"
+"""Environment variable of the same: `spawn` there starts each process anew."""
 ENVIRON = "distributed.nanny.pre-spawn-environ"
 """Dask configuration key of variables that must be set before a worker process is started."""
 VARIABLES = {
@@ -68,7 +70,8 @@ def choose_method(configured: str, environ: Mapping[str, object]) -> str:
     """
     is_usual = all(VARIABLES.get(name) == str(value) for name, value in environ.items())
     is_same = not _environment or _environment == _find_environment()
-    return "forkserver" if configured == "spawn" and is_usual and is_same else configured
+    is_asked = configured != "spawn" or METHOD_VARIABLE in os.environ
+    return "forkserver" if is_usual and is_same and not is_asked else configured
 
 
 def _find_environment() -> dict[str, str]:

@@ -74,5 +74,12 @@ def test_dasks_defaults_are_known():
     ],
 )
 def test_what_is_configured_is_done(configured, environ, method, monkeypatch):
+    monkeypatch.delenv(forking.METHOD_VARIABLE, raising=False)
     monkeypatch.setattr(forking, "_environment", {})
     assert choose_method(configured, environ) == method
+
+
+def test_a_variable_asks_for_new_processes(monkeypatch):
+    monkeypatch.setattr(forking, "_environment", {})
+    monkeypatch.setenv(forking.METHOD_VARIABLE, "spawn")
+    assert choose_method("spawn", {}) == "spawn"
