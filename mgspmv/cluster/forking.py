@@ -16,7 +16,7 @@ from multiprocessing import forkserver, resource_tracker
 METHOD = "distributed.worker.multiprocessing-method"
 """Dask configuration key of the way that nannies start worker processes."""
 METHOD_VARIABLE = "DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD"
-"""Environment variable of the same: `spawn` there starts each process anew."""
+"""Environment variable of the same: with `spawn` there is no server."""
 ENVIRON = "distributed.nanny.pre-spawn-environ"
 """Dask configuration key of variables that must be set before a worker process is started."""
 VARIABLES = {
