@@ -31,11 +31,11 @@ def sort_parts(parts: Sequence[Entries], start: int, stop: int, n_cols: int) -> 
     values = np.concatenate([v for _, _, v in parts if v is not None]) if has_values else None
     if col_bits + row_bits > KEY_BITS or not _pack.is_worth(n):
         return _sort_both(parts, values, start, stop, n_cols)
-    keys, first = np.empty(n, np.uint64), 0
-    for rows, cols, _ in parts:
-        _pack(rows, cols, start, np.uint64(col_bits), keys[first : first + len(rows)])
-        first += len(rows)
+    rows, cols = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
     del parts
+    keys = np.empty(n, np.uint64)
+    _pack(rows, cols, start, np.uint64(col_bits), keys)
+    del rows, cols
     keys, values = sort_keys(keys, values, col_bits + row_bits)
     indptr, indices = np.zeros(stop - start + 1, np.int64), np.empty(n, index_dtype(n_cols))
     _unpack(keys, np.uint64(col_bits), indptr[1:], indices)

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from mgspmv.kernels.catalogue import Kernel
-from mgspmv.kernels.compiled import compile_kernel, take
+from mgspmv.kernels.compiled import take
 from mgspmv.kernels.host import HostBlock, is_rounded, run_parts
+from mgspmv.kernels.later import compile_later
 from mgspmv.kernels.operands import multiply_columns
 from mgspmv.model import (
     CHANGE_POINT,
@@ -90,8 +91,9 @@ class CpuBlock(HostBlock):
         vectors = (z, x, z_next, weight, self.unit, zero, exact)
         scalars = (float(alpha), float(alpha * mass), 1.0 - alpha)
         shares = (dangling, min(1, len(dangling) - 1), personalization, min(1, len(personalization) - 1))
+        changes = np.zeros(1, np.int64), np.empty((self.threads, self._longest))
         sums = np.zeros((len(self._bounds) - 1, 4), np.int64)
-        self._run(_step, self._longest, *self._csr, *vectors, *scalars, *shares, sums, relative)
+        self._run(_step, *changes, *self._csr, *vectors, *scalars, *shares, sums, relative)
         change, _, dangling_mass, wrong = (int(total) for total in sums.sum(axis=0))
         return StepSums(change, int(sums[:, 1].max()), dangling_mass, wrong)
 
@@ -108,7 +110,7 @@ class CpuBlock(HostBlock):
         return sums
 
     def compile(self, *, is_relative: bool = False) -> None:
-        """Compile the kernels of a PageRank run, or load them from Numba's cache, so that no step's time includes it.
+        """Compile the kernels of a PageRank run, or load them from files, so that no step's time includes it.
 
         Parameters
         ----------
@@ -166,7 +168,7 @@ class ReferenceBlock(CpuBlock):
 # that are None are decided when a kernel is compiled. They call no other kernels, and take half as long to compile.
 
 
-@compile_kernel
+@compile_later()
 def _multiply(counter, bounds, indptr, indices, data, x, y, alpha, beta):
     part = take(counter)
     while part < len(bounds) - 1:
@@ -182,12 +184,12 @@ def _multiply(counter, bounds, indptr, indices, data, x, y, alpha, beta):
         part = take(counter)
 
 
-@compile_kernel
+@compile_later()
 def _step(
-    counter, bounds, longest, indptr, indices, data, z, x, z_next, weight, unit, zero, is_exact, alpha, alpha_mass,
-    jump, dangling, d_stride, personalization, p_stride, sums, is_relative,
+    counter, bounds, threads, changes_of_threads, indptr, indices, data, z, x, z_next, weight, unit, zero, is_exact,
+    alpha, alpha_mass, jump, dangling, d_stride, personalization, p_stride, sums, is_relative,
 ):  # fmt: skip
-    changes = np.empty(longest)  # |x' - x| of the rows of a part; before that, their products
+    changes = changes_of_threads[take(threads)]  # |x' - x| of the rows of a part; before that, their products
     part = take(counter)
     while part < len(bounds) - 1:
         start, stop = bounds[part], bounds[part + 1]

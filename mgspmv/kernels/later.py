@@ -1,7 +1,8 @@
 """Functions that Numba compiles when they pay for it: small inputs are served before, by slower code or NumPy's.
 
 To load Numba takes 0.5 s and to compile a function 0.1 s or more, which is longer than all work on a small input. So a
-caller that can do the same without a function asks first whether it is worth calling.
+caller that can do the same without a function asks first whether it is worth calling. Code that was compiled before is
+loaded without Numba, see `mgspmv.kernels.machine_code`.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any, ClassVar
 
+from mgspmv.kernels.machine_code import Types, find_code, find_types
+
 
 class CompiledLater:
-    """A function that is compiled by `compile_kernel` when it is first called.
+    """A function that is compiled when it is first called, once for all arguments of the same types.
 
     Parameters
     ----------
@@ -26,17 +29,29 @@ class CompiledLater:
     def __init__(self, function: Callable[..., Any], limit: int) -> None:
         functools.update_wrapper(self, function)
         self._function, self._limit, self._n_items = function, limit, 0
-        self._compiled: Callable[..., Any] | None = None
+        self._codes: dict[Types | None, Callable[..., Any]] = {}
         self._lock = Lock()
 
     def __call__(self, *args: Any) -> Any:
-        if self._compiled is None:  # asked without the lock, for which many threads would wait
+        types = find_types(args)
+        if types not in self._codes:  # asked without the lock, for which many threads would wait
             with self._lock:
-                if self._compiled is None:
-                    from mgspmv.kernels.compiled import compile_kernel
+                if types not in self._codes:
+                    code = None if types is None else find_code(self._function, types)
+                    self._codes[types] = code or self._by_numba
+        return self._codes[types](*args)
 
-                    self._compiled = compile_kernel(self._function)
-        return self._compiled(*args)
+    @functools.cached_property
+    def _by_numba(self) -> Callable[..., Any]:
+        from mgspmv.kernels.compiled import compile_kernel
+
+        compiled: Callable[..., Any] = compile_kernel(self._function)
+        return compiled
+
+    @property
+    def signatures(self) -> tuple[Types | None, ...]:
+        """Types of arguments for which there is code; None for all that are left to Numba."""
+        return tuple(self._codes)
 
     def is_worth(self, n: int) -> bool:
         """Count n items more, and return whether to call this for them, rather than other code."""

@@ -136,7 +136,7 @@ def find_unlisted(tree):
 
 def test_without_a_writable_folder_functions_are_compiled_after_a_warning(monkeypatch):
     monkeypatch.setattr(compiled, "find_compiled", lambda folder: None)
-    compiled._warn_once.cache_clear()
+    compiled.warn_once.cache_clear()
     with pytest.warns(UserWarning, match="cannot be kept, so every process will compile them; set .NUMBA_CACHE_DIR"):
         add = compiled.compile_kernel(lambda x: x + 1)
     assert add(1) == 2
