@@ -230,10 +230,9 @@ def add_underflow(
 def _find_underflow(
     A: MatrixProperties, x: np.ndarray, start: RunInputs, task: RankTask, step: OneStep, *, on_device: bool
 ) -> Underflow | None:
-    options, use_weights = task.options, task.dtype is not None
-    is_zero = x == 0
-    if not is_zero.any():
+    if x.min(initial=1.0) > 0:
         return None
+    options, use_weights, is_zero = task.options, task.dtype is not None, x == 0
     is_lost = is_zero & (start.personalization > 0)
     resolution = find_resolution(options.precision, A.shape[0], A.nnz, on_device=on_device)
     least = 1.0 if not use_weights else A.stored.info.min_weight or 0.0
