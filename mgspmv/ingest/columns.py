@@ -173,18 +173,13 @@ def _parse(chunk: Chunk, form: TableFormat) -> tuple[list[Any], bool]:
 
     Integers may be in memory that the thread uses again for its next chunk.
     """
-    text = parsed = None
-    if all(column.dtype in INTEGERS for column in form.columns):  # no quotation or non-ASCII character is in these
-        text = chunk.view()
-        parsed = _parse_quickly(text, form)
-    if parsed is None:
-        data = chunk.data
-        if len(data) != len(text) if text is not None else b'"' not in data and _is_utf8(data):
-            parsed = _parse_quickly(np.frombuffer(data, np.uint8), form)
+    data, parsed = chunk.data, None
+    are_integers = all(column.dtype in INTEGERS for column in form.columns)
+    if are_integers or (b'"' not in data and _is_utf8(data)):  # no quotation or non-ASCII character is in integers
+        parsed = _parse_quickly(np.frombuffer(data, np.uint8), form)
     if parsed is None:
         return _parse_lines(chunk, form), True
     columns, n_skipped = parsed
-    chunk.count(len(columns[0]) + n_skipped)
     return columns, n_skipped > 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -265,16 +264,14 @@ class EdgeListSource(EdgeSource):
 
     def _read(self, facts: _EdgeListFacts) -> Generator[Chunk, None, None]:
         """Yield the lines below the headers of all files, in at least one chunk, once `facts.form` is known."""
-        hasher = ThreadPoolExecutor(1, "mgspmv-hash")
         for k, name in enumerate(self._files):
-            with TextStream(name, self._batch_bytes, hashes=self.hashes_files, hasher=hasher) as text:
+            with TextStream(name, self._batch_bytes, hashes=self.hashes_files) as text:
                 facts.begin(text.name, read_head(text, self._reading, self._is_vertex))
                 if facts.form is not None and facts.form.first is not None:
                     for chunk in text.chunks():
                         self.fraction = None if text.fraction is None else (k + text.fraction) / len(self._files)
                         yield chunk
                 facts.files.append(text.provenance())
-        hasher.shutdown(wait=False)
         if facts.form is not None and facts.form.first is None:
             yield Chunk(self.name, 1, b"")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -112,8 +111,7 @@ class MatrixMarketSource(FileSource):
 
     def batches(self) -> Iterator[CooBatch]:
         """Yield all entries, in at least one batch; symmetric entries and their mirror images are in the same one."""
-        hasher = ThreadPoolExecutor(1, "mgspmv-hash")
-        with TextStream(self.name, self._batch_bytes, hashes=self.hashes_files, hasher=hasher) as text:
+        with TextStream(self.name, self._batch_bytes, hashes=self.hashes_files) as text:
             header = read_header(text)
             form, n_read = _find_form(header, self.as_float64), 0
             for chunk, columns, _ in read_chunks(text.chunks(), form, self._threads or default_threads()):
@@ -122,7 +120,6 @@ class MatrixMarketSource(FileSource):
                 yield _make_batch(header, form, chunk, columns, n_read)
                 n_read += len(columns[0])
             file = text.provenance()
-        hasher.shutdown(wait=False)
         header.check_entries(n_read, are_all=True)
         stated = {name: getattr(header, name) for name in ("layout", "field", "symmetry")}
         provenance = {"format": "matrix-market", **file, "header": {**stated, "entries": header.n_entries}}

@@ -7,25 +7,16 @@ import hashlib
 import io
 import os
 import re
-import threading
 from collections.abc import Iterator
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 from types import TracebackType
 from typing import IO, Any, cast
 
 import numpy as np
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest.files import (
-    LentFile,
-    find_size,
-    find_state,
-    hash_file,
-    open_anywhere,
-    translating,
-)
+from mgspmv.ingest.files import LentFile, find_size, find_state, open_anywhere, translating
 from mgspmv.os_errors import source_error
 
 CHUNK_BYTES = 4 * 2**20
@@ -39,15 +30,6 @@ MANY_CHUNKS = 256
 
 LINE_LIMIT_BYTES = 2**20
 """Greatest length of a line in bytes; a longer one indicates that the file is not a text file."""
-
-LEAST_RANGED = 2**24
-"""Least bytes of a local file of which threads read ranges, if it is not hashed."""
-
-LOOK_BYTES = 2**14
-"""Bytes in which the end of a line is looked for at first."""
-
-_THREAD = threading.local()
-"""Memory for a range of a file, of each thread: in new memory, pages are mapped first, which threads wait for."""
 
 LONG_LINE = f"a line has more than {LINE_LIMIT_BYTES} bytes; this is not a text file"
 WAS_CHANGED = "was changed while it was read; copy it first, or read it when nothing writes to it"
@@ -98,127 +80,9 @@ class Chunk:
     data: bytes
     """Bytes of the lines, each line end normalized to a line feed; may be empty."""
 
-    def view(self) -> np.ndarray:
-        """Return the bytes of the lines, the last of which ends in a line feed.
-
-        Those of a range of a file are not changed, and are valid until the thread views another chunk.
-        """
-        return np.frombuffer(self.data, np.uint8)
-
-    def count(self, n_lines: int) -> None:
-        """Take the number of lines, which need not be counted again."""
-
     def lines(self) -> Iterator[TextLine]:
         for i, data in enumerate(self.data.split(b"\n")[:-1]):
             yield TextLine(self.source, self.first_line + i, data)
-
-
-class _LineRanges:
-    """Consecutive ranges of whole lines in a local file, which are read by the threads that parse them.
-
-    Parameters
-    ----------
-    name : name of the file
-    descriptor : of the open file; it is duplicated, as ranges are read after the stream is closed
-    first_line : number of the first line
-    """
-
-    def __init__(self, name: str, descriptor: int, first_line: int) -> None:
-        self.name, self._descriptor, self._first_line = name, os.dup(descriptor), first_line
-        self._bounds: list[tuple[int, int]] = []
-        self.n_lines: dict[int, int] = {}
-        """Number of lines of each range that was read."""
-
-    def __del__(self) -> None:
-        os.close(self._descriptor)
-
-    def cut(self, begin: int, size: int, chunk_bytes: int) -> Iterator[tuple[int, RangeChunk]]:
-        """Yield the lines from `begin` on, in ranges of about `chunk_bytes`; each with its end.
-
-        Raises
-        ------
-        SourceError : a line is too long, or the file cannot be read
-        """
-        while begin < size:
-            end = self._find_cut(begin + chunk_bytes) if begin + chunk_bytes < size else size
-            self._bounds.append((begin, end))
-            yield end, RangeChunk(self, len(self._bounds) - 1)
-            begin = end
-
-    def _find_cut(self, place: int) -> int:
-        """Return the end of the line that `place` is in."""
-        for n in (LOOK_BYTES, LINE_LIMIT_BYTES + 1):
-            with translating(self.name):
-                window = os.pread(self._descriptor, n, place)
-            if (at := window.find(b"\n")) >= 0 or len(window) < n:
-                return place + (len(window) if at < 0 else at + 1)
-        if (at := window.find(b"\r")) >= 0:
-            return place + at + 1
-        raise SourceError(LONG_LINE, source=self.name)
-
-    def read(self, k: int) -> bytes:
-        """Read a range, with line ends normalized.
-
-        Raises
-        ------
-        SourceError : the file cannot be read, or is shorter than before
-        """
-        data = self.view(k).tobytes()
-        if b"\r" in data:
-            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        data = _drop_byte_order_marks(data)
-        self.n_lines[k] = int(np.count_nonzero(np.frombuffer(data, np.uint8) == ord("\n")))
-        return data
-
-    def view(self, k: int) -> np.ndarray:
-        """Read a range as it is, but with a line feed at the end, into memory that each thread reuses.
-
-        Raises
-        ------
-        SourceError : as for `read`
-        """
-        begin, end = self._bounds[k]
-        n = end - begin
-        memory: np.ndarray | None = getattr(_THREAD, "memory", None)
-        if memory is None or len(memory) <= n:
-            memory = _THREAD.memory = np.empty(n + 1, np.uint8)
-        with translating(self.name):
-            n_read = os.preadv(self._descriptor, [memory[:n].data], begin)
-        if n_read < n:
-            raise SourceError(WAS_CHANGED, source=self.name)
-        memory[n] = ord("\n")
-        return memory[: n + (memory[n - 1] != ord("\n"))]
-
-    def number(self, k: int) -> int:
-        """Return the number of the first line of a range; earlier ranges that are not read yet are read."""
-        for earlier in range(k):
-            if earlier not in self.n_lines:
-                self.read(earlier)
-        return self._first_line + sum(self.n_lines[earlier] for earlier in range(k))
-
-
-class RangeChunk(Chunk):
-    """Whole lines in a range of a local file, read when they are first used."""
-
-    _ranges: _LineRanges
-    _k: int
-
-    def __init__(self, ranges: _LineRanges, k: int) -> None:
-        vars(self).update(source=ranges.name, _ranges=ranges, _k=k)
-
-    @cached_property
-    def data(self) -> bytes:
-        return self._ranges.read(self._k)
-
-    @cached_property
-    def first_line(self) -> int:
-        return self._ranges.number(self._k)
-
-    def view(self) -> np.ndarray:
-        return self._ranges.view(self._k)
-
-    def count(self, n_lines: int) -> None:
-        self._ranges.n_lines[self._k] = n_lines
 
 
 class TextStream:
@@ -232,7 +96,6 @@ class TextStream:
     path : local path, or URL of any protocol that fsspec supports
     chunk_bytes : size of the chunks, rounded to whole lines; None for one that suits several threads
     hashes : whether `provenance` has the SHA-256 of the file
-    hasher : hashes the file if threads read ranges of it; `provenance` has a future then, see `settle`
 
     Raises
     ------
@@ -242,15 +105,9 @@ class TextStream:
     """
 
     def __init__(
-        self,
-        path: str | os.PathLike[str],
-        chunk_bytes: int | None = CHUNK_BYTES,
-        *,
-        hashes: bool = True,
-        hasher: Executor | None = None,
+        self, path: str | os.PathLike[str], chunk_bytes: int | None = CHUNK_BYTES, *, hashes: bool = True
     ) -> None:
-        self.name, self._hasher = os.fspath(path), hasher
-        self._sha256: Future[str] | None = None
+        self.name = os.fspath(path)
         file = open_anywhere(self.name, is_streamed=True)
         self._size = find_size(file)
         self._raw = CountedFile(file, self.name, hashes=hashes)
@@ -261,7 +118,6 @@ class TextStream:
         pieces = _translating_errors(pieces, self.name, self.compression)
         self._blocks = _cut_at_lines(pieces, self.name)
         self._block, self._at, self._next_number = b"", 0, 1
-        self._is_ranged = False
 
     def __enter__(self) -> TextStream:
         return self
@@ -319,17 +175,6 @@ class TextStream:
     def chunks(self) -> Iterator[Chunk]:
         """Yield all remaining lines, in at least one chunk."""
         self.peek_line()
-        begin = self._find_offset()
-        if begin is not None and self._size is not None and begin < self._size:
-            ranges = _LineRanges(self.name, self._raw.file.fileno(), self._next_number)
-            self._is_ranged = True
-            if self._hasher is not None and self._raw.sha256 is not None:
-                self._sha256 = self._hasher.submit(hash_file, self.name)
-            for end, chunk in ranges.cut(begin, self._size, self._chunk_bytes):
-                self._raw.n_bytes = end
-                yield chunk
-            self._raw.check_state()
-            return
         while True:
             block = self._block[self._at :]
             yield Chunk(self.name, self._next_number, block)
@@ -338,29 +183,11 @@ class TextStream:
             if not self._block:
                 return
 
-    def _find_offset(self) -> int | None:
-        """Return the offset of the next line in a large local file of which other threads may read ranges, else None.
-
-        Without a hasher, a hash needs all bytes in their order.
-        """
-        is_hashed_in_order = self._raw.sha256 is not None and self._hasher is None
-        is_plain = self.compression is None and self._raw.is_regular
-        if is_hashed_in_order or not is_plain or (self._size or 0) < LEAST_RANGED:
-            return None
-        head, at = os.pread(self._raw.file.fileno(), CHUNK_BYTES, 0), 0
-        for _ in range(self._next_number - 1):
-            at = head.find(b"\n", at) + 1
-            if not at:
-                return None
-        return None if b"\r" in head else at
-
     def provenance(self) -> dict[str, Any]:
         """Read the stored file to its end, without its lines, and return its name, size, SHA-256 and compression."""
-        sha256: Future[str] | str | None = self._sha256
-        while not self._is_ranged and self._buffered.read(CHUNK_BYTES):
+        while self._buffered.read(CHUNK_BYTES):
             pass
-        if sha256 is None and self._raw.sha256 is not None:
-            sha256 = self._raw.sha256.hexdigest()
+        sha256 = self._raw.sha256
         return {
             "name": self.name,
             "bytes": self._raw.n_bytes,
@@ -370,7 +197,7 @@ class TextStream:
 
 
 class CountedFile(io.RawIOBase):
-    """File of bytes that counts and hashes what is read from it.
+    """File of bytes that counts what is read from it, and hashes it by another thread.
 
     Raises
     ------
@@ -381,8 +208,10 @@ class CountedFile(io.RawIOBase):
         self.file, self._name = file, name
         with translating(name):
             self._state = find_state(file)
-        self.is_regular = isinstance(file, io.FileIO) and self._state is not None
-        self.n_bytes, self.sha256 = 0, hashlib.sha256() if hashes else None
+        self.n_bytes = 0
+        self._hash = hashlib.sha256() if hashes else None
+        self._hasher = ThreadPoolExecutor(1, "mgspmv-hash")
+        self._hashing: Future[None] | None = None
 
     def readable(self) -> bool:
         return True
@@ -393,9 +222,19 @@ class CountedFile(io.RawIOBase):
         if not n:
             self.check_state()
         self.n_bytes += n
-        if self.sha256 is not None:
-            self.sha256.update(memoryview(buffer)[:n])
+        if self._hash is not None and n:
+            piece = bytes(memoryview(buffer)[:n])
+            if self._hashing is not None:
+                self._hashing.result()
+            self._hashing = self._hasher.submit(self._hash.update, piece)
         return int(n)
+
+    @property
+    def sha256(self) -> str | None:
+        """Hash of all that was read, None if nothing is hashed."""
+        if self._hashing is not None:
+            self._hashing.result()
+        return None if self._hash is None else self._hash.hexdigest()
 
     def check_state(self) -> None:
         """Raise SourceError if the file is in another state than before."""
@@ -405,6 +244,7 @@ class CountedFile(io.RawIOBase):
             raise SourceError(WAS_CHANGED, source=self._name)
 
     def close(self) -> None:
+        self._hasher.shutdown(wait=False)
         self.file.close()
         super().close()
 

@@ -1,4 +1,4 @@
-"""Texts of which threads read ranges: the lines, their numbers and refusals of texts that one thread reads."""
+"""Texts of many chunks, which threads parse: the lines, their numbers, and refusals."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import pytest
 
 import mgspmv as mg
 from mgspmv.errors import SourceError
-from mgspmv.ingest import streams
 from mgspmv.ingest.files import hash_file
-from mgspmv.ingest.streams import RangeChunk, TextStream
+from mgspmv.ingest.streams import TextStream
 from mgspmv.kernels.later import CompiledLater
 from tests.support.shrinking import shrink
 
@@ -22,17 +21,17 @@ MARK = b"\xef\xbb\xbf"
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    shrink(monkeypatch, ingest__streams={"LEAST_RANGED": 1, "BATCH_BYTES": 100, "CHUNK_BYTES": 100, "LOOK_BYTES": 5})
+    shrink(monkeypatch, ingest__streams={"BATCH_BYTES": 100, "CHUNK_BYTES": 100})
 
 
-def read(path, n_skipped=0, hashes=False):
-    """Lines with their numbers, and whether ranges were read; the last chunk first, as threads may."""
-    with TextStream(path, None, hashes=hashes) as text:
+def read(path, n_skipped=0):
+    """Lines with their numbers, and the provenance."""
+    with TextStream(path, None) as text:
         for _ in range(n_skipped):
             text.read_line()
         chunks = list(text.chunks())
-    found = [[(line.number, line.data) for line in chunk.lines()] for chunk in reversed(chunks)]
-    return [line for own in reversed(found) for line in own], isinstance(chunks[0], RangeChunk), text.provenance
+        assert len(chunks) > 10
+        return [(line.number, line.data) for chunk in chunks for line in chunk.lines()], text.provenance()
 
 
 def make_text(end, n=300, tail=True):
@@ -43,33 +42,19 @@ def make_text(end, n=300, tail=True):
 
 @pytest.mark.parametrize("tail", [True, False])
 @pytest.mark.parametrize("n_skipped", [0, 3])
-def test_lines_are_those_that_one_thread_reads(n_skipped, tail, tmp_path):
-    (tmp_path / "a.txt").write_bytes(make_text(b"\n", tail=tail))
-    wanted, is_ranged, _ = read(tmp_path / "a.txt", n_skipped, hashes=True)
-    assert not is_ranged
-    found, is_ranged, _ = read(tmp_path / "a.txt", n_skipped)
-    assert is_ranged
-    assert found == wanted
-    assert found[-1][0] == 300
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("start", [b"", make_text(b"\n", 30)])
+def test_lines_of_all_chunks(n_skipped, tail, end, start, tmp_path):
+    data = start + make_text(end, tail=tail)
+    (tmp_path / "a.txt").write_bytes(data)
+    found, provenance = read(tmp_path / "a.txt", n_skipped)
+    assert found == list(enumerate(data.splitlines(), 1))[n_skipped:]
+    assert provenance["sha256"] == hashlib.sha256(data).hexdigest()
 
 
-@pytest.mark.parametrize("end", [b"\r\n", b"\r"])
-@pytest.mark.parametrize("marks", [False, True])
-def test_other_ends_of_lines_after_the_beginning(end, marks, tmp_path):
-    start = make_text(b"\n", 30)
-    rest = make_text(end) + (MARK + make_text(b"\n", 20) if marks else b"")
-    (tmp_path / "a.txt").write_bytes(start + rest)
-    wanted, *_ = read(tmp_path / "a.txt", hashes=True)
-    found, is_ranged, _ = read(tmp_path / "a.txt")
-    assert is_ranged
-    assert found == wanted
-
-
-def test_other_ends_of_lines_at_the_beginning_are_read_by_one_thread(tmp_path):
-    (tmp_path / "a.txt").write_bytes(make_text(b"\r\n"))
-    found, is_ranged, _ = read(tmp_path / "a.txt", 2)
-    assert not is_ranged
-    assert found == read(tmp_path / "a.txt", 2, hashes=True)[0]
+def test_byte_order_marks_are_dropped(tmp_path):
+    (tmp_path / "a.txt").write_bytes(make_text(b"\n") + MARK + make_text(b"\n", 20))
+    assert read(tmp_path / "a.txt")[0] == list(enumerate((make_text(b"\n") + make_text(b"\n", 20)).splitlines(), 1))
 
 
 @pytest.mark.parametrize(("weights", "names"), list(product([False, True], repeat=2)))
@@ -128,20 +113,15 @@ def test_descriptors_are_closed(tmp_path):
     before = len(os.listdir("/proc/self/fd"))
     read(tmp_path / "a.txt")
     assert len(os.listdir("/proc/self/fd")) == before
-    assert streams.LEAST_RANGED == 1
 
 
 @pytest.mark.parametrize("name", ["edges.txt", "matrix.mtx"])
-def test_a_store_has_the_hash_of_a_text_that_is_read_by_ranges(name, tmp_path, monkeypatch):
-    shrink(monkeypatch, ingest__files={"HASHED_BYTES": 64})
+def test_a_store_has_the_hash_of_a_text(name, tmp_path, monkeypatch):
     lines = b"".join(b"%d %d\n" % (k % 50 + 1, k % 7 + 1) for k in range(400))
     head = b"%%MatrixMarket matrix coordinate pattern general\n50 50 400\n" if name.endswith(".mtx") else b""
     (tmp_path / name).write_bytes(head + lines)
-    seen = []
-    monkeypatch.setattr(RangeChunk, "view", lambda self, view=RangeChunk.view: seen.append(1) or view(self))
     monkeypatch.setattr(CompiledLater, "pays", True)
     matrix = mg.ingest(tmp_path / name, tmp_path / "a.zarr")
-    assert seen
     source = matrix.info.provenance["source"]
     assert source["sha256"] == hashlib.sha256(head + lines).hexdigest()
     assert source["bytes"] == len(head + lines)
