@@ -48,7 +48,7 @@ from mgspmv.ingest.entries import EntryCounts, choose_rule
 from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.reports import make_report
 from mgspmv.ingest.shard import OwnIds, PartSummary, Shard, ShardSpec
-from mgspmv.ingest.source import FileSource
+from mgspmv.ingest.source import FileSource, Layout
 from mgspmv.ingest.values import find_least
 from mgspmv.model import IngestOptions, MatrixInfo, Progress, index_dtype
 from mgspmv.store.chunks import WrittenRange
@@ -278,10 +278,13 @@ class _IngestSteps:
         read: list[PartSummary] = self._do("read", "read")
         joined = self._source.join([own.told for own in read if own.told is not None])
         self._dtype = self._find_dtype(read)
-        shape, id_type = self._number(joined.claim)
+        lows, highs = zip(*((0, -1), *(own.extent for own in read if own.extent is not None)), strict=True)
+        stated = Layout((0, 0), are_ids=True, stated=joined.stated, claim=joined.claim)
+        stated = stated.settle_claim((min(lows), max(highs)))
+        shape, id_type = self._number(None if stated.are_ids else stated.shape[0])
         n_read, has_sums = sum(own.n_entries for own in read), self._kind != "matrix"
         size = StoreSize(shape, n_read, self._dtype, has_sums, self._options.transpose)
-        check_stated(joined.stated, size, allow_hypersparse=self._allow_hypersparse)
+        check_stated(stated.stated, size, allow_hypersparse=self._allow_hypersparse)
         check_space(version.place, size)
         counted = self._do("number", "group", shape)
         nnz, least = self._build(shape, counted, "sort", transpose=self._options.transpose)

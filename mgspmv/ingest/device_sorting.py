@@ -23,7 +23,8 @@ import numpy as np
 from mgspmv.errors import CapacityError
 from mgspmv.ingest.device_runs import Merging, RunMerger, SortedRun, find_sort_bytes
 from mgspmv.ingest.external_sort import EntrySorter
-from mgspmv.ingest.numbering import are_numbers
+from mgspmv.ingest.numbering import SMALL_IDS
+from mgspmv.ingest.occurring_ids import are_numbers
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.scratch import FileArray
 from mgspmv.ingest.source import Layout
@@ -53,8 +54,6 @@ MARK_BYTES = 4
 """Bytes per possible id of small ids, which are marked and numbered by a table."""
 LIST_BYTES = 12
 """Bytes per possible id while the marked ones are listed."""
-SMALL_IDS = 1 << 20
-"""Bound of ids that are marked in any case."""
 ID_BYTES = 40
 """Bytes per entry for ids that are sorted, and the numbers that take their places."""
 KNOWN_BYTES = 28

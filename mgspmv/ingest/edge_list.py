@@ -37,11 +37,11 @@ from mgspmv.ingest.headers import (
     choose_read_columns,
 )
 from mgspmv.ingest.matrix_market import is_banner
-from mgspmv.ingest.source import Combined, EdgeSource, Layout, Stated, settle
+from mgspmv.ingest.source import Combined, EdgeSource, Stated, settle
 from mgspmv.ingest.streams import Chunk, TextLine, TextStream
 from mgspmv.ingest.tokens import SAMPLE_BYTES, SAMPLE_LINES, Undecided, choose_delimiter
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
-from mgspmv.ingest.vertices import MarkedIds, OccurringIntegers, choose_vertices, find_unknown, lists_names
+from mgspmv.ingest.vertices import GivenIntegers, choose_vertices, find_unknown, lists_names
 from mgspmv.model import CooBatch, default_threads, index_dtype
 
 SEARCHED_BYTES = 1 << 24
@@ -100,8 +100,6 @@ class _EdgeListFacts:
     """First comment that states the number of vertices."""
     counts: Counter[str] = field(default_factory=Counter)
     """Counts of header lines, comments and edges."""
-    ids: tuple[int, int] | None = None
-    """Smallest and largest id if the vertices are the integers that occur; None if there is none."""
     listed: dict[str, Any] = field(default_factory=dict)
     """Provenance of the list of vertices."""
     unused_first: str | None = None
@@ -133,12 +131,11 @@ class _EdgeListFacts:
 
 
 @dataclass(frozen=True)
-class _MarkedEntries:
-    """Entries of a chunk, as `Source.prepares` returned them if it is set, whose ids `OccurringIntegers` marked."""
+class _PreparedEntries:
+    """Entries of a chunk, as `Source.prepares` returned them."""
 
     entries: Any
     n_rows: int
-    marked: MarkedIds | None
 
 
 class EdgeListSource(EdgeSource):
@@ -186,7 +183,7 @@ class EdgeListSource(EdgeSource):
 
     def batches(self) -> Iterator[CooBatch]:
         """Yield all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
-        facts = self._facts = _EdgeListFacts(self._form)
+        facts = _EdgeListFacts(self._form)
         with closing(self._read(facts)) as chunks:
             first = next(chunks)
             assert facts.form is not None
@@ -194,19 +191,13 @@ class EdgeListSource(EdgeSource):
             self.is_undirected = form.preamble.is_undirected
             self._made, facts.listed = choose_vertices(form.id_column, self._reading, self._id_room, self.name)
             yield from self._read_batches(chain([first], chunks), form, facts)
-        facts.ids = self._made.extent if isinstance(self._made, OccurringIntegers) else None
         facts.unused_first = getattr(self._made, "unused_first", None)
         self._told = form, facts
         if self._form is None:
             joined = self.join([self._told])
-            self._layout = replace(self.number(joined.claim), provenance=joined.provenance, stated=joined.stated)
-
-    def leave_ids(self, prepare: Callable[[CooBatch, float | None], Any]) -> None:
-        self.leaves_ids = True
-        if isinstance(self._made, OccurringIntegers):
-            claims = self._facts.claims[:1]  # all files must state as many vertices as the first
-            self._made.leave(counts=any("nodes" in own for own in claims))
-            self.prepares = prepare
+            self._layout = replace(self._made.finish(), **vars(joined))
+        else:
+            self._layout = self._made.finish()
 
     def split(self, n_parts: int) -> list[EdgeListSource]:
         """Return parts of whole files for other processes, see `FileSource`; the first edge determines how all lines
@@ -228,10 +219,6 @@ class EdgeListSource(EdgeSource):
             parts[-1]._files = tuple(files)
         return parts
 
-    def number(self, claim: int | None) -> Layout:
-        """Return the layout; see `FileSource`."""
-        return Layout((claim, claim)) if claim is not None else self._made.finish()
-
     def summarize(self) -> Any:
         form, facts = self._told
         return form, replace(facts, files=settle(facts.files))
@@ -241,9 +228,8 @@ class EdgeListSource(EdgeSource):
         form, parts = told[0][0], [own for _, own in told]
         first, *others = [claims for part in parts for claims in part.claims] or [{}]
         claims = {what: n for what, n in first.items() if all(found.get(what) == n for found in others)}
-        nodes, ids = claims.get("nodes"), [part.ids for part in parts if part.ids is not None]
-        are_fit = nodes is not None and ids and all(low >= 0 and high < nodes for low, high in ids)
-        names = form.names
+        stated = next((part.stated for part in parts if part.stated is not None), None)
+        nodes, names = claims.get("nodes"), form.names
         provenance = {
             "format": "edge-list",
             **describe_files(self.name, [file for part in parts for file in part.files]),
@@ -258,9 +244,7 @@ class EdgeListSource(EdgeSource):
             },
             **parts[0].listed,
         }
-        if not are_fit:
-            return Combined(None, provenance)
-        return Combined(nodes, provenance, next(part.stated for part in parts if part.stated is not None))
+        return Combined(provenance, None if nodes is None else stated, nodes)
 
     def _read(self, facts: _EdgeListFacts) -> Generator[Chunk, None, None]:
         """Yield the lines below the headers of all files, in at least one chunk, once `facts.form` is known."""
@@ -279,19 +263,16 @@ class EdgeListSource(EdgeSource):
         """Yield the entries of chunks, in their order, or what they were prepared to."""
         vertices, names = self._made, [column.name for column in form.table.read]
 
-        def finish(columns: list[Any]) -> _MarkedEntries | list[Any]:
-            if not isinstance(vertices, OccurringIntegers):
+        def finish(columns: list[Any]) -> _PreparedEntries | list[Any]:
+            if self.prepares is None or not isinstance(vertices, GivenIntegers):
                 return copy_columns(columns)
             found = dict(zip(names, columns, strict=True))
-            marked = vertices.measure(found["source"], found["target"])
             rows, cols = copy_columns([shrink(found["source"]), shrink(found["target"])])
-            batch = CooBatch(rows, cols, found.get("weight"))
-            entries = batch if self.prepares is None else self.prepares(batch, self.fraction)
-            return _MarkedEntries(entries, len(rows), marked)
+            prepared = self.prepares(CooBatch(rows, cols, found.get("weight")), self.fraction)
+            return _PreparedEntries(prepared, len(rows))
 
         for chunk, columns, n_comments in read_chunks(chunks, form.table, self._threads or default_threads(), finish):
-            if isinstance(columns, _MarkedEntries):
-                vertices.cover(columns.marked)
+            if isinstance(columns, _PreparedEntries):
                 facts.counts.update(n_comments=n_comments, n_rows=columns.n_rows)
                 yield columns.entries
                 continue

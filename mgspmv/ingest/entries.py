@@ -12,7 +12,6 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -23,7 +22,7 @@ from mgspmv.ingest.device_runs import Merging
 from mgspmv.ingest.device_sorting import DeviceSorter, copy_batch, is_worth_a_device
 from mgspmv.ingest.duplicates import drop_loops, find_duplicate, merge_duplicates
 from mgspmv.ingest.external_sort import EntrySorter
-from mgspmv.ingest.numbering import look_up, number_block, number_entries
+from mgspmv.ingest.numbering import number_block, number_entries
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.radix_sort import LARGE
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
@@ -231,71 +230,40 @@ def sort_source(
     with contextlib.ExitStack() as stack:
         sorter = stack.enter_context(EntrySorter(room.memory, room.threads, room.folder))
         feed = EntryFeed(source, options)
-        read, first, device = _follow(source), list[tuple[Any, float | None]](), None
+        batches, first, device = source.batches(), list[CooBatch](), None
         if (expected := source.n_stated) is None:
-            first = [next(read)]
-            expected = int(len(first[0][0].rows) / (first[0][1] or 1.0))
+            first = [next(batches)]
+            expected = int(len(first[0].rows) / (source.fraction or 1.0))
         if is_worth_a_device(expected):
             device = make_device_sorter(sorter)
         if device is not None:
-            stack.enter_context(device)
-            source.leave_ids(partial(_prepare, feed, device))
-        fill(feed, device or sorter, report, chain(first, read))
-        layout = source.layout()
+            feed.use_device(stack.enter_context(device))
+        feed.fill(device or sorter, report, chain(first, batches))
+        layout = source.layout().settle_claim(feed.extents)
         feed.check(layout)
         if device is not None:
             report("number", 0, None)
             layout = device.number(layout, feed.extents)
-        sorter.reserve(layout.nbytes)
-        if not (layout.is_numbered or layout.ascend) and (device is None or device.is_moved):
+        if not layout.is_numbered and (device is None or device.is_moved):
             report("number", 0, None)
-            sorter.reserve(room.memory // 2)  # for the sorter that receives the numbered entries
-            make_sorter = partial(EntrySorter, room.memory // 2, room.threads, room.folder)
-            sorter, layout = number_entries(sorter, layout, lambda: stack.enter_context(make_sorter()), room.for_ids)
-            sorter.reserve(-(room.memory // 2))
+            half, made = room.memory // 2, list[EntrySorter]()
+
+            def make_sorter() -> EntrySorter:
+                if not made:
+                    sorter.reserve(half)
+                made.append(stack.enter_context(EntrySorter(half, room.threads, room.folder)))
+                return made[-1]
+
+            numbered, layout = number_entries(sorter, layout, feed.extents, make_sorter, room.for_ids)
+            if made:
+                numbered.reserve(-half)
+        else:
+            numbered = sorter
+            sorter.reserve(layout.nbytes)
         rule = choose_rule(options, is_pattern=feed.dtype is None)
-        own = kind, feed.dtype, rule, layout, source.name, sorter
+        own = kind, feed.dtype, rule, layout, source.name, numbered
         there = None if device is None or device.is_moved else device
         yield SortedSource(*own, drops_loops=options.self_loops == "drop", counts=feed.counts, device=there)
-
-
-def feed_entries(source: Source, options: IngestOptions, sorter: EntrySorter, report: Progress) -> EntryFeed:
-    """Add all entries of a source to a sorter; the caller checks them afterwards. Errors as for `sort_source`."""
-    feed = EntryFeed(source, options)
-    fill(feed, sorter, report, _follow(source))
-    return feed
-
-
-def fill(
-    feed: EntryFeed,
-    sorter: EntrySorter | DeviceSorter,
-    report: Progress,
-    read: Iterable[tuple[CooBatch, float | None]],
-) -> None:
-    """Add batches, each with the fraction of the source that was read by then, to a sorter."""
-
-    def prepare(read: tuple[Any, float | None]) -> _Prepared:
-        return read[0] if isinstance(read[0], _Prepared) else _prepare(feed, sorter, *read)
-
-    with ThreadPoolExecutor(sorter.threads, "mgspmv-prepare") as pool:
-        for batch in prefetch_map(pool, prepare, read, sorter.threads):
-            feed.put(batch, sorter)
-            expected = int(sorter.n_entries / batch.fraction) if batch.fraction else None
-            CompiledLater.pays = CompiledLater.pays or max(sorter.n_entries, expected or 0) > LARGE
-            report("read", sorter.n_entries, expected)
-
-
-def _prepare(feed: EntryFeed, sorter: EntrySorter | DeviceSorter, batch: CooBatch, fraction: float | None) -> _Prepared:
-    """Prepare a batch, and move it to where it is sorted."""
-    prepared = feed.prepare((batch, fraction))
-    move = sorter.upload if isinstance(sorter, DeviceSorter) else copy_batch
-    return replace(prepared, entries=move(prepared.entries))
-
-
-def _follow(source: Source) -> Iterator[tuple[Any, float | None]]:
-    """Yield the batches of a source, each with the approximate fraction of the source read so far."""
-    for batch in source.batches():
-        yield batch, source.fraction
 
 
 def choose_rule(options: IngestOptions, *, is_pattern: bool) -> Duplicates:
@@ -335,27 +303,58 @@ class EntryFeed:
         self._n_batches = 0
         self._lowest, self._highest = [0, 0], [-1, -1]
         self._loop: int | None = None
+        self._move: Callable[[CooBatch], CooBatch] = copy_batch
 
-    def prepare(self, read: tuple[CooBatch, float | None]) -> _Prepared:
-        """Prepare a batch for `put`; thread-safe.
+    def use_device(self, device: DeviceSorter) -> None:
+        """Move entries to a device as they are prepared."""
+        self._move, self._source.has_large_batches = device.upload, True
+
+    def prepare(self, batch: CooBatch, fraction: float | None) -> _Prepared:
+        """Prepare a batch for `put`, and move it to where it is sorted; thread-safe.
 
         Raises
         ------
         OptionError, SourceError : as for `prepare_batch`
         """
-        batch, loop = prepare_batch(self._source, read[0], self._wanted), None
-        counts = count_entries(len(read[0].rows), batch, drops_loops=self._options.self_loops == "drop")
+        n_given, loop = len(batch.rows), None
+        batch = prepare_batch(self._source, batch, self._wanted)
+        counts = count_entries(n_given, batch, drops_loops=self._options.self_loops == "drop")
         if self._options.self_loops == "error" and (loops := batch.rows == batch.cols).any():
             loop = int(batch.rows[loops][0])
         if self._kind == "graph":
             batch = CooBatch(batch.cols, batch.rows, batch.values)
         extents = [(int(ends.min()), int(ends.max())) for ends in (batch.rows, batch.cols) if len(ends)]
-        return _Prepared(batch, extents, loop, read[1], counts)
+        return _Prepared(self._move(batch), extents, loop, fraction, counts)
 
     @property
     def extents(self) -> tuple[int, int]:
         """Least and greatest row or column."""
         return min(self._lowest), max(self._highest)
+
+    def fill(self, sorter: EntrySorter | DeviceSorter, report: Progress, batches: Iterable[Any] | None = None) -> None:
+        """Add all entries to a sorter; the caller checks them afterwards.
+
+        Parameters
+        ----------
+        batches : those of the source; None to begin to read it
+
+        Raises
+        ------
+        OptionError, SourceError : as for `prepare_batch`, and by the source
+        """
+        source = self._source
+        source.prepares = self.prepare
+        read = ((batch, source.fraction) for batch in (source.batches() if batches is None else batches))
+
+        def prepare(read: tuple[Any, float | None]) -> _Prepared:
+            return read[0] if isinstance(read[0], _Prepared) else self.prepare(*read)
+
+        with ThreadPoolExecutor(sorter.threads, "mgspmv-prepare") as pool:
+            for batch in prefetch_map(pool, prepare, read, sorter.threads):
+                self.put(batch, sorter)
+                expected = int(sorter.n_entries / batch.fraction) if batch.fraction else None
+                CompiledLater.pays = CompiledLater.pays or max(sorter.n_entries, expected or 0) > LARGE
+                report("read", sorter.n_entries, expected)
 
     def put(self, batch: _Prepared, sorter: EntrySorter | DeviceSorter) -> None:
         """Add the entries of a batch to a sorter, in the order of the source."""
@@ -427,7 +426,7 @@ def shrink(codes: np.ndarray) -> np.ndarray:
 
 def raise_self_loop(source: Source, code: int, layout: Layout) -> None:
     """Raise SourceError for a self loop, naming its vertex."""
-    vertex = code if layout.positions is None else int(look_up(layout.positions, np.array([code]))[0])
+    vertex = code if layout.positions is None else int(layout.positions.take(np.array([code]))[0])
     label: Any = vertex if layout.vertex_ids is None else layout.vertex_ids[vertex]
     raise SourceError(
         f"vertex {label} has a self loop and self_loops='error'; pass self_loops='keep' or 'drop', or clean the source",

@@ -1,178 +1,49 @@
-"""Numbering of vertices by their ids: integers or names, in memory or, if they do not fit there, by way of files.
+"""Numbering of vertices by their ids, once all entries are read.
 
-    ids of a batch        --distinct-->  codes: each batch gives new codes to its ids
-    ids by code           --until memory is full-->  runs: sorted ids in a file, and the place of each code in another
-    runs                  --merge-->  all ids, ascending, and the number of each code
     entries (code, code)  --look up-->  entries (number, number)
 
-Integers that fit into memory need no codes:
+Names have codes, see `mgspmv.ingest.occurring_ids`, and so have integers that do not fit into memory. Others need none.
+Small integers are marked, and entries are sorted by these, which ascend with the numbers, before blocks of rows are
+numbered:
+
+    entries (id, id)      --mark-->  table of the number of each id
+    entries (id, id)      --sort, look up-->  blocks of rows (number, number)
+
+Others are numbered before they are sorted:
 
     entries (id, id)      --distinct, sort-->  all ids, ascending, with the first of each part of their range
     entries (id, id)      --look up-->  entries (number, number)
-
-Small ones are marked as they are read, see `mgspmv.ingest.vertices`, and entries are sorted before they are numbered.
-
-Codes ascend with the batches, so that those of neighboring entries are a small range, which is read at once.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from mgspmv.display.frames import unwrap_numbers, wrap_numbers
-from mgspmv.errors import SourceError
 from mgspmv.ingest.external_sort import EntrySorter
+from mgspmv.ingest.occurring_ids import PENDING_BYTES, OccurringIds, are_numbers
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.radix_sort import SMALL
-from mgspmv.ingest.scratch import ANY_ROOM, FileArray, MemoryBudget, ScratchFile
+from mgspmv.ingest.scratch import FileArray, MemoryBudget
 from mgspmv.ingest.source import Layout
 from mgspmv.kernels.later import compile_later
 from mgspmv.model import CooBatch, CsrBlock, index_dtype
 
-PAGE_NAMES = 1 << 14
-"""Ids per page, the unit of reading; the first id of each page is in memory."""
-MERGED_PAGES = 16
-"""Pages per range of ids that is merged at a time."""
-PIECE_IDS = 1 << 16
-"""Ids of a store per read."""
-
-NAME_BYTES, INTEGER_BYTES = 100, 120
-"""Approximate bytes per name as a Python string, and per integer in the tables with which Arrow finds distinct ones."""
 JOINED_BYTES = 56
 """Most bytes per distinct integer that is known: with those of further entries, while all are sorted, and its table."""
 ENCODED_ENTRIES = 1 << 18
 """Most entries per batch of ids: Arrow's table of distinct integers takes up to 100 bytes for each."""
-CODE_BYTES = 8
-"""Bytes per code: its place among the known ids, and its number."""
-_PENDING_BYTES = 1 << 22
-"""Bytes of ids that may wait to be added to the known ones, regardless of how many these are."""
-
-Ids = Any
-"""Ascending ids: an array, or an object with a dtype and a length that is sliced like an array."""
-
-_INT64, _BYTE = map(np.dtype, (np.int64, np.uint8))
-
-
-# --- ids in files ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _IdPage:
-    """Page of ids in a file, stored as an Arrow record batch."""
-
-    offset: int
-    n_bytes: int
-    n_ids: int
-    first: Any
-
-
-class SortedIds:
-    """Distinct ids in a file, integers or names, ascending; see `IdWriter`."""
-
-    def __init__(self, file: ScratchFile, pages: Sequence[_IdPage], schema: Any) -> None:
-        self.file, self.pages, self._schema = file, pages, schema
-        self.dtype = _INT64 if schema.types[0] == pa.int64() else np.dtype(object)
-        self.firsts = [page.first for page in pages]
-        """First id of each page."""
-        self._starts = np.cumsum([0, *(page.n_ids for page in pages)]).tolist()
-
-    def __len__(self) -> int:
-        return int(self._starts[-1])
-
-    def __getitem__(self, which: int | slice) -> Any:
-        if isinstance(which, slice):
-            start, stop, _ = which.indices(len(self))
-            pages = range(bisect_right(self._starts, start) - 1, bisect_right(self._starts, max(start, stop - 1)))
-            ids = [self.read_page(k).to_numpy(zero_copy_only=False) for k in pages if k < len(self.pages)]
-            base = self._starts[pages.start]
-            return np.concatenate([np.zeros(0, self.dtype), *ids])[start - base : max(start, stop) - base]
-        number = range(len(self))[which]
-        page = bisect_right(self._starts, number) - 1
-        return self.read_page(page)[number - self._starts[page]].as_py()
-
-    def read_page(self, k: int) -> Any:
-        """Return the ids of a page as an Arrow array."""
-        page = self.pages[k]
-        data = pa.py_buffer(self.file.read(page.offset, page.n_bytes, _BYTE))
-        return pa.ipc.read_record_batch(data, self._schema)[0]
-
-    def read_between(self, low: Any, high: Any) -> Iterator[Any]:
-        """Yield the ids from `low` to before `high`, None for no end, page by page."""
-        import pyarrow.compute as pc
-
-        for k in range(max(0, bisect_right(self.firsts, low) - 1), len(self.firsts)):
-            if high is not None and self.firsts[k] >= high:
-                return
-            ids = self.read_page(k)
-            own = pc.greater_equal(ids, low)
-            if high is not None:
-                own = pc.and_(own, pc.less(ids, high))
-            yield ids.filter(own)
-
-    def close(self) -> None:
-        """Close the file."""
-        self.file.close()
-
-
-class IdWriter:
-    """Writer of distinct ascending ids.
-
-    Parameters
-    ----------
-    folder : folder of the file; None for the system's temporary folder
-    dtype : int64, or object for names
-    """
-
-    def __init__(self, folder: Path | None, dtype: np.dtype[Any]) -> None:
-        self._file, self._pages = ScratchFile(folder), list[_IdPage]()
-        self._schema = pa.schema([("id", pa.int64() if dtype == _INT64 else pa.string())])
-
-    def append(self, ids: Any) -> None:
-        """Append ids, as an array of Arrow or NumPy."""
-        for first in range(0, len(ids), PAGE_NAMES):
-            own = _to_arrow(ids[first : first + PAGE_NAMES], self._schema.types[0])
-            data = np.frombuffer(pa.record_batch([own], self._schema).serialize(), np.uint8)
-            self._pages.append(_IdPage(self._file.append(data), len(data), len(own), own[0].as_py()))
-
-    def finish(self) -> SortedIds:
-        """Return the ids that were written."""
-        return SortedIds(self._file, self._pages, self._schema)
-
-
-def _to_arrow(ids: Any, type: Any) -> Any:
-    if isinstance(ids, np.ndarray):
-        ids = wrap_numbers(ids) if ids.dtype == _INT64 else pa.array(ids, type if ids.dtype == object else None)
-    return ids.cast(type)
-
-
-def rank_ids(ids: Any) -> tuple[Any, np.ndarray]:
-    """Return the distinct ids of an Arrow array, ascending, and the place of each id among them."""
-    import pyarrow.compute as pc
-
-    coded = ids.dictionary_encode()
-    order = unwrap_numbers(pc.sort_indices(coded.dictionary))
-    return coded.dictionary.take(order), find_ranks(order)[unwrap_numbers(coded.indices)]
-
-
-def find_ranks(order: np.ndarray) -> np.ndarray:
-    """Return the rank of each element in an order: find_ranks(order)[order[k]] = k."""
-    ranks = np.empty(len(order), index_dtype(len(order)))
-    ranks[order] = np.arange(len(order))
-    return ranks
-
-
-def are_numbers(ids: Ids) -> bool:
-    """Return whether ascending distinct integers are 0..n-1."""
-    return bool(len(ids) == 0 or (ids[0] == 0 and ids[-1] == len(ids) - 1))
+UNKNOWN = -1
+"""Code of an id that is not a vertex."""
+MARK_BYTES = 20
+"""Most bytes per integer for its mark, the id and its table entry, while they are made."""
+SMALL_IDS = 1 << 20
+"""Bound of ids that a table may always cover, regardless of the number of edges."""
 
 
 class IdTable:
@@ -192,7 +63,7 @@ class IdTable:
         self._starts = np.searchsorted(parts, np.arange(int(parts[-1]) + 2, dtype=np.uint64))
         """First place of the ids of each part of the range of all, about as many as ids, and the end of the last."""
 
-    def find(self, ids: np.ndarray) -> np.ndarray:
+    def take(self, ids: np.ndarray) -> np.ndarray:
         """Return the numbers of ids, all of which are in the table."""
         found: np.ndarray = np.empty(len(ids), index_dtype(len(self._ids)))
         if _find.is_worth(len(ids)):
@@ -203,20 +74,7 @@ class IdTable:
 
 
 Numbers = np.ndarray | FileArray | IdTable
-"""Numbers by code, or by id."""
-
-
-def look_up(numbers: Numbers, places: np.ndarray) -> np.ndarray:
-    """Return the numbers at some places; of a file, the range from the least to the greatest place is read."""
-    found: np.ndarray
-    if isinstance(numbers, IdTable):
-        found = numbers.find(places)
-    elif isinstance(numbers, np.ndarray):
-        found = numbers[places]
-    else:
-        first, last = int(places.min(initial=len(numbers))), int(places.max(initial=-1))
-        found = numbers[first : last + 1][places - first]
-    return found
+"""Numbers by code, or by id, of which `take` returns those at some places."""
 
 
 def number_block(block: CsrBlock, layout: Layout) -> CsrBlock:
@@ -230,6 +88,12 @@ def number_block(block: CsrBlock, layout: Layout) -> CsrBlock:
     else:
         indices = table[block.indices]
     return CsrBlock(start, layout.shape[1], indptr, indices, block.data)
+
+
+@compile_later(2 * SMALL)
+def _mark(ids: Any, seen: Any) -> None:
+    for each in ids:
+        seen[each] = True
 
 
 @compile_later(SMALL)
@@ -265,7 +129,7 @@ def join_ids(parts: Iterable[np.ndarray], most: int) -> np.ndarray | None:
         new.append(ids)
         n_new += len(ids)
         is_full = JOINED_BYTES * (len(known) + n_new) > most
-        if is_full or n_new > max(len(known), _PENDING_BYTES // known.itemsize):
+        if is_full or n_new > max(len(known), PENDING_BYTES // known.itemsize):
             known, new, n_new = _sort_distinct([known, *new]), [], 0
             if JOINED_BYTES * len(known) > most:
                 return None
@@ -279,162 +143,28 @@ def _sort_distinct(parts: Sequence[np.ndarray]) -> np.ndarray:
     return distinct
 
 
-# --- codes -----------------------------------------------------------------------------------------------------------
+def number_entries(
+    given: EntrySorter,
+    layout: Layout,
+    extent: tuple[int, int],
+    make_sorter: Callable[[], EntrySorter],
+    id_room: MemoryBudget,
+) -> tuple[EntrySorter, Layout]:
+    """Replace codes of rows and columns, or ids, by their numbers; return the sorter of these and the new layout.
 
-
-@dataclass(frozen=True, eq=False)
-class _SpilledRun:
-    """Ids in files."""
-
-    ids: SortedIds
-    places: FileArray
-    """Index among `ids` of the id of each of the codes of the run."""
-
-
-class OccurringIds:
-    """Ids that occur in the edges or in a list of vertices; each batch gives a new code to each of its ids.
-
-    Ids that occur again get greater codes, as entries at one place are sorted by codes before they are sorted by
-    numbers. Ids that do not fit into memory are spilled to files.
+    Entries whose codes ascend with the numbers stay as they are, and are numbered once they are sorted.
 
     Parameters
     ----------
-    type : Arrow type of the ids, int64 or large strings
-    room : memory for ids, and the folder of the files
-    listed : Arrow array of the names of a list of vertices; None if there is no list
-    first : name on the first line of the list, which may be a header; None if it is known to be none
-    name : name of the source in messages
+    extent, make_sorter, id_room : as for `encode_ids`
     """
-
-    def __init__(
-        self, type: Any, room: MemoryBudget = ANY_ROOM, listed: Any = None, first: str | None = None, name: str = ""
-    ) -> None:
-        self._type, self._room, self._listed, self._source = type, room, listed, name
-        self.unused_first = first
-        """Name on the first line of the list until an edge has it; else None."""
-        self._n_codes, self._runs = 0, list[_SpilledRun]()
-        self._begin()
-
-    def _begin(self) -> None:
-        self._known = pa.nulls(0, self._type) if self._listed is None else self._listed
-        self._batches = list[Any]()
-        """Ids of the batches that are not among the known ones yet, by code."""
-        self._places = [np.zeros(0, np.int32)]
-        """Index among the known ids of the id of each code before those of `_batches`."""
-
-    def encode(self, *columns: Any) -> list[np.ndarray]:
-        """Return the codes of the next batch."""
-        if self._is_full:
-            self._spill()
-        coded = pa.concat_arrays([_to_arrow(ids, self._type) for ids in columns]).dictionary_encode()
-        ids, codes = coded.dictionary, self._n_codes + unwrap_numbers(coded.indices).astype(np.int64)
-        if self.unused_first is not None and ids.index(self.unused_first).as_py() >= 0:
-            self.unused_first = None
-        self._batches.append(ids)
-        self._n_codes += len(ids)
-        if _count_bytes(self._batches) > max(_PENDING_BYTES, self._known.nbytes):
-            self._join_known()
-        return np.split(codes, np.cumsum(list(map(len, columns)))[:-1])
-
-    @property
-    def _is_full(self) -> bool:
-        """True if ids take more than the memory."""
-        n_waiting = sum(map(len, self._batches))
-        need = int(self._known.nbytes) + 2 * _count_bytes(self._batches)
-        need += CODE_BYTES * (sum(map(len, self._places)) + n_waiting)
-        if self._type == pa.int64():
-            need += INTEGER_BYTES * (len(self._known) + n_waiting)
-        else:
-            need += NAME_BYTES * len(self._known)
-        return need > self._room.memory
-
-    def _join_known(self) -> None:
-        """Add the ids of the batches to the known ones.
-
-        Raises
-        ------
-        SourceError : one is not in the list of vertices
-        """
-        coded, n_known = pa.chunked_array([self._known, *self._batches]).dictionary_encode(), len(self._known)
-        if coded.num_chunks:
-            self._known, self._batches = coded.chunk(0).dictionary, []
-            self._places.append(np.concatenate([unwrap_numbers(chunk.indices) for chunk in coded.chunks])[n_known:])
-        if self._listed is not None and len(self._known) > len(self._listed):
-            raise SourceError(
-                f"{self._known[len(self._listed)].as_py()!r} is not in the list of vertices; add it there or remove "
-                "its edges",
-                source=self._source,
-            )
-
-    def _rank(self) -> tuple[Any, np.ndarray]:
-        """Return the ids, ascending, and the place of the id of each code among them."""
-        import pyarrow.compute as pc
-
-        self._join_known()
-        order = unwrap_numbers(pc.sort_indices(self._known))
-        return self._known.take(pa.array(order)), find_ranks(order)[np.concatenate(self._places)]
-
-    def _spill(self) -> None:
-        """Write all ids in memory to a run."""
-        ids, places = self._rank()
-        writer, held = self._make_writer(), FileArray(self._room.folder, places.dtype)
-        writer.append(ids)
-        held.append(places)
-        self._runs.append(_SpilledRun(writer.finish(), held))
-        self._begin()
-
-    def _make_writer(self) -> IdWriter:
-        return IdWriter(self._room.folder, _INT64 if self._type == pa.int64() else np.dtype(object))
-
-    def finish(self) -> Layout:
-        """Return the ids, and as `positions` the number of each code."""
-        if not self._runs and not self._is_full:
-            ids, positions = self._rank()
-            return Layout((len(ids),) * 2, ids.to_numpy(zero_copy_only=False), positions)
-        self._spill()
-        writer, n = self._make_writer(), 0
-        of_runs = [FileArray(self._room.folder, _INT64) for _ in self._runs]
-        for ids, parts in self._merge():
-            for numbers, places in zip(of_runs, parts, strict=True):
-                numbers.append(n + places.astype(np.int64))
-            writer.append(ids)
-            n += len(ids)
-        by_code = FileArray(self._room.folder, index_dtype(n))
-        for run, numbers in zip(self._runs, of_runs, strict=True):
-            for places in run.places.pieces():
-                by_code.append(look_up(numbers, places))
-            for file in (run.ids, run.places, numbers):
-                file.close()
-        return Layout((n, n), writer.finish(), by_code)
-
-    def _merge(self) -> Iterator[tuple[Any, list[np.ndarray]]]:
-        """Yield all ids in ascending ranges, and for the ids of each run their indices in the range."""
-        firsts = sorted(first for run in self._runs for first in run.ids.firsts)
-        bounds = [*dict.fromkeys(firsts[::MERGED_PAGES]), None]
-        for low, high in pairwise(bounds):
-            parts = [list(run.ids.read_between(low, high)) for run in self._runs]
-            ids, places = rank_ids(pa.chunked_array([own for part in parts for own in part]).combine_chunks())
-            ends = np.cumsum([sum(map(len, part)) for part in parts])
-            yield ids, np.split(places, ends[:-1])
-
-
-def _count_bytes(ids: list[Any]) -> int:
-    return sum(own.nbytes for own in ids)
-
-
-# --- entries ---------------------------------------------------------------------------------------------------------
-
-
-def number_entries(
-    coded: EntrySorter, layout: Layout, make_sorter: Callable[[], EntrySorter], id_room: MemoryBudget
-) -> tuple[EntrySorter, Layout]:
-    """Replace codes of rows and columns, or ids, by their numbers; return the sorter of these and the new layout."""
     if layout.are_ids:
-        coded, layout = encode_ids(coded, layout, make_sorter(), id_room)
-    if layout.positions is None:
-        return coded, layout
+        given, layout = encode_ids(given, layout, extent, make_sorter, id_room)
+    given.reserve(layout.nbytes)
+    if layout.positions is None or layout.ascend:
+        return given, layout
     sorter = make_sorter()
-    for batch in look_up_entries(coded, layout.positions):
+    for batch in look_up_entries(given, layout.positions):
         sorter.add(batch)
     if isinstance(layout.positions, FileArray):
         layout.positions.close()
@@ -442,14 +172,23 @@ def number_entries(
 
 
 def encode_ids(
-    given: EntrySorter, layout: Layout, coded: EntrySorter, id_room: MemoryBudget
+    given: EntrySorter,
+    layout: Layout,
+    extent: tuple[int, int],
+    make_sorter: Callable[[], EntrySorter],
+    id_room: MemoryBudget,
 ) -> tuple[EntrySorter, Layout]:
     """Return a sorter of the entries and a layout that numbers them: that of the ids, or of codes in their places.
 
     Parameters
     ----------
-    coded : sorter that receives entries with codes, where the ids do not fit into memory
+    extent : least and greatest id; the greatest is the smaller one if there is none
+    make_sorter : makes the sorter that receives entries with codes, where the ids do not fit into memory
+    id_room : memory for ids
     """
+    low, high = extent
+    if low >= 0 and high < min(id_room.memory // MARK_BYTES, 4 * given.n_entries + SMALL_IDS):
+        return given, _number_marked(_mark_ids(given, high), layout)
     batches = given.read(given.most_per_thread)
     with ThreadPoolExecutor(given.threads, "mgspmv-find-ids") as pool:
         ids = join_ids(prefetch_map(pool, list_ids, batches, given.threads), id_room.memory)
@@ -457,7 +196,7 @@ def encode_ids(
         numbers = None if are_numbers(ids) else IdTable(ids)
         own = None if numbers is None else ids
         return given, replace(layout, shape=(len(ids),) * 2, vertex_ids=own, positions=numbers, are_ids=False)
-    found = OccurringIds(pa.int64(), id_room)
+    found, coded = OccurringIds(pa.int64(), id_room), make_sorter()
     for batch in given.drain(ENCODED_ENTRIES):
         rows, cols = found.encode(batch.rows, batch.cols)
         coded.add(CooBatch(rows, cols, batch.values))
@@ -467,19 +206,48 @@ def encode_ids(
     return coded, replace(layout, shape=known.shape, vertex_ids=ids, positions=known.positions, are_ids=False)
 
 
+def _mark_ids(given: EntrySorter, high: int) -> np.ndarray:
+    """Return which of the ids 0..high occur."""
+    seen: np.ndarray = np.zeros(high + 1, bool)
+
+    def add_marks(batch: CooBatch) -> None:
+        for ids in (batch.rows, batch.cols):
+            if _mark.is_worth(len(ids)):
+                _mark(ids, seen)
+            else:
+                seen[ids] = True
+
+    with ThreadPoolExecutor(given.threads, "mgspmv-find-ids") as pool:
+        for _ in prefetch_map(pool, add_marks, given.read(given.most_per_thread), given.threads):
+            pass
+    return seen
+
+
+def _number_marked(seen: np.ndarray, layout: Layout) -> Layout:
+    """Return the layout of the ids that occur, whose table ascends."""
+    ids = np.flatnonzero(seen)
+    layout = replace(layout, shape=(len(ids),) * 2, are_ids=False)
+    if are_numbers(ids):
+        return layout
+    table = np.cumsum(seen, dtype=index_dtype(len(ids)))
+    table -= 1
+    table[~seen] = UNKNOWN
+    return replace(layout, vertex_ids=ids, positions=table, ascend=True)
+
+
 def look_up_entries(coded: EntrySorter, *tables: Numbers | None) -> Iterator[CooBatch]:
     """Yield all entries with rows and columns looked up in one table after the other, and close the sorter.
 
     Parameters
     ----------
-    tables : as for `look_up`; None for a table of all numbers in their order
+    tables : numbers; None for a table of all numbers in their order
     """
 
     def number(batch: CooBatch) -> CooBatch:
         rows, cols = batch.rows, batch.cols
         for table in tables:
             if table is not None:
-                rows, cols = look_up(table, rows), look_up(table, cols)
+                rows, cols = table.take(rows), table.take(cols)
         return CooBatch(rows, cols, batch.values)
 
     with ThreadPoolExecutor(coded.threads, "mgspmv-number") as pool:

@@ -137,6 +137,12 @@ class FileArray:
         start, stop, _ = which.indices(self._n)
         return self._file.read(start * self.dtype.itemsize, max(0, stop - start), self.dtype)
 
+    def take(self, places: np.ndarray) -> np.ndarray:
+        """Return the elements at some places; those from the least to the greatest place are read."""
+        first, last = int(places.min(initial=self._n)), int(places.max(initial=-1))
+        found: np.ndarray = self[first : last + 1][places - first]
+        return found
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()

@@ -26,10 +26,11 @@ import pyarrow as pa
 
 from mgspmv.errors import CapacityError, ClosedError
 from mgspmv.ingest.build import ColumnSums, assemble
-from mgspmv.ingest.entries import EntryCounts, SortedSource, choose_rule, feed_entries
+from mgspmv.ingest.entries import EntryCounts, EntryFeed, SortedSource, choose_rule
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.frames import FrameSource
-from mgspmv.ingest.numbering import NAME_BYTES, Numbers, are_numbers, encode_ids, look_up_entries, rank_ids
+from mgspmv.ingest.numbering import Numbers, encode_ids, look_up_entries
+from mgspmv.ingest.occurring_ids import NAME_BYTES, are_numbers, rank_ids
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.radix_sort import Entries
 from mgspmv.ingest.scratch import FileArray, MemoryBudget
@@ -75,6 +76,8 @@ class PartSummary:
     dtype: np.dtype[Any] | None
     """Dtype of the values; None for a pattern."""
     counts: EntryCounts
+    extent: tuple[int, int] | None
+    """Least and greatest id that is still to be numbered; None if there is none."""
 
 
 @dataclass(frozen=True)
@@ -134,33 +137,34 @@ class Shard:
             part.keep(number, frame, self._folder)
 
     def read(self) -> PartSummary:
-        """Read this share's part of the source; errors as for `feed_entries`."""
+        """Read this share's part of the source; errors as for `EntryFeed`."""
         part, options = self._spec.part, self._spec.options
         if part is None:
-            return PartSummary(None, 0, None, EntryCounts())
+            return PartSummary(None, 0, None, EntryCounts(), None)
         part.prepare(self._threads, self._room.for_ids)
-        self._feed = feed_entries(part, options, self._given, self._notify)
-        return PartSummary(part.summarize(), self._given.n_entries, self._feed.dtype, self._feed.counts)
+        feed = self._feed = EntryFeed(part, options)
+        feed.fill(self._given, self._notify)
+        extent = feed.extents if part.layout().are_ids and self._given.n_entries else None
+        return PartSummary(part.summarize(), self._given.n_entries, feed.dtype, feed.counts, extent)
 
     def list_ids(self, claim: int | None, dtype: np.dtype[Any] | None) -> OwnIds:
         """Return the ids of the part, which is numbered separately unless all parts have the same numbers.
 
         Parameters
         ----------
-        claim : see `Combined`
+        claim : number of the vertices that the source states, if all ids of all parts are among them; else None
         dtype : dtype of the values of all parts
         """
         self._dtype, self._rule = dtype, choose_rule(self._spec.options, is_pattern=dtype is None)
         part = self._spec.part
         if part is None:
             return OwnIds(None, None, [])
-        layout = part.number(claim)
+        layout = part.layout() if claim is None else Layout((claim, claim))
         self._feed.check(layout)
-        self._given.reserve(layout.nbytes)
         if layout.are_ids:
-            self._given.reserve(self.memory // 4)
-            coded = self._make_sorter(self.memory // 4)
-            self._given, layout = encode_ids(self._given, layout, coded, self._room.for_ids)
+            own = layout, self._feed.extents, self._make_coded, self._room.for_ids
+            self._given, layout = encode_ids(self._given, *own)
+        self._given.reserve(layout.nbytes)
         self._positions = layout.positions
         if part.has_known_vertices or claim is not None:
             self._ids = layout.vertex_ids
@@ -398,6 +402,11 @@ class Shard:
 
     def _make_sorter(self, memory: int, origin: int = 0) -> EntrySorter:
         return self._held.enter_context(EntrySorter(memory, self._threads, self._folder, origin=origin))
+
+    def _make_coded(self) -> EntrySorter:
+        """Return a sorter for all entries, with codes in place of ids."""
+        self._given.reserve(self.memory // 4)
+        return self._make_sorter(self.memory // 4)
 
     def _make_array(self, name: str, dtype: np.dtype[Any], most: int) -> FileArray:
         array = FileArray(self._folder, dtype)

@@ -32,8 +32,8 @@ class Layout:
     """(n,) ascending ids in the source, int64 or strings (object): an array, or an object that has a dtype and a length
     and is sliced like one; None if they are 0..n-1."""
     positions: Any = None
-    """(n_codes,) number of the vertex of each code in the batches: an array, or one of the other tables that `look_up`
-    of `mgspmv.ingest.numbering` reads; None if codes are already numbers."""
+    """(n_codes,) number of the vertex of each code in the batches: an array, or one of the other tables of
+    `mgspmv.ingest.numbering.Numbers`; None if codes are already numbers."""
     ascend: bool = False
     """Whether codes are the ids themselves, and so ascend with the numbers: entries are numbered after they are sorted.
     """
@@ -43,7 +43,24 @@ class Layout:
     """JSON values about the source: name, size in bytes, sha256, format, its header's claims; a hash may be a future,
     see `settle`."""
     stated: Stated | None = None
-    """Error about the place where the source states `shape`; None if all rows are listed or the user passed n."""
+    """Error about the place where the source states `shape` or `claim`; None if all rows are listed or the user passed
+    n."""
+    claim: int | None = None
+    """Number of vertices that the source states, which are 0..claim-1 if all ids are among them; None if it states
+    none."""
+
+    def settle_claim(self, extent: tuple[int, int]) -> Layout:
+        """Return the layout with the stated vertices if all ids are among them, else without the claim.
+
+        Parameters
+        ----------
+        extent : least and greatest id; the greatest is the smaller one if there is none
+        """
+        if self.claim is None:
+            return self
+        if self.are_ids and 0 <= extent[0] <= extent[1] < self.claim:
+            return replace(self, shape=(self.claim, self.claim), are_ids=False, claim=None)
+        return replace(self, claim=None, stated=None)
 
     @property
     def nbytes(self) -> int:
@@ -72,29 +89,21 @@ class Source(ABC):
     """Whether entries without a value count 1, so that those at one place are summed."""
     as_float64 = False
     """Whether values are stored as float64 or not at all, so that integers beyond int64 are allowed."""
-    leaves_ids = False
-    """Whether ids that are integers are left to the sorter, which numbers them; see `leave_ids`."""
+    has_large_batches = False
+    """Whether batches are larger than usual, for a device; the sorter sets it."""
     hashes_files = True
     """Whether the provenance has the SHA-256 of each file."""
     may_be_empty = False
     """Whether it may have no edges, even if nothing else states the vertices or the type of their ids."""
 
     prepares: Callable[[CooBatch, float | None], Any] | None = None
-    """Prepares a batch, and the fraction read then, where it is parsed; None to leave it to the caller of `batches`."""
+    """Prepares a batch, and the fraction read then, in the thread that parses it: `batches` may yield the results in
+    place of batches. None to leave it to the caller."""
 
     @property
     def n_stated(self) -> int | None:
         """Number of entries, if it is known before the first batch."""
         return None
-
-    def leave_ids(self, prepare: Callable[[CooBatch, float | None], Any]) -> None:
-        """Leave ids that are integers to the sorter from now on, even if some batches have been read.
-
-        Parameters
-        ----------
-        prepare : what `batches` may yield the results of, in place of batches; called in the threads that parse
-        """
-        self.leaves_ids, self.prepares = True, prepare
 
     @abstractmethod
     def batches(self) -> Iterator[Any]:
@@ -155,7 +164,7 @@ class FileSource(Source):
         if self._told is not None:
             return self._told
         layout = self.layout()
-        return Combined(None, settle(layout.provenance), layout.stated)
+        return Combined(settle(layout.provenance), layout.stated)
 
     def join(self, told: Sequence[Any]) -> Combined:
         """Check and join the summaries of all parts, in their order.
@@ -166,10 +175,6 @@ class FileSource(Source):
         """
         joined: Combined = told[0]
         return joined
-
-    def number(self, claim: int | None) -> Layout:
-        """Return the layout of a part, once it was read; for `claim` see `Combined`."""
-        return self.layout()
 
 
 class EdgeSource(FileSource):
@@ -201,11 +206,6 @@ class EdgeSource(FileSource):
         self._made: Any = None
         """Mapping from ids to codes, once the first batch is read."""
 
-    def leave_ids(self, prepare: Callable[[CooBatch, float | None], Any]) -> None:
-        super().leave_ids(prepare)
-        if hasattr(self._made, "leave"):
-            self._made.leave()
-
     def _take_part(self) -> Self:
         """Return a copy for another process, of which nothing is read yet."""
         part, vertices = copy(self), self._reading.vertices
@@ -218,11 +218,11 @@ class EdgeSource(FileSource):
 class Combined:
     """Summary of a source whose parts were read."""
 
-    claim: int | None
-    """Number of vertices that the source states, if all ids are in 0..claim-1; else None."""
     provenance: dict[str, Any]
     stated: Stated | None = None
-    """Position of the stated shape, as in `Layout`."""
+    """Error about the place of the stated shape or claim, as in `Layout`."""
+    claim: int | None = None
+    """Number of vertices that the source states, as in `Layout`."""
 
 
 def symmetrize(batch: CooBatch, symmetry: str) -> CooBatch:

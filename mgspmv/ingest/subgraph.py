@@ -26,8 +26,8 @@ from mgspmv.ingest.columns import TextColumn
 from mgspmv.ingest.entries import SortedSource, shrink, sort_source
 from mgspmv.ingest.files import take_name
 from mgspmv.ingest.headers import DEFAULT_READING, StatedForm
-from mgspmv.ingest.numbering import PIECE_IDS, Ids, IdWriter, are_numbers
 from mgspmv.ingest.objects import is_sparse
+from mgspmv.ingest.occurring_ids import PIECE_IDS, Ids, IdWriter, are_numbers
 from mgspmv.ingest.open import open_update
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source

@@ -29,7 +29,7 @@ from mgspmv.ingest.prefetch import AHEAD, prefetch_map
 from mgspmv.ingest.source import Combined, EdgeSource, settle
 from mgspmv.ingest.tokens import Undecided
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN, decode, find_kind, to_integers, to_strings
-from mgspmv.ingest.vertices import MarkedIds, OccurringIntegers, choose_vertices, find_unknown
+from mgspmv.ingest.vertices import choose_vertices, find_unknown
 from mgspmv.model import CooBatch, default_threads, index_dtype
 from mgspmv.validation import parse_json
 
@@ -101,8 +101,6 @@ class _EdgeRows:
     prepared: Any = None
     """The rows as `Source.prepares` returned them; None if they were left to the caller."""
     weights: np.ndarray | None = None
-    marked: MarkedIds | None = None
-    """What was marked of the ids; None if that is left to the caller."""
     fraction: float | None = None
     """Approximate fraction of all rows read up to the last of these; None if unknown."""
     problem: SourceError | None = None
@@ -205,7 +203,7 @@ class TableSource(EdgeSource):
         names = told[0].all_columns
         taken = ColumnChoice(*map(names.index, first.names)).describe(names) | {"n_rows": counts["rows"]}
         provenance = {"format": self._format, **describe_files(self.name, files), "header": header}
-        return Combined(None, {**provenance, **filled[0].listed, "taken": taken})
+        return Combined({**provenance, **filled[0].listed, "taken": taken})
 
     def summarize(self) -> Any:
         return replace(self._told, files=settle(self._told.files))
@@ -240,7 +238,7 @@ class TableSource(EdgeSource):
     @property
     def _part_rows(self) -> int:
         """Rows per part: more where threads have less to do with each."""
-        return 2 * BATCH_ROWS if self.leaves_ids else PART_ROWS
+        return 2 * BATCH_ROWS if self.has_large_batches else PART_ROWS
 
     def _choose_columns(self, table: Table) -> list[str]:
         """Return the names of the columns of sources, targets and, optionally, weights."""
@@ -302,16 +300,9 @@ class TableSource(EdgeSource):
         weights = _to_numbers(columns[2]) if len(columns) > 2 else None
         dtype = "missing" if weights is None else weights.dtype.name
         form = replace(form, dtype=dtype, fraction=fraction, problem=problem, n_rows=rows.num_rows)
-        if self.prepares is not None and not are_names and self._numbers_occurring and rows.num_rows:
+        if self.prepares is not None and not are_names and self._reading.vertices is None and rows.num_rows:
             return replace(form, prepared=self.prepares(CooBatch(ids[0], ids[1], weights), fraction))
-        vertices = self._made
-        marked = vertices.measure(*ids) if isinstance(vertices, OccurringIntegers) and not are_names else None
-        return replace(form, ids=ids, weights=weights, marked=marked)
-
-    @property
-    def _numbers_occurring(self) -> bool:
-        """True if the vertices are those that occur."""
-        return self._reading.n_vertices is None and self._reading.vertices is None
+        return replace(form, ids=ids, weights=weights)
 
     def _encode(self, rows: _EdgeRows) -> Any:
         """Return the entries of parsed rows, in their order, or what they were prepared to.
@@ -321,19 +312,14 @@ class TableSource(EdgeSource):
         SourceError : ids or weights of another type than those before, or an id that is not in the list of vertices
         """
         if self._form is None:
-            self._form = replace(rows, ids=[], weights=None, prepared=None, marked=None)
+            self._form = replace(rows, ids=[], weights=None, prepared=None)
             column = TextColumn("vertex", "string" if rows.are_names else "int64")
             self._made, self._listed = choose_vertices(column, self._reading, self._id_room, self.name)
-            if self.leaves_ids and isinstance(self._made, OccurringIntegers):
-                self._made.leave()
         self._form.check(rows)
         self.fraction = rows.fraction
         self._counts["rows"] += rows.n_rows
         if rows.prepared is not None:
             return rows.prepared
-        if rows.marked is not None:
-            self._made.cover(rows.marked)
-            return CooBatch(rows.ids[0], rows.ids[1], rows.weights)
         codes = self._made.encode(*rows.ids)
         for name, column, own in zip(rows.names, rows.ids, codes, strict=False):
             if (k := find_unknown(self._made, own)) is not None:

@@ -23,7 +23,7 @@ from mgspmv.ingest.budget import StoreSize, check_stated
 from mgspmv.ingest.build import Assembled
 from mgspmv.ingest.entries import SortedSource, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
-from mgspmv.ingest.numbering import PIECE_IDS, Ids, OccurringIds, are_numbers
+from mgspmv.ingest.occurring_ids import PIECE_IDS, Ids, OccurringIds, are_numbers
 from mgspmv.ingest.reports import make_report
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source, settle

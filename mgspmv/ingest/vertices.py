@@ -9,7 +9,6 @@ import os
 from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,8 @@ from mgspmv.ingest.column_names import choose_list_columns, names_numbers
 from mgspmv.ingest.columns import TableFormat, TextColumn, read_chunks, split_line
 from mgspmv.ingest.detect import read_head
 from mgspmv.ingest.headers import DEFAULT_READING, StatedForm, has_list_header
-from mgspmv.ingest.numbering import OccurringIds, are_numbers
-from mgspmv.ingest.radix_sort import SMALL
+from mgspmv.ingest.numbering import UNKNOWN, IdTable
+from mgspmv.ingest.occurring_ids import OccurringIds, are_numbers
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Layout
 from mgspmv.ingest.streams import TextLine, TextStream
@@ -38,160 +37,54 @@ from mgspmv.ingest.tokens import (
     is_number,
     split_fields,
 )
-from mgspmv.kernels.later import compile_later
-from mgspmv.model import index_dtype
-
-MarkedIds = tuple[int, int, int]
-"""Number of ids of a batch, the least and the greatest."""
-
-UNKNOWN = -1
-"""Code of an id that is not a vertex."""
-
-ID_BYTES = 20
-"""Most bytes per integer id for its mark, the id and its table entry, while they are made."""
 
 LISTED_BYTES = 32
 """Most bytes per integer of a list of vertices, while the list is sorted and its table made."""
 LISTED_NAME_BYTES, LISTED_COPIES = 128, 4
 """Most bytes per name of a list, and copies of its characters, while the list is sorted and its table made."""
 
-_ROOM = 2**20
-"""Bound of ids that a table may always cover, regardless of the number of edges."""
-_MARKED = 2**27
-"""Bound of ids that are marked if memory allows, regardless of the number of edges read, as more edges may follow."""
 
+class GivenIntegers:
+    """Integers that need no codes.
 
-class NumberedVertices:
-    """Vertices whose ids are already the numbers 0..n-1; no other id is passed."""
+    Parameters
+    ----------
+    n_vertices : number of vertices, if the integers are the numbers 0..n-1, and no other is passed; None for any
+        integers, which are numbered once all are read
+    """
 
-    def __init__(self, n_vertices: int) -> None:
+    def __init__(self, n_vertices: int | None) -> None:
         self._n_vertices = n_vertices
 
     def encode(self, *columns: np.ndarray) -> list[np.ndarray]:
         return list(columns)
 
     def finish(self) -> Layout:
-        return Layout((self._n_vertices,) * 2)
-
-
-class OccurringIntegers:
-    """Integers that occur in the edges, each of which is its own code.
-
-    If all are small compared with the number of edges and the memory, they are marked as seen and numbered by a table.
-    Otherwise numbering is left to `mgspmv.ingest.numbering`.
-
-    Parameters
-    ----------
-    room : memory for marks and table
-    """
-
-    def __init__(self, room: MemoryBudget = ANY_ROOM) -> None:
-        self._most = room.memory // ID_BYTES
-        self._marks: list[np.ndarray] | None = [np.zeros(0, bool)]
-        """Marks by id, in longer and longer arrays: threads may still mark the shorter ones."""
-        self._lock = Lock()
-        self._lowest, self._highest = 0, -1
-        self._n_read, self._is_left = 0, False
-
-    def encode(self, *columns: np.ndarray) -> list[np.ndarray]:
-        self.cover(self.measure(*columns))
-        return list(columns)
-
-    def leave(self, *, counts: bool = False) -> None:
-        """Leave the numbering to the caller in any case; `counts` says whether `extent` is still needed."""
-        with self._lock:
-            self._marks, self._is_left = None, not counts
-
-    def measure(self, *columns: np.ndarray) -> MarkedIds | None:
-        """Mark the ids of a batch, and return what `cover` needs, None if it needs nothing; thread-safe."""
-        ids = [] if self._is_left else [own for own in columns if len(own)]
-        if not ids:
-            return None
-        n, lowest, highest = sum(map(len, ids)), min(int(own.min()) for own in ids), max(int(own.max()) for own in ids)
-        marks = self._find_marks(n, lowest, highest)
-        for own in ids if marks is not None else []:
-            if _mark.is_worth(len(own)):
-                _mark(own, marks)
-            else:
-                marks[own] = True
-        return n, lowest, highest
-
-    def cover(self, marked: MarkedIds | None) -> None:
-        """Count ids that were marked, or are numbered elsewhere, and extend `extent` to them."""
-        if marked is not None:
-            n, lowest, highest = marked
-            self._n_read += n
-            self._lowest, self._highest = min(self._lowest, lowest), max(self._highest, highest)
-
-    def _find_marks(self, n: int, lowest: int, highest: int) -> Any:
-        """Return an array for the marks of n ids in a range; None if ids are no longer marked."""
-        with self._lock:
-            if lowest < 0 or highest >= min(self._most, max(_MARKED, self._limit + 2 * n)):
-                self._marks = None
-            if self._marks is None:
-                return None
-            if highest >= (there := len(self._marks[-1])):
-                self._marks.append(np.zeros(max(highest + 1, 2 * there), bool))
-            return self._marks[-1]
-
-    @property
-    def extent(self) -> tuple[int, int] | None:
-        """Least and greatest integer that occur; None if there is none."""
-        return (self._lowest, self._highest) if self._n_read else None
-
-    @property
-    def _limit(self) -> int:
-        """Bound below which ids are small compared with the number of edges."""
-        return 2 * self._n_read + _ROOM
-
-    def finish(self) -> Layout:
-        if self._marks is None or self._highest >= self._limit:
-            return Layout((0, 0), are_ids=True)
-        seen = self._marks[-1][: self._highest + 1]
-        for earlier in self._marks[:-1]:
-            seen[: len(earlier)] |= earlier[: len(seen)]
-        ids = np.flatnonzero(seen)
-        if are_numbers(ids):
-            return Layout((len(ids),) * 2)
-        table = np.cumsum(seen, dtype=index_dtype(len(ids)))
-        table -= 1
-        table[~seen] = UNKNOWN
-        return Layout((len(ids),) * 2, ids, table, ascend=True)
+        return Layout((self._n_vertices or 0,) * 2, are_ids=self._n_vertices is None)
 
 
 class ListedIntegers:
     """Integers of a list of vertices, ascending."""
 
     def __init__(self, ids: np.ndarray) -> None:
-        self._ids = ids
-        dense = bool(ids[0] >= 0 and ids[-1] < 4 * len(ids) + _ROOM)
-        self._table = _invert(ids, np.arange(len(ids)), len(ids)) if dense else None
+        self._ids, self._table = ids, IdTable(ids)
 
     def encode(self, *columns: np.ndarray) -> list[np.ndarray]:
         return [self._find(ids) for ids in columns]
 
     def _find(self, ids: np.ndarray) -> np.ndarray:
-        if self._table is not None:
-            inside = (ids >= 0) & (ids < len(self._table))
-            return np.where(inside, self._table[np.where(inside, ids, 0)], UNKNOWN)
-        found = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
+        found = self._table.take(np.clip(ids, self._ids[0], self._ids[-1]))
         return np.where(self._ids[found] == ids, found, UNKNOWN)
 
     def finish(self) -> Layout:
         return Layout((len(self._ids),) * 2, None if are_numbers(self._ids) else self._ids)
 
 
-Vertices = NumberedVertices | OccurringIntegers | OccurringIds | ListedIntegers
+Vertices = GivenIntegers | OccurringIds | ListedIntegers
 """Mapping from ids to codes (`encode`, batches in their order), and from codes to numbers (`finish`).
 
 Equal ids in a batch have one code, and integers of no vertex have `UNKNOWN`.
 """
-
-
-@compile_later(2 * SMALL)
-def _mark(ids: Any, seen: Any) -> None:
-    for each in ids:
-        seen[each] = True
 
 
 def find_unknown(vertices: Vertices, codes: np.ndarray) -> int | None:
@@ -266,15 +159,13 @@ def choose_vertices(
     ----------
     edges : name of the source of the edges, for messages
     """
-    if reading.n_vertices is not None:
-        return NumberedVertices(reading.n_vertices), {}
-    if reading.vertices is not None:
+    if reading.n_vertices is None and reading.vertices is not None:
         column = replace(id_column, name="vertex")
         vertices, provenance = read_vertices(reading.vertices, column, reading, id_room, edges=edges)
         return vertices, {"vertices": provenance}
-    if id_column.dtype == "string":
+    if id_column.dtype == "string" and reading.n_vertices is None:
         return OccurringIds(pa.large_string(), id_room), {}
-    return OccurringIntegers(id_room), {}
+    return GivenIntegers(reading.n_vertices), {}
 
 
 def _estimate_bytes(ids: Any) -> int:
@@ -325,13 +216,6 @@ def _raise_repeated(repeated: list[Any], source: str) -> None:
         raise SourceError(
             f"vertex {repeated[0]!r} is listed more than once; list each vertex on one line only", source=source
         )
-
-
-def _invert(codes: np.ndarray, numbers: np.ndarray, n_vertices: int) -> np.ndarray:
-    """Make the table that has `numbers[k]` at place `codes[k]` and `UNKNOWN` elsewhere."""
-    table = np.full(int(codes.max()) + 1 if len(codes) else 0, UNKNOWN, index_dtype(n_vertices))
-    table[codes] = numbers
-    return table
 
 
 # --- lines of lists of vertices and of vectors: an id, or an id and a number ------------------------------------------

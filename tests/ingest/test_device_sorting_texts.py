@@ -53,7 +53,7 @@ def test_arrays_are_those_of_the_host(text, sorters, tmp_path, monkeypatch):  # 
     path.write_bytes(text)
     n_left, n_chunks = [], []
 
-    class Counted(edge_list._MarkedEntries):
+    class Counted(edge_list._PreparedEntries):
         def __init__(self, *args):
             super().__init__(*args)
             n_left.append(self.n_rows)
@@ -67,7 +67,7 @@ def test_arrays_are_those_of_the_host(text, sorters, tmp_path, monkeypatch):  # 
     options = IngestOptions("graph")
     wanted = load(path, options)
     assert len(n_chunks) > 40
-    monkeypatch.setattr(edge_list, "_MarkedEntries", Counted)
+    monkeypatch.setattr(edge_list, "_PreparedEntries", Counted)
     found = load(path, options, make)
     assert not made[-1].is_moved
     assert sum(n_left) > 2000

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest import edge_list
 from mgspmv.ingest.edge_list import EdgeListSource
+from tests.support.arrays import number_codes
 
 BATCH_BYTES = (1, 7, 2**22)
 """A batch of one line, of a few, and of all."""
@@ -31,14 +32,9 @@ def read(path, **options):
     layout = source.layout()
     assert layout.shape[0] == layout.shape[1]
     assert len({batch.values is None for batch in batches}) == 1
-    arcs = np.stack([np.concatenate([getattr(b, name) for b in batches]) for name in ("rows", "cols")])
-    if layout.positions is not None:
-        arcs = layout.positions[arcs]
-    if layout.are_ids:  # numbered as in tests/ingest/test_numbering.py
-        ids, numbers = np.unique(arcs, return_inverse=True)
-        are_numbers = ids.tolist() == list(range(len(ids)))
-        layout = replace(layout, shape=(len(ids), len(ids)), vertex_ids=None if are_numbers else ids)
-        arcs = numbers.reshape(arcs.shape)
+    codes = [np.concatenate([getattr(b, name) for b in batches]) for name in ("rows", "cols")]
+    *ends, layout = number_codes(*codes, layout)
+    arcs = np.stack(ends)
     assert not arcs.size or 0 <= arcs.min() <= arcs.max() < layout.shape[0]
     if layout.vertex_ids is not None:
         layout = replace(layout, vertex_ids=layout.vertex_ids[:])

@@ -24,6 +24,7 @@ from mgspmv.ingest.files import find_files
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.tables import settle
+from tests.support.arrays import number_codes
 from tests.support.shrinking import shrink
 
 COMPRESS = {
@@ -53,8 +54,7 @@ def read(source):
     batches = list(source.batches())
     layout = source.layout()
     rows, cols = (np.concatenate([getattr(b, side) for b in batches]) for side in ("rows", "cols"))
-    if layout.positions is not None:
-        rows, cols = layout.positions[rows], layout.positions[cols]
+    rows, cols, layout = number_codes(rows, cols, layout)
     if layout.vertex_ids is not None:
         rows, cols = layout.vertex_ids[rows], layout.vertex_ids[cols]
     values = [] if batches[0].values is None else [np.concatenate([b.values for b in batches]).tolist()]

@@ -17,7 +17,8 @@ from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.entries import sort_source
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.frames import source_from_arrays
-from mgspmv.ingest.numbering import JOINED_BYTES, IdTable, OccurringIds, join_ids, look_up, number_entries, rank_ids
+from mgspmv.ingest.numbering import JOINED_BYTES, IdTable, encode_ids, join_ids, number_block, number_entries
+from mgspmv.ingest.occurring_ids import OccurringIds, are_numbers, rank_ids
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Layout
@@ -36,7 +37,7 @@ PLENTY = 1 << 40
 def small(monkeypatch):
     """Buckets, groups and pieces of which a few entries make many."""
     sorter = {"N_BUCKETS": 4, "GROUPED_ENTRIES": 20, "BLOCK_ENTRIES": 7, "BLOCK_ROWS": 8}
-    shrink(monkeypatch, ingest__external_sort=sorter, ingest__numbering={"PAGE_NAMES": 8})
+    shrink(monkeypatch, ingest__external_sort=sorter, ingest__occurring_ids={"PAGE_NAMES": 8})
 
 
 def check(rows, cols, memory, threads=2, id_memory=None):
@@ -46,14 +47,17 @@ def check(rows, cols, memory, threads=2, id_memory=None):
         for part in np.array_split(np.arange(len(rows)), max(1, len(rows) // 9)):
             held.add(CooBatch(rows[part], cols[part], values[part]))
         layout, room = Layout((0, 0), are_ids=True), MemoryBudget(id_memory or memory // 4)
-        by_row, layout = number_entries(held, layout, lambda: EntrySorter(memory, threads), room)
+        extent = int(min(rows.min(), cols.min())), int(max(rows.max(), cols.max()))
+        by_row, layout = number_entries(held, layout, extent, lambda: EntrySorter(memory, threads), room)
         known = np.unique(np.concatenate([rows, cols]))
         assert layout.shape == (len(known), len(known))
         ids = known if layout.vertex_ids is None else layout.vertex_ids
         assert ids[:].tolist() == known.tolist()
         found, end = [], 0
         with by_row:
-            for block in by_row.blocks((len(known), len(known))):
+            n = len(known) if layout.positions is None else len(layout.positions)
+            for block in by_row.blocks((n, n)):
+                block = block if layout.positions is None else number_block(block, layout)
                 assert block.row_offset >= end or block.row_offset == end - 1
                 end = block.row_offset + block.n_rows
                 own = np.repeat(np.arange(block.n_rows), np.diff(block.indptr)) + block.row_offset
@@ -92,12 +96,12 @@ def test_many_ids(small, memory, id_memory, spread, threads):
 def test_ids_are_joined_and_found(parts, pending):
     """However few wait at a time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(numbering, "_PENDING_BYTES", pending)
+        patch.setattr(numbering, "PENDING_BYTES", pending)
         known = join_ids(map(np.unique, (np.array(part, np.int64) for part in parts)), PLENTY)
     assert known.tolist() == sorted({id for part in parts for id in part})
     if len(known):
         given = np.random.default_rng(1).permutation(known)
-        assert known[IdTable(known).find(given)].tolist() == given.tolist()
+        assert known[IdTable(known).take(given)].tolist() == given.tolist()
 
 
 def test_ids_that_do_not_fit_are_not_joined():
@@ -233,6 +237,25 @@ def test_messages_name_ids_with_gaps(small, kind, memory):
             ingest_arcs(arcs, IngestOptions(kind, **options), memory, MemoryStore())
 
 
+@pytest.mark.parametrize(
+    ("ids", "are_small"), [(range(40), True), ([3, 7, 200_000], True), ([-1, 5], False), ([5, 1 << 40], False)]
+)
+def test_small_ids_are_marked(ids, are_small):
+    given, known = EntrySorter(PLENTY, 3), np.array(ids)
+    rows = np.random.default_rng(1).permutation(np.resize(known, 1000))
+    for part in np.split(rows, 10):
+        given.add(CooBatch(part, part[::-1], None))
+    layout, extent = Layout((0, 0), are_ids=True), (int(known.min()), int(known.max()))
+    _, layout = encode_ids(given, layout, extent, None, ANY_ROOM)
+    assert layout.ascend == (are_small and not are_numbers(known))
+    assert layout.shape == (len(known),) * 2
+    if layout.ascend:
+        assert layout.vertex_ids.tolist() == known.tolist()
+        assert layout.positions[known].tolist() == list(range(len(known)))
+        assert (layout.positions == -1).sum() == len(layout.positions) - len(known)
+    given.close()
+
+
 def test_ids_are_not_sorted_again(monkeypatch):
     """If they are small, their entries are in no other sorter before they are written."""
     monkeypatch.setattr(EntrySorter, "drain", None)
@@ -249,7 +272,7 @@ any_names = st.lists(st.text(max_size=3), unique=True)
 
 @pytest.fixture
 def small_pages(small, monkeypatch):
-    shrink(monkeypatch, ingest__numbering={"PAGE_NAMES": 3, "MERGED_PAGES": 2})
+    shrink(monkeypatch, ingest__occurring_ids={"PAGE_NAMES": 3, "MERGED_PAGES": 2})
 
 
 @given(st.lists(st.one_of(any_names, st.lists(st.text("a\0é", max_size=20), unique=True)), max_size=5))
@@ -260,7 +283,7 @@ def test_runs_are_merged(small_pages, runs):
         codes |= dict(zip(numbering.encode(pa.array(names, pa.string()))[0].tolist(), names, strict=True))
     layout = numbering.finish()
     assert layout.vertex_ids[:].tolist() == sorted({name for names in runs for name in names})
-    numbers = look_up(layout.positions, np.array(list(codes), np.int64)).tolist()
+    numbers = layout.positions.take(np.array(list(codes), np.int64)).tolist()
     assert [layout.vertex_ids[number] for number in numbers] == list(codes.values())
 
 
@@ -274,7 +297,9 @@ def test_entries_are_numbered(small_pages, memory, threads):
             rows, cols = numbering.encode(pa.array(names[k : k + 30]), pa.array(names[900 + k : 930 + k]))
             held.add(CooBatch(rows, cols, np.arange(k, k + 30)))
         assert len(numbering._runs) > 3
-        numbered, layout = number_entries(held, numbering.finish(), lambda: EntrySorter(memory, threads), ANY_ROOM)
+        numbered, layout = number_entries(
+            held, numbering.finish(), (0, 0), lambda: EntrySorter(memory, threads), ANY_ROOM
+        )
         known = layout.vertex_ids
         assert known[:].tolist() == sorted(set(names))
         with numbered:

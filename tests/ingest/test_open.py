@@ -15,6 +15,7 @@ from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.objects import NpzSource
 from mgspmv.ingest.open import EDGE_LIST_OPTIONS, open_source, open_update
+from tests.support.arrays import read_numbered
 
 MATRIX = sp.coo_array(([1.5, 2.5], ([0, 1], [1, 0])), shape=(2, 2))
 
@@ -93,8 +94,8 @@ def test_unknown_options(name, hint):
 
 
 def read_all(source):
-    batches = list(source.batches())
-    return batches[0].rows.tolist(), batches[0].cols.tolist(), batches[0].values, source.layout().vertex_ids
+    rows, cols, values, layout = read_numbered(source)
+    return rows, cols, values, layout.vertex_ids
 
 
 def test_what_is_deleted_needs_no_weights(files):

@@ -18,6 +18,7 @@ from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.scratch import ANY_ROOM
+from mgspmv.ingest.source import Layout
 from tests.support.stores import forget_checksums
 
 
@@ -36,8 +37,6 @@ def read_parts(source, n):
         sent.prepare(2, ANY_ROOM)
         read.append((sent, collect(sent)))
     joined = source.join([pickle.loads(pickle.dumps(part.summarize())) for part, _ in read])
-    for part, _ in read:
-        part.number(joined.claim)
     columns = list(zip(*(own for _, own in read), strict=True))
     values = None if columns[2][0] is None else np.concatenate(columns[2])
     return (np.concatenate(columns[0]), np.concatenate(columns[1]), values), joined, len(read)
@@ -96,7 +95,7 @@ def test_several_texts_some_compressed_with_heads_of_their_own(n, tmp_path):
     assert "sha256" in joined.provenance["files"][1]  # which is compressed
 
 
-def test_a_claim_counts_if_all_files_make_it_and_all_ids_fit(tmp_path):
+def test_a_claim_counts_if_all_files_make_it(tmp_path):
     paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
     for path, claim in zip(paths, (400, 400), strict=True):
         path.write_text("\n".join([f"# Nodes: {claim}", *LINES]))
@@ -104,8 +103,15 @@ def test_a_claim_counts_if_all_files_make_it_and_all_ids_fit(tmp_path):
     assert check_parts(source, 4, 2).claim == 400
     paths[1].write_text("\n".join(["# Nodes: 401", *LINES]))
     assert check_parts(source, 4, 2).claim is None
-    paths[1].write_text("\n".join(["# Nodes: 400", *LINES, "400 1"]))
-    assert check_parts(source, 4, 2).claim is None
+
+
+def test_a_claim_holds_if_all_ids_are_among_the_vertices():
+    layout = Layout((0, 0), are_ids=True, claim=400, stated=lambda message: SourceError(message))
+    assert layout.settle_claim((0, 399)).shape == (400, 400)
+    assert layout.settle_claim((0, 399)).stated is not None
+    for extent in ((0, 400), (-1, 399), (0, -1)):
+        found = layout.settle_claim(extent)
+        assert (found.shape, found.are_ids, found.claim, found.stated) == ((0, 0), True, None, None)
 
 
 def test_errors_name_the_line_of_the_file(tmp_path):

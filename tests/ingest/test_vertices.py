@@ -8,7 +8,6 @@ import os
 import re
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +25,6 @@ from mgspmv.ingest.values import INT64_MAX, INT64_MIN
 from mgspmv.ingest.vertices import (
     UNKNOWN,
     ListedIntegers,
-    OccurringIntegers,
     _list_integers,
     _list_names,
     read_vertices,
@@ -47,32 +45,6 @@ def test_listed_integers():
         numbering = listed.finish()
         assert numbering.shape[0] == len(ids)
         assert (numbering.vertex_ids is None) == (ids == [0, 1, 2])
-
-
-@pytest.mark.parametrize("spread", [1, 3])
-def test_integers_are_marked_by_several_threads(spread):
-    """While the table of marks becomes longer."""
-    rng, numbering = np.random.default_rng(1), OccurringIntegers()
-    batches = [(rng.integers(0, 1 + k * 50, (2, 40)) * spread).astype(np.int32) for k in range(200)]
-    with ThreadPoolExecutor(8) as pool:
-        for marked in pool.map(lambda batch: numbering.measure(*batch), batches):
-            numbering.cover(marked)
-    layout, known = numbering.finish(), np.unique(batches)
-    assert numbering.extent == (known[0], known[-1])
-    assert layout.shape == (len(known),) * 2
-    assert layout.vertex_ids.tolist() == known.tolist()
-    assert layout.positions[known].tolist() == list(range(len(known)))
-    assert (layout.positions == -1).sum() == len(layout.positions) - len(known)
-
-
-@pytest.mark.parametrize("ids", [[-1, 5], [5, 1 << 40]])
-def test_integers_that_are_not_small_are_not_marked(ids):
-    numbering = OccurringIntegers()
-    for _ in range(2):
-        numbering.encode(np.array(ids), np.array([3, 4]))
-        numbering.encode(np.array([3, 4]))
-    assert numbering.extent == (min(ids[0], 0), ids[1])
-    assert numbering.finish().are_ids
 
 
 def test_read_names(tmp_path):
@@ -118,7 +90,7 @@ def test_refused_lists(tmp_path, text, column, message):
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_a_list_of_many_chunks_is_read_by_several_threads(tmp_path, monkeypatch, are_names, suffix):
     monkeypatch.setattr(TextStream.__init__, "__defaults__", (1000, 1))
-    monkeypatch.setattr(sys.modules["mgspmv.ingest.numbering"], "PAGE_NAMES", 100)
+    monkeypatch.setattr(sys.modules["mgspmv.ingest.occurring_ids"], "PAGE_NAMES", 100)
     numbers = np.random.default_rng(0).permutation(20_000) * 7
     ids = [f"é{k}" for k in numbers] if are_names else numbers.tolist()
     path, text = tmp_path / f"a.v{suffix}", "".join(f"{each}\tx\n" for each in ids).encode()

@@ -108,9 +108,23 @@ def read_entries(source: Source) -> tuple[np.ndarray, np.ndarray, np.ndarray | N
 
 def read_numbered(source: Source) -> tuple[list[int], list[int], np.ndarray | None, Layout]:
     """The same with numbers of vertices."""
-    *codes, values, layout = read_entries(source)
-    rows, cols = codes if layout.positions is None else (layout.positions[own] for own in codes)
+    rows, cols, values, layout = read_entries(source)
+    rows, cols, layout = number_codes(rows, cols, layout)
     return rows.tolist(), cols.tolist(), values, layout
+
+
+def number_codes(rows: np.ndarray, cols: np.ndarray, layout: Layout) -> tuple[np.ndarray, np.ndarray, Layout]:
+    """Numbers of vertices in place of ids or codes, and the layout with them."""
+    codes = np.stack([rows, cols])
+    layout = layout.settle_claim((codes.min(initial=0), codes.max(initial=-1)))
+    if layout.positions is not None:
+        codes = layout.positions[codes]
+    if layout.are_ids:  # as in tests/ingest/test_numbering.py
+        ids, numbers = np.unique(codes, return_inverse=True)
+        given = None if ids.tolist() == list(range(len(ids))) else ids
+        layout = replace(layout, shape=(len(ids), len(ids)), vertex_ids=given, are_ids=False)
+        codes = numbers.reshape(codes.shape)
+    return codes[0], codes[1], layout
 
 
 def transpose_arrays(matrix: CsrArrays) -> CsrArrays:

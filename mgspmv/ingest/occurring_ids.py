@@ -1,0 +1,301 @@
+"""Ids that occur in the edges, integers or names, in memory or, if they do not fit there, in files.
+
+    ids of a batch        --distinct-->  codes: each batch gives new codes to its ids
+    ids by code           --until memory is full-->  runs: sorted ids in a file, and the place of each code in another
+    runs                  --merge-->  all ids, ascending, and the number of each code
+
+Codes ascend with the batches, so that those of neighboring entries are a small range, which is read at once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from mgspmv.display.frames import unwrap_numbers, wrap_numbers
+from mgspmv.errors import SourceError
+from mgspmv.ingest.scratch import ANY_ROOM, FileArray, MemoryBudget, ScratchFile
+from mgspmv.ingest.source import Layout
+from mgspmv.model import index_dtype
+
+PAGE_NAMES = 1 << 14
+"""Ids per page, the unit of reading; the first id of each page is in memory."""
+MERGED_PAGES = 16
+"""Pages per range of ids that is merged at a time."""
+PIECE_IDS = 1 << 16
+"""Ids of a store per read."""
+
+NAME_BYTES, INTEGER_BYTES = 100, 120
+"""Approximate bytes per name as a Python string, and per integer in the tables with which Arrow finds distinct ones."""
+CODE_BYTES = 8
+"""Bytes per code: its place among the known ids, and its number."""
+PENDING_BYTES = 1 << 22
+"""Bytes of ids that may wait to be added to the known ones, regardless of how many these are."""
+
+Ids = Any
+"""Ascending ids: an array, or an object with a dtype and a length that is sliced like an array."""
+
+_INT64, _BYTE = map(np.dtype, (np.int64, np.uint8))
+
+
+# --- ids in files ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _IdPage:
+    """Page of ids in a file, stored as an Arrow record batch."""
+
+    offset: int
+    n_bytes: int
+    n_ids: int
+    first: Any
+
+
+class SortedIds:
+    """Distinct ids in a file, integers or names, ascending; see `IdWriter`."""
+
+    def __init__(self, file: ScratchFile, pages: Sequence[_IdPage], schema: Any) -> None:
+        self.file, self.pages, self._schema = file, pages, schema
+        self.dtype = _INT64 if schema.types[0] == pa.int64() else np.dtype(object)
+        self.firsts = [page.first for page in pages]
+        """First id of each page."""
+        self._starts = np.cumsum([0, *(page.n_ids for page in pages)]).tolist()
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def __getitem__(self, which: int | slice) -> Any:
+        if isinstance(which, slice):
+            start, stop, _ = which.indices(len(self))
+            pages = range(bisect_right(self._starts, start) - 1, bisect_right(self._starts, max(start, stop - 1)))
+            ids = [self.read_page(k).to_numpy(zero_copy_only=False) for k in pages if k < len(self.pages)]
+            base = self._starts[pages.start]
+            return np.concatenate([np.zeros(0, self.dtype), *ids])[start - base : max(start, stop) - base]
+        number = range(len(self))[which]
+        page = bisect_right(self._starts, number) - 1
+        return self.read_page(page)[number - self._starts[page]].as_py()
+
+    def read_page(self, k: int) -> Any:
+        """Return the ids of a page as an Arrow array."""
+        page = self.pages[k]
+        data = pa.py_buffer(self.file.read(page.offset, page.n_bytes, _BYTE))
+        return pa.ipc.read_record_batch(data, self._schema)[0]
+
+    def read_between(self, low: Any, high: Any) -> Iterator[Any]:
+        """Yield the ids from `low` to before `high`, None for no end, page by page."""
+        import pyarrow.compute as pc
+
+        for k in range(max(0, bisect_right(self.firsts, low) - 1), len(self.firsts)):
+            if high is not None and self.firsts[k] >= high:
+                return
+            ids = self.read_page(k)
+            own = pc.greater_equal(ids, low)
+            if high is not None:
+                own = pc.and_(own, pc.less(ids, high))
+            yield ids.filter(own)
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+
+
+class IdWriter:
+    """Writer of distinct ascending ids.
+
+    Parameters
+    ----------
+    folder : folder of the file; None for the system's temporary folder
+    dtype : int64, or object for names
+    """
+
+    def __init__(self, folder: Path | None, dtype: np.dtype[Any]) -> None:
+        self._file, self._pages = ScratchFile(folder), list[_IdPage]()
+        self._schema = pa.schema([("id", pa.int64() if dtype == _INT64 else pa.string())])
+
+    def append(self, ids: Any) -> None:
+        """Append ids, as an array of Arrow or NumPy."""
+        for first in range(0, len(ids), PAGE_NAMES):
+            own = _to_arrow(ids[first : first + PAGE_NAMES], self._schema.types[0])
+            data = np.frombuffer(pa.record_batch([own], self._schema).serialize(), np.uint8)
+            self._pages.append(_IdPage(self._file.append(data), len(data), len(own), own[0].as_py()))
+
+    def finish(self) -> SortedIds:
+        """Return the ids that were written."""
+        return SortedIds(self._file, self._pages, self._schema)
+
+
+def _to_arrow(ids: Any, type: Any) -> Any:
+    if isinstance(ids, np.ndarray):
+        ids = wrap_numbers(ids) if ids.dtype == _INT64 else pa.array(ids, type if ids.dtype == object else None)
+    return ids.cast(type)
+
+
+def rank_ids(ids: Any) -> tuple[Any, np.ndarray]:
+    """Return the distinct ids of an Arrow array, ascending, and the place of each id among them."""
+    import pyarrow.compute as pc
+
+    coded = ids.dictionary_encode()
+    order = unwrap_numbers(pc.sort_indices(coded.dictionary))
+    return coded.dictionary.take(order), find_ranks(order)[unwrap_numbers(coded.indices)]
+
+
+def find_ranks(order: np.ndarray) -> np.ndarray:
+    """Return the rank of each element in an order: find_ranks(order)[order[k]] = k."""
+    ranks = np.empty(len(order), index_dtype(len(order)))
+    ranks[order] = np.arange(len(order))
+    return ranks
+
+
+def are_numbers(ids: Ids) -> bool:
+    """Return whether ascending distinct integers are 0..n-1."""
+    return bool(len(ids) == 0 or (ids[0] == 0 and ids[-1] == len(ids) - 1))
+
+
+# --- codes -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _SpilledRun:
+    """Ids in files."""
+
+    ids: SortedIds
+    places: FileArray
+    """Index among `ids` of the id of each of the codes of the run."""
+
+
+class OccurringIds:
+    """Ids that occur in the edges or in a list of vertices; each batch gives a new code to each of its ids.
+
+    Ids that occur again get greater codes, as entries at one place are sorted by codes before they are sorted by
+    numbers. Ids that do not fit into memory are spilled to files.
+
+    Parameters
+    ----------
+    type : Arrow type of the ids, int64 or large strings
+    room : memory for ids, and the folder of the files
+    listed : Arrow array of the names of a list of vertices; None if there is no list
+    first : name on the first line of the list, which may be a header; None if it is known to be none
+    name : name of the source in messages
+    """
+
+    def __init__(
+        self, type: Any, room: MemoryBudget = ANY_ROOM, listed: Any = None, first: str | None = None, name: str = ""
+    ) -> None:
+        self._type, self._room, self._listed, self._source = type, room, listed, name
+        self.unused_first = first
+        """Name on the first line of the list until an edge has it; else None."""
+        self._n_codes, self._runs = 0, list[_SpilledRun]()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._known = pa.nulls(0, self._type) if self._listed is None else self._listed
+        self._batches = list[Any]()
+        """Ids of the batches that are not among the known ones yet, by code."""
+        self._places = [np.zeros(0, np.int32)]
+        """Index among the known ids of the id of each code before those of `_batches`."""
+
+    def encode(self, *columns: Any) -> list[np.ndarray]:
+        """Return the codes of the next batch."""
+        if self._is_full:
+            self._spill()
+        coded = pa.concat_arrays([_to_arrow(ids, self._type) for ids in columns]).dictionary_encode()
+        ids, codes = coded.dictionary, self._n_codes + unwrap_numbers(coded.indices).astype(np.int64)
+        if self.unused_first is not None and ids.index(self.unused_first).as_py() >= 0:
+            self.unused_first = None
+        self._batches.append(ids)
+        self._n_codes += len(ids)
+        if _count_bytes(self._batches) > max(PENDING_BYTES, self._known.nbytes):
+            self._join_known()
+        return np.split(codes, np.cumsum(list(map(len, columns)))[:-1])
+
+    @property
+    def _is_full(self) -> bool:
+        """True if ids take more than the memory."""
+        n_waiting = sum(map(len, self._batches))
+        need = int(self._known.nbytes) + 2 * _count_bytes(self._batches)
+        need += CODE_BYTES * (sum(map(len, self._places)) + n_waiting)
+        if self._type == pa.int64():
+            need += INTEGER_BYTES * (len(self._known) + n_waiting)
+        else:
+            need += NAME_BYTES * len(self._known)
+        return need > self._room.memory
+
+    def _join_known(self) -> None:
+        """Add the ids of the batches to the known ones.
+
+        Raises
+        ------
+        SourceError : one is not in the list of vertices
+        """
+        coded, n_known = pa.chunked_array([self._known, *self._batches]).dictionary_encode(), len(self._known)
+        if coded.num_chunks:
+            self._known, self._batches = coded.chunk(0).dictionary, []
+            self._places.append(np.concatenate([unwrap_numbers(chunk.indices) for chunk in coded.chunks])[n_known:])
+        if self._listed is not None and len(self._known) > len(self._listed):
+            raise SourceError(
+                f"{self._known[len(self._listed)].as_py()!r} is not in the list of vertices; add it there or remove "
+                "its edges",
+                source=self._source,
+            )
+
+    def _rank(self) -> tuple[Any, np.ndarray]:
+        """Return the ids, ascending, and the place of the id of each code among them."""
+        import pyarrow.compute as pc
+
+        self._join_known()
+        order = unwrap_numbers(pc.sort_indices(self._known))
+        return self._known.take(pa.array(order)), find_ranks(order)[np.concatenate(self._places)]
+
+    def _spill(self) -> None:
+        """Write all ids in memory to a run."""
+        ids, places = self._rank()
+        writer, held = self._make_writer(), FileArray(self._room.folder, places.dtype)
+        writer.append(ids)
+        held.append(places)
+        self._runs.append(_SpilledRun(writer.finish(), held))
+        self._begin()
+
+    def _make_writer(self) -> IdWriter:
+        return IdWriter(self._room.folder, _INT64 if self._type == pa.int64() else np.dtype(object))
+
+    def finish(self) -> Layout:
+        """Return the ids, and as `positions` the number of each code."""
+        if not self._runs and not self._is_full:
+            ids, positions = self._rank()
+            return Layout((len(ids),) * 2, ids.to_numpy(zero_copy_only=False), positions)
+        self._spill()
+        writer, n = self._make_writer(), 0
+        of_runs = [FileArray(self._room.folder, _INT64) for _ in self._runs]
+        for ids, parts in self._merge():
+            for numbers, places in zip(of_runs, parts, strict=True):
+                numbers.append(n + places.astype(np.int64))
+            writer.append(ids)
+            n += len(ids)
+        by_code = FileArray(self._room.folder, index_dtype(n))
+        for run, numbers in zip(self._runs, of_runs, strict=True):
+            for places in run.places.pieces():
+                by_code.append(numbers.take(places))
+            for file in (run.ids, run.places, numbers):
+                file.close()
+        return Layout((n, n), writer.finish(), by_code)
+
+    def _merge(self) -> Iterator[tuple[Any, list[np.ndarray]]]:
+        """Yield all ids in ascending ranges, and for the ids of each run their indices in the range."""
+        firsts = sorted(first for run in self._runs for first in run.ids.firsts)
+        bounds = [*dict.fromkeys(firsts[::MERGED_PAGES]), None]
+        for low, high in pairwise(bounds):
+            parts = [list(run.ids.read_between(low, high)) for run in self._runs]
+            ids, places = rank_ids(pa.chunked_array([own for part in parts for own in part]).combine_chunks())
+            ends = np.cumsum([sum(map(len, part)) for part in parts])
+            yield ids, np.split(places, ends[:-1])
+
+
+def _count_bytes(ids: list[Any]) -> int:
+    return sum(own.nbytes for own in ids)
