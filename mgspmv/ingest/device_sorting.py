@@ -3,68 +3,120 @@
     batches  --upload, by several threads-->  parts on the device
     parts    --number ids, pack, sort, merge-->  CSR on the device
 
-Entries that do not fit on the device are sorted there in runs, which are merged from host memory:
+Entries that do not fit on the device are handed over to the sorter on the host, which numbers and groups them by row;
+ranges of rows are then sorted on the device:
 
-    parts    --spill-->  parts on the host  --upload some at a time, number ids, pack, sort-->  runs on the host
-    runs     --merge, see `mgspmv.ingest.device_runs`-->  blocks of rows on the host
+    range    --upload, pack, sort, merge-->  CSR on the device  -->  blocks on the host
 
-Entries that are few, or do not fit on the host either, are sorted on the host: `DeviceSorter.move` hands them over.
+A key is a row and a column, see `mgspmv.kernels.entry_sorting`. Entries at the same place keep the order of the source,
+as sorting is stable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 
-from mgspmv.errors import CapacityError
-from mgspmv.ingest.device_runs import Merging, RunMerger, SortedRun, find_sort_bytes
-from mgspmv.ingest.external_sort import EntrySorter
+from mgspmv.errors import CapacityError, SourceError
+from mgspmv.heartbeat import beat
+from mgspmv.ingest.duplicates import SUM_TOO_LARGE
+from mgspmv.ingest.external_sort import EntrySorter, RangeLimits
 from mgspmv.ingest.numbering import SMALL_IDS
 from mgspmv.ingest.occurring_ids import are_numbers
-from mgspmv.ingest.prefetch import prefetch_map
+from mgspmv.ingest.radix_sort import Entries
 from mgspmv.ingest.scratch import FileArray
 from mgspmv.ingest.source import Layout
 from mgspmv.ingest.values import infinite_error
 from mgspmv.kernels.device import make_copier
 from mgspmv.kernels.entry_sorting import (
     MOST_ENTRIES,
+    build_rows,
     count_columns,
     count_infinite,
     find_distinct,
     find_numbers,
     list_ids,
     mark_ids,
-    order_keys,
     put_numbers,
+    sort_keys,
     sum_columns,
     turn_rows,
 )
 from mgspmv.kernels.formats import array_module, to_host
 from mgspmv.kernels.staging import Staging
-from mgspmv.model import INT32_LIMIT, CooBatch, CsrBlock
+from mgspmv.model import INT32_LIMIT, CooBatch, CsrBlock, Duplicates
 from mgspmv.store.stored_matrix import TRANSPOSE
 
 LEAST = 1 << 20
 """Least entries that are worth the device."""
 MARK_BYTES = 4
 """Bytes per possible id of small ids, which are marked and numbered by a table."""
-LIST_BYTES = 12
-"""Bytes per possible id while the marked ones are listed."""
 ID_BYTES = 40
 """Bytes per entry for ids that are sorted, and the numbers that take their places."""
-KNOWN_BYTES = 28
-"""Bytes per distinct id that is known while those of further entries are sorted with it."""
-MOST_RUNS = 64
-"""Most runs; with smaller ones, the host sorts."""
+KEY_BYTES = 8
+SORT_COPIES = 3
+"""Copies of the keys, or of keys and places where there are values, while they are sorted."""
+POINTER_BYTES = 8
+ROWS_PART = 8
+"""Divisor of the memory of the device: pointers of the rows of a range may take one part of this many."""
+PIECE = 1 << 20
+"""Entries per block on the host."""
+RANGE_ENTRIES = 1 << 24
+"""Entries of a range of rows that is sorted at a time, unless a bucket of the sorter on the host has more."""
+AHEAD = 4
+"""Ranges that are uploaded while one is sorted."""
 
 
 def is_worth_a_device(n_entries: int) -> bool:
     """Return whether this number of entries is sorted on a device, if there is one."""
     return n_entries >= LEAST
+
+
+def find_sort_bytes(value_bytes: int) -> int:
+    """Return the most bytes of the device per entry while entries are sorted and merged, without the parts read.
+
+    Parameters
+    ----------
+    value_bytes : of each value; 0 without values
+    """
+    return 2 * value_bytes + (2 if value_bytes else 1) * SORT_COPIES * KEY_BYTES
+
+
+@dataclass(frozen=True, eq=False)
+class Merging:
+    """Rule for entries at the same row and column, and for those on the diagonal."""
+
+    rule: Duplicates
+    """Rule for entries at the same row and column."""
+    name: str
+    """Name of the source, for messages."""
+    raise_repeated: Callable[[int, int], object]
+    """Called with row and column of an entry that is repeated, which the rule forbids."""
+    drops_loops: bool
+    """Whether entries on the diagonal are left out."""
+
+    def build(self, keys: Any, values: Any, bits: int, n_rows: int, first_row: int = 0) -> tuple[Any, Any, Any]:
+        """Sort entries on a device, merge them by the rule and return row pointers, columns and values there.
+
+        Parameters
+        ----------
+        keys, values, bits, n_rows, first_row : as for `sort_keys` and `build_rows`
+
+        Raises
+        ------
+        SourceError : a sum does not fit into int64
+        """
+        merges = self.rule in ("sum", "first")
+        entries = sort_keys(keys, bits, has_values=values is not None, merges=merges, drops_loops=self.drops_loops)
+        if self.rule == "error" and (repeated := entries.find_repeated(drops_loops=self.drops_loops)) is not None:
+            self.raise_repeated(*repeated)
+        built = build_rows(entries, n_rows, values, sums=self.rule == "sum", first_row=first_row)
+        if built is None:
+            raise SourceError(SUM_TOO_LARGE, source=self.name)
+        return built
 
 
 class DeviceSorter:
@@ -79,14 +131,13 @@ class DeviceSorter:
     Attributes
     ----------
     is_moved : whether the sorter on the host has the entries
-    is_spilled : whether they are in host memory, to be sorted in runs, and `blocks` takes the place of `build`
     """
 
     def __init__(self, host: EntrySorter, staging: Staging, most_bytes: int) -> None:
-        self.threads, self.n_entries, self.is_moved, self.is_spilled = host.threads, 0, False, False
+        self.threads, self.n_entries, self.is_moved = host.threads, 0, False
         self._host, self._staging, self._most_bytes = host, staging, most_bytes
         self._parts: list[CooBatch] = []
-        """Entries as they were read: on the device, or on the host if they are spilled."""
+        """Entries on the device, as they were read."""
         self._n_bytes = 0
         """Bytes of the parts."""
         self._widest = self._value_bytes = 0
@@ -98,32 +149,29 @@ class DeviceSorter:
         self._first = 0
         self._known: Any = None
         """Ids, ascending, on the device, whose places are their numbers; None if there are none."""
-        self._runs: list[SortedRun] = []
 
     def upload(self, batch: CooBatch) -> CooBatch:
         """Copy a batch to the device, unless entries are on the host; thread-safe."""
-        if self.is_moved:
-            return batch
-        put: Callable[[Any], Any] = _take if self.is_spilled else self._staging.put
-        values = batch.values
+        return batch if self.is_moved else self._put(batch)
+
+    def _put(self, batch: CooBatch) -> CooBatch:
+        put, values = self._staging.put, batch.values
         return CooBatch(put(batch.rows), put(batch.cols), None if values is None else put(values))
 
     def add(self, batch: CooBatch, extent: tuple[int, int] | None = None) -> None:
         """Add a batch that was uploaded."""
         self.n_entries += len(batch.rows)
+        self._value_bytes = 0 if batch.values is None else batch.values.itemsize
         if self.is_moved:
-            self._host.add(self._fetch(batch), extent)
+            self._staging.finish()  # the batch may just have been uploaded
+            self._host.add(copy_batch(batch), extent)
         elif len(batch.rows):
-            if not self._parts:
-                self._xp = array_module(batch.rows)
-            self._parts.append(self._fetch(batch) if self.is_spilled else batch)
-            self._value_bytes = 0 if batch.values is None else batch.values.itemsize
+            self._xp = array_module(batch.rows)
+            self._parts.append(batch)
             own = batch.rows.itemsize + batch.cols.itemsize + self._value_bytes
             self._widest, self._n_bytes = max(self._widest, own), self._n_bytes + len(batch.rows) * own
-            if self.is_spilled:
-                self._check_host()
-            elif not self._fits(0):
-                self._spill()
+            if not self._fits(0):
+                self.move()
 
     def move(self) -> None:
         """Hand all entries over to the sorter on the host."""
@@ -132,28 +180,6 @@ class DeviceSorter:
         self._table = self._known = None
         while parts:
             self._host.add(copy_batch(parts.pop()))
-
-    def _spill(self) -> None:
-        """Copy all entries to host memory, where those that are added later stay."""
-        self.is_spilled = True
-        self._check_host()
-        if not self.is_moved:
-            self._staging.finish()
-            parts, self._parts = self._parts[::-1], []
-            while parts:
-                self._parts.append(copy_batch(parts.pop()))
-
-    def _check_host(self) -> None:
-        """Hand the entries over if they, or runs of them, take more host memory than may be used."""
-        if self._n_bytes > self._host.most_held:
-            self.move()
-
-    def _fetch(self, batch: CooBatch) -> CooBatch:
-        """Return on the host a batch that may just have been uploaded."""
-        rows: Any = batch.rows
-        if not isinstance(rows, np.ndarray):
-            self._staging.finish()
-        return copy_batch(batch)
 
     # --- numbers
 
@@ -181,69 +207,41 @@ class DeviceSorter:
         need = MARK_BYTES * (high + 1 if has_marks else n_codes)
         if are_ids and not has_marks:
             need = ID_BYTES * self.n_entries
-        is_listed_whole = not are_ids or has_marks or 2 * self.n_entries <= MOST_ENTRIES
-        if not self.is_spilled and not (is_listed_whole and self._fits(need)):
-            self._spill()
-        if self.is_moved:
+        if not self._fits(need) or (are_ids and not has_marks and 2 * self.n_entries > MOST_ENTRIES):
             return None
         self._staging.finish()
-        if self.is_spilled:
-            has_marks = has_marks and LIST_BYTES * (high + 1) <= self._most_bytes // 2
-            if 2 * MARK_BYTES * n_codes > self._most_bytes or not self._find_most():
-                return None
         if isinstance(layout.positions, np.ndarray):
             self._table = self._xp.asarray(layout.positions.astype(np.int32, copy=False))
-        ids = None if not are_ids else self._mark(high) if has_marks else self._list()
-        if (are_ids and ids is None) or (self.is_spilled and not self._find_most()):
-            return None
-        if ids is None:
+        if not are_ids:
             return replace(layout, positions=None)
+        ids = self._mark(high) if has_marks else self._list()
         return replace(layout, shape=(len(ids),) * 2, vertex_ids=None if are_numbers(ids) else ids, are_ids=False)
 
-    def _mark(self, high: int) -> np.ndarray | None:
-        """Return the ids of the parts, which are at most `high`, and make the table of their numbers; None if it takes
-        too much memory on the device."""
+    def _mark(self, high: int) -> np.ndarray:
+        """Return the ids of the parts, which are at most `high`, and make the table of their numbers."""
         seen = self._table = self._xp.zeros(high + 1, np.int32)
-        self._first, step = 1, self._find_most() if self.is_spilled else self.n_entries
-        if not step:
-            return None
-        for first in range(0, self.n_entries, step):
-            for part in self._bring(first, first + step):
-                mark_ids(part.rows, seen)
-                mark_ids(part.cols, seen)
-                del part
+        self._first = 1
+        for part in self._parts:
+            mark_ids(part.rows, seen)
+            mark_ids(part.cols, seen)
         seen.cumsum(dtype=np.int32, out=seen)
         if int(seen[-1]) == high + 1:
             self._table, self._first = None, 0
             return np.arange(high + 1)
         return to_host(list_ids(seen))
 
-    def _list(self) -> np.ndarray | None:
-        """Return the ids of the parts, which are kept on the device too; None if they take too much memory there."""
-        known, first = self._xp.empty(0, np.int64), 0
-        while first < self.n_entries:
-            n = self.n_entries
-            if self.is_spilled:
-                room = self._most_bytes - KNOWN_BYTES * len(known)
-                n = min(room // (self._widest + ID_BYTES), (MOST_ENTRIES - len(known)) // 2)
-                if n * MOST_RUNS < self.n_entries:
-                    return None
-            known = self._add_ids(known, first, min(first + n, self.n_entries))
-            first += n
-        ids = to_host(known)
-        self._known = None if are_numbers(ids) else known
-        return ids
-
-    def _add_ids(self, known: Any, first: int, stop: int) -> Any:
-        """Return the distinct ones of known ids and those of the entries from `first` to `stop`, ascending."""
-        ids, n = self._xp.empty(len(known) + 2 * (stop - first), np.int64), len(known)
-        ids[:n] = known
-        for part in self._bring(first, stop):
+    def _list(self) -> np.ndarray:
+        """Return the ids of the parts, which are kept on the device too."""
+        ids, n = self._xp.empty(2 * self.n_entries, np.int64), 0
+        for part in self._parts:
             for own in (part.rows, part.cols):
                 ids[n : n + len(own)] = own
                 n += len(own)
-            del part, own
-        return find_distinct(ids)
+        self._known = find_distinct(ids)
+        found = to_host(self._known)
+        if are_numbers(found):
+            self._known = None
+        return found
 
     def _find_numbers(self, ids: Any) -> Any:
         return ids if self._known is None else find_numbers(ids, self._known)
@@ -259,7 +257,7 @@ class DeviceSorter:
         """
         n_rows, n_cols = shape
         bits = _count_bits(n_cols)
-        keys, values = self._pack(self.n_entries, bits)
+        keys, values = self._pack(self._parts, bits)
         self._parts, self._table, self._known = [], None, None
         indptr, indices, data = merging.build(keys, values, bits, n_rows)
         del keys, values
@@ -278,23 +276,56 @@ class DeviceSorter:
             arrays |= {f"{TRANSPOSE}{own}": array for own, array in turned.items()}
         return arrays
 
-    def blocks(self, shape: tuple[int, int], merging: Merging) -> Iterator[CsrBlock]:
-        """Yield all entries, which are spilled, merged, in row order, as `EntrySorter.blocks` does.
+    def suits(self, layout: Layout) -> bool:
+        """Return whether entries that were handed over are sorted on the device, range after range."""
+        is_worth = is_worth_a_device(self.n_entries) and is_worth_a_device(self._find_most(layout))
+        return is_worth and max(layout.shape) < INT32_LIMIT
+
+    def blocks(self, sorter: EntrySorter, layout: Layout, merging: Merging) -> Iterator[CsrBlock]:
+        """Yield the entries of a sorter on the host, merged, in row order, as its `blocks` does.
+
+        Parameters
+        ----------
+        sorter : entries with numbers, or with codes that ascend with them
 
         Raises
         ------
-        SourceError, CapacityError : as for `RunMerger.blocks`
+        SourceError : as for `Merging`
+        CapacityError : the entries at one row and column do not fit on the device
         """
-        bits = _count_bits(shape[1])
-        while self._parts:
-            self._runs.append(self._sort_run(bits))
-        self._table = self._known = None
-        merger = RunMerger(self._runs, bits, self._staging, self.threads, self._most_bytes)
-        return merger.blocks(shape[1], merging)
+        (n_rows, n_cols), codes, bits = layout.shape, layout.positions, _count_bits(layout.shape[1])
+        most, most_rows = self._find_most(layout), self._most_bytes // ROWS_PART // POINTER_BYTES
+        remedy = "into the memory of the device for sorting; set CUDA_VISIBLE_DEVICES= to sort on the host"
+        self._table, self._first = None if codes is None else self._staging.put(codes.astype(np.int32, copy=False)), 0
+
+        def upload(lowest: int, highest: int, parts: list[Entries]) -> tuple[int, int, CooBatch]:
+            rows, cols, given = zip(*parts, strict=True)
+            values = None if given[0] is None else np.concatenate(given)
+            return lowest, highest, self._put(CooBatch(np.concatenate(rows), np.concatenate(cols), values))
+
+        limits = RangeLimits(min(RANGE_ENTRIES, most), most, most_rows, AHEAD, remedy)
+        for lowest, highest, entries in sorter.ranges(upload, limits):
+            self._staging.finish()
+            first, stop = lowest, min(highest + 1, n_rows)
+            if codes is not None:
+                first, stop = np.searchsorted(layout.vertex_ids, (lowest, highest + 1)).tolist()
+            self._xp = array_module(entries.rows)
+            keys, values = self._pack([entries], bits)
+            del entries
+            indptr, indices, data = merging.build(keys, values, bits, stop - first, first)
+            del keys, values
+            yield from cut_blocks(first, n_cols, to_host(indptr), indices, data)
+            beat()
+
+    def _find_most(self, layout: Layout) -> int:
+        """Return the most entries of a range of rows that are sorted at a time."""
+        taken = self._most_bytes // ROWS_PART + (0 if layout.positions is None else MARK_BYTES * len(layout.positions))
+        entry_bytes = find_sort_bytes(self._value_bytes) + (AHEAD + 2) * (2 * KEY_BYTES + self._value_bytes)
+        return min(MOST_ENTRIES, (self._most_bytes - taken) // entry_bytes)
 
     def close(self) -> None:
         """Free all entries."""
-        self._parts, self._runs, self._table, self._known = [], [], None, None
+        self._parts, self._table, self._known = [], None, None
 
     def __enter__(self) -> Self:
         return self
@@ -313,20 +344,11 @@ class DeviceSorter:
                 "some, or set CUDA_VISIBLE_DEVICES= to sort them on the host"
             ) from error
 
-    def _sort_run(self, bits: int) -> SortedRun:
-        """Return the next entries of the parts, sorted, on the host; these entries are freed."""
-        n_left = sum(len(part.rows) for part in self._parts)
-        n = min(self._find_most(), n_left)
-        keys, values = self._pack(n, bits)
-        self._parts = list(slice_parts(self._parts, n, n_left))
-        keys, order = order_keys(keys, has_values=values is not None)
-        return SortedRun(to_host(keys), None if values is None else to_host(values[order]))
-
-    def _pack(self, n: int, bits: int) -> tuple[Any, Any]:
-        """Return the keys and values of the first n entries of the parts, on the device."""
-        given, first = self._parts[0].values, 0
+    def _pack(self, parts: list[CooBatch], bits: int) -> tuple[Any, Any]:
+        """Return the keys and values of parts on the device."""
+        n, given, first = sum(len(part.rows) for part in parts), parts[0].values, 0
         keys, values = self._xp.empty(n, np.uint64), None if given is None else self._xp.empty(n, given.dtype)
-        for part in self._bring(0, n, has_values=True):
+        for part in parts:
             own = slice(first, first + len(part.rows))
             for side, ids in enumerate((part.rows, part.cols)):
                 put_numbers(keys[own], self._find_numbers(ids), self._table, self._first, bits, are_rows=not side)
@@ -334,30 +356,6 @@ class DeviceSorter:
                 values[own] = part.values
             first = own.stop
         return keys, values
-
-    def _bring(self, first: int, stop: int, *, has_values: bool = False) -> Iterator[CooBatch]:
-        """Yield entries from `first` to `stop` of the parts, on the device; those that are spilled are copied there."""
-        if not self.is_spilled:
-            yield from self._parts
-            return
-
-        def put(part: CooBatch) -> CooBatch:
-            values = self._staging.put(part.values) if has_values and part.values is not None else None
-            return CooBatch(self._staging.put(part.rows), self._staging.put(part.cols), values)
-
-        with ThreadPoolExecutor(self.threads, "mgspmv-upload") as pool:
-            there = list(prefetch_map(pool, put, slice_parts(self._parts, first, stop), 2 * self.threads))
-        self._staging.finish()
-        there.reverse()
-        while there:
-            yield there.pop()
-
-    def _find_most(self) -> int:
-        """Return the most entries of a run; 0 if there would be too many runs."""
-        taken = sum(array.nbytes for array in (self._table, self._known) if array is not None)
-        most = (self._most_bytes - taken) // (self._widest + find_sort_bytes(self._value_bytes))
-        most = min(MOST_ENTRIES, most)
-        return most if most * MOST_RUNS >= self.n_entries else 0
 
     def _fits(self, need: int) -> bool:
         """Return whether all entries, until they are sorted and merged, and `need` bytes fit on the device."""
@@ -382,25 +380,27 @@ class DeviceSlices:
         return self._get(self._array[which])
 
 
-def slice_parts(parts: list[CooBatch], first: int, stop: int) -> Iterator[CooBatch]:
-    """Yield the entries from `first` to `stop` of parts, as views."""
-    for part in parts:
-        n = len(part.rows)
-        if first < n and stop > 0:
-            own = slice(max(0, first), stop)
-            yield CooBatch(part.rows[own], part.cols[own], None if part.values is None else part.values[own])
-        first, stop = first - n, stop - n
+def cut_blocks(first_row: int, n_cols: int, indptr: np.ndarray, indices: Any, data: Any) -> Iterator[CsrBlock]:
+    """Yield CSR rows in blocks on the host of at most `PIECE` entries; a row may be split into several.
+
+    Parameters
+    ----------
+    first_row : number of the first row
+    indptr : (n_rows + 1,) on the host
+    indices, data : (nnz,) on the device or on the host; None for no data
+    """
+    for start in range(0, int(indptr[-1]), PIECE):
+        stop = min(start + PIECE, int(indptr[-1]))
+        first = int(np.searchsorted(indptr, start, side="right")) - 1
+        last = int(np.searchsorted(indptr, stop))
+        pointers = np.clip(indptr[first : last + 1], start, stop) - start
+        own = to_host(indices[start:stop]), None if data is None else to_host(data[start:stop])
+        yield CsrBlock(first_row + first, n_cols, pointers, *own)
 
 
 def copy_batch(batch: CooBatch) -> CooBatch:
     """Return a batch on the host, copied if it is on a device."""
     return CooBatch(to_host(batch.rows), to_host(batch.cols), None if batch.values is None else to_host(batch.values))
-
-
-def _take(array: Any) -> np.ndarray:
-    """Return an array on the host, copied if it is a view, which may keep more memory."""
-    host = to_host(array)
-    return host if host.base is None else host.copy()
 
 
 def _count_bits(n_cols: int) -> int:

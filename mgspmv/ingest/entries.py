@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import OptionError, SourceError
-from mgspmv.ingest.device_runs import Merging
-from mgspmv.ingest.device_sorting import DeviceSorter, copy_batch, is_worth_a_device
+from mgspmv.ingest.device_sorting import DeviceSorter, Merging, copy_batch, is_worth_a_device
 from mgspmv.ingest.duplicates import drop_loops, find_duplicate, merge_duplicates
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.numbering import number_block, number_entries
@@ -122,7 +121,8 @@ class SortedSource:
     counts: EntryCounts = NO_ENTRIES
     """Counts of the entries that were read."""
     device: DeviceSorter | None = None
-    """Sorter on a device, which has the entries in place of `sorter`; None if the host sorts them."""
+    """Sorter on a device, which has the entries in place of `sorter`, or sorts ranges of them; None if the host sorts
+    them."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -142,7 +142,7 @@ class SortedSource:
     @property
     def is_built_on_device(self) -> bool:
         """True if the whole graph fits on the device, so that `build` takes the place of `blocks`."""
-        return self.device is not None and not self.device.is_spilled
+        return self.device is not None and not self.device.is_moved
 
     def build(self, *, has_transpose: bool) -> dict[str, Any]:
         """Sort the entries that are on a device, and return the arrays of the graph there; see `DeviceSorter.build`."""
@@ -158,7 +158,7 @@ class SortedSource:
         CapacityError : the entries at one row and column do not fit into memory
         """
         if self.device is not None:
-            return self.device.blocks(self.shape, self._merging)
+            return self.device.blocks(self.sorter, self.layout, self._merging)
         if self.layout.positions is None:
             return self.sorter.blocks(self.shape, self._merge)
         n_codes = len(self.layout.positions)
@@ -262,7 +262,7 @@ def sort_source(
             sorter.reserve(layout.nbytes)
         rule = choose_rule(options, is_pattern=feed.dtype is None)
         own = kind, feed.dtype, rule, layout, source.name, numbered
-        there = None if device is None or device.is_moved else device
+        there = device if device is not None and (not device.is_moved or device.suits(layout)) else None
         yield SortedSource(*own, drops_loops=options.self_loops == "drop", counts=feed.counts, device=there)
 
 

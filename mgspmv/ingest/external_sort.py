@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -44,6 +44,24 @@ SORT_BYTES, SORT_VALUE_BYTES = 40, 3
 """Bytes per entry, and per byte of its value, while sorting: as read, twice as keys, and as sorted."""
 WRITE_BYTES = 1 << 23
 """Approximate bytes per write to a file."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class RangeLimits:
+    """Sizes of the ranges of rows that are sorted at a time."""
+
+    usual: int
+    """Entries of a range, unless a bucket has more."""
+    most: int
+    """Most entries of a range."""
+    most_rows: int
+    """Most rows of a range."""
+    n_ahead: int
+    """Number of ranges that are made while the caller uses one."""
+    remedy: str = "in the memory for sorting; raise memory="
+    """Place where entries do not fit, and what to do about it, for messages."""
 
 
 class EntrySorter:
@@ -154,43 +172,50 @@ class EntrySorter:
         def sort(lowest: int, highest: int, parts: list[Entries]) -> CsrBlock:
             return finish(sort_parts(parts, lowest, min(highest + 1, shape[0]), shape[1]))
 
-        return self._sort(sort)
+        own = min(BLOCK_ENTRIES, max(BLOCK_ENTRIES // 32, self.n_entries // 256))
+        most_rows = max(BLOCK_ROWS, self._memory // (ROW_PARTS * (self.threads + 1)))
+        return self.ranges(sort, RangeLimits(own, self._most_sorted(), most_rows, self.threads))
 
-    def _sort(self, work: Callable[[int, int, list[Entries]], CsrBlock], row: int | None = None) -> Iterator[CsrBlock]:
-        """Yield sorted entries, one range of rows after the other: a run of small neighboring buckets, or a part of a
-        large one.
+    def ranges(
+        self, work: Callable[[int, int, list[Entries]], T], limits: RangeLimits, row: int | None = None
+    ) -> Iterator[T]:
+        """Yield the results of a function for all entries, one range of rows after the other: a run of small
+        neighboring buckets, or a part of a large one.
 
         Parameters
         ----------
-        work : function that sorts, from the first row to the last, entries in parts, those of a row in the order added
+        work : function that is called, in other threads, with the first row, the last and the entries in parts, those
+            of a row in the order added
         row : row of all the entries, whose rows and columns were exchanged before they were added; None for any
-        """
-        counts, most = self.count_buckets(), self._most_sorted()
-        n_rows = np.full(N_BUCKETS, min(1 << self._shift, MANY_ROWS) if row is None else 0)
-        own = min(BLOCK_ENTRIES, max(BLOCK_ENTRIES // 32, self.n_entries // 256))
-        most_rows = max(BLOCK_ROWS, self._memory // (ROW_PARTS * (self.threads + 1)))
-        is_large = (counts > most) | ((n_rows > most_rows) & (self._shift > 0))
 
-        def take(run: tuple[int, int]) -> CsrBlock:
+        Raises
+        ------
+        CapacityError : the entries at one row and column are more than a range may have
+        """
+        counts = self.count_buckets()
+        n_rows = np.full(N_BUCKETS, min(1 << self._shift, MANY_ROWS) if row is None else 0)
+        is_large = (counts > limits.most) | ((n_rows > limits.most_rows) & (self._shift > 0))
+
+        def take(run: tuple[int, int]) -> T:
             parts = list(self._take(*run))
             if row is not None:
                 return work(row, row, list(map(_exchange, parts)))
             return work(self._find_lowest(run[0]), self._find_lowest(run[1]) - 1, parts)
 
-        runs = list(_cut_runs(counts, min(own, most), n_rows, is_large))
+        runs = list(_cut_runs(counts, min(limits.usual, limits.most), n_rows, is_large))
         for are_large, some in groupby(runs, lambda run: bool(is_large[run[0]])):
             if not are_large:
-                yield from prefetch_map(self._pool, take, some, self.threads)
+                yield from prefetch_map(self._pool, take, some, limits.n_ahead)
                 continue
             for bucket, _ in some:
                 is_one, lowest = self._shift == 0, self._find_lowest(bucket)
                 if is_one and row is not None:
                     raise CapacityError(
-                        f"the entries at row {row}, column {lowest} do not fit in the memory for sorting; raise "
-                        "memory=, or remove duplicate entries from the source"
+                        f"the entries at row {row}, column {lowest} do not fit {limits.remedy}, or remove duplicate "
+                        "entries from the source"
                     )
                 with self._divide(bucket, exchanges=is_one) as sorter:
-                    yield from sorter._sort(work, lowest if is_one else row)
+                    yield from sorter.ranges(work, limits, lowest if is_one else row)
 
     @property
     def most_held(self) -> int:

@@ -1,4 +1,4 @@
-"""Entries sorted on a device, at once or in runs, and by the reference of its kernels: as by the sorter on the host."""
+"""Entries sorted on a device, at once or range by range, and by the reference of its kernels: as on the host."""
 
 import itertools
 
@@ -11,20 +11,18 @@ import mgspmv as mg
 from mgspmv.api import stores
 from mgspmv.api.arguments import as_matrix
 from mgspmv.errors import CapacityError, SourceError
-from mgspmv.ingest import device_runs, device_sorting, objects, tables
+from mgspmv.ingest import device_sorting, objects, tables
 from mgspmv.ingest.budget import find_budget
-from mgspmv.ingest.device_sorting import DeviceSorter, slice_parts
+from mgspmv.ingest.device_sorting import DeviceSorter
 from mgspmv.ingest.entries import no_device
-from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.in_memory import load_source
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.store_writing import begin_storing, store_source
 from mgspmv.kernels.device import free_device_memory
 from mgspmv.kernels.formats import to_host
 from mgspmv.kernels.staging import Staging
-from mgspmv.model import CooBatch, IngestOptions, ignore
+from mgspmv.model import IngestOptions, ignore
 from mgspmv.store.held import PLACE, HeldMatrix
-from mgspmv.store.stored_matrix import HostArray
 
 RNG = np.random.default_rng(5)
 SRC, DST = RNG.integers(0, 500, (2, 3000))
@@ -53,8 +51,6 @@ SPILLED = GRAPHS | {
 
 class HostStaging:
     """Copies arrays on the host, where the kernels' reference sorts them."""
-
-    allocate = staticmethod(HostArray)
 
     def put(self, array):
         return array.copy()
@@ -85,7 +81,7 @@ def little(sorters, monkeypatch):
     make, made = sorters
     monkeypatch.setattr(tables, "BATCH_ROWS", 350)
     monkeypatch.setattr(objects, "BATCH_ENTRIES", 700)
-    monkeypatch.setattr(device_runs, "PIECE", 200)
+    monkeypatch.setattr(device_sorting, "PIECE", 200)
 
     def make_little(host):
         sorter = make(host)
@@ -136,22 +132,17 @@ def test_stores_are_those_of_the_host(name, sorters):
 
 
 @pytest.mark.parametrize("name", SPILLED)
-def test_entries_that_do_not_fit_are_sorted_in_runs(name, little, monkeypatch):
+def test_entries_that_do_not_fit_are_sorted_in_ranges(name, little, monkeypatch):
     make, made = little
-    sizes = {"order_keys": [], "sort_keys": []}
-    for module, own in ((device_sorting, "order_keys"), (device_runs, "sort_keys")):
-        monkeypatch.setattr(module, own, count_keys(getattr(module, own), sizes[own]))
+    monkeypatch.setattr(device_sorting, "sort_keys", count_keys(device_sorting.sort_keys, counted := []))
     graph = SPILLED[name]
     for options in list_options(has_weights=len(graph) == 3 if isinstance(graph, tuple) else True):
-        for counted in sizes.values():
-            counted.clear()
+        counted.clear()
         wanted, found = load(graph, options), load(graph, options, make)
-        assert made[-1].is_spilled
-        assert not made[-1].is_moved
-        for counted in sizes.values():
-            assert len(counted) > 2
-            assert max(counted) <= LITTLE // 24
-            assert sum(counted) == made[-1].n_entries
+        assert made[-1].is_moved
+        assert len(counted) > 2
+        assert max(counted) <= LITTLE // 24
+        assert sum(counted) == made[-1].n_entries
         assert found.info == wanted.info
         assert found.digest == wanted.digest
         for own, array in wanted.arrays.items():
@@ -168,15 +159,14 @@ def count_keys(sort, counted):
 
 
 @pytest.mark.parametrize("name", SPILLED)
-def test_stores_of_runs_are_those_of_the_host(name, little):
+def test_stores_of_ranges_are_those_of_the_host(name, little):
     make, made = little
     graph, place = SPILLED[name], MemoryStore()
     room = find_budget(place)
     source = open_source(graph, threads=2, id_room=room.for_ids)
     options, writing = IngestOptions("graph", transpose=True), {"base": None, "make_device_sorter": make}
     built = list(begin_storing(source, place, options, lambda made_from: made_from, ignore, room, **writing))
-    assert made[-1].is_spilled
-    assert not made[-1].is_moved
+    assert made[-1].is_moved
     assert not built
     assert mg.verify(place) == []
     assert mg.open(place).info.digest == mg.ingest(graph, kind="graph").info.digest
@@ -190,8 +180,7 @@ def test_rows_that_are_merged_in_several_ranges(has_weights, little):
     for rule in ("first", "keep"):
         options = IngestOptions("graph", rule, transpose=True)
         assert load(graph, options, make).digest == load(graph, options).digest
-        assert made[-1].is_spilled
-        assert not made[-1].is_moved
+        assert made[-1].is_moved
 
 
 def test_rows_that_are_far_apart(little):
@@ -202,22 +191,19 @@ def test_rows_that_are_far_apart(little):
     assert found == wanted
     matrix = coo_array((WEIGHTS, (1000 * SRC, 1000 * DST)), shape=(600_000, 600_000))
     assert load(matrix, IngestOptions("graph"), make).digest == load(matrix, IngestOptions("graph")).digest
-    assert made[-1].is_spilled
-    assert not made[-1].is_moved
+    assert made[-1].is_moved
 
 
 @pytest.mark.parametrize("name", ["dense", "sparse"])
 def test_more_entries_than_are_sorted_at_a_time(name, sorters, monkeypatch):
     make, made = sorters
-    counted, options = [], IngestOptions("graph", "keep", transpose=True)
-    for module in (device_sorting, device_runs):
-        monkeypatch.setattr(module, "MOST_ENTRIES", 900)
-    for module, own in ((device_sorting, "order_keys"), (device_runs, "sort_keys")):
-        monkeypatch.setattr(module, own, count_keys(getattr(module, own), counted))
+    options = IngestOptions("graph", "keep", transpose=True)
+    monkeypatch.setattr(device_sorting, "MOST_ENTRIES", 900)
+    monkeypatch.setattr(device_sorting, "sort_keys", count_keys(device_sorting.sort_keys, counted := []))
     assert load(GRAPHS[name], options, make).digest == load(GRAPHS[name], options).digest
-    assert not made[-1].is_moved
+    assert made[-1].is_moved
     assert max(counted) <= 900
-    assert sum(counted) == 6000
+    assert sum(counted) == 3000
 
 
 def test_entries_at_one_place_that_do_not_fit(little):
@@ -227,27 +213,22 @@ def test_entries_at_one_place_that_do_not_fit(little):
 
 
 @pytest.mark.parametrize("name", ["dense", "negative", "float32", "names"])
-@pytest.mark.parametrize("limits", [{"most_bytes": 0}, {"most_bytes": 1500}, {"held": 4000}, {"held": 20_000}])
-def test_entries_that_fit_nowhere_are_sorted_on_the_host(name, limits, little, monkeypatch):
+@pytest.mark.parametrize("memory", [{"most_bytes": 0}, {"most_bytes": 100}, {"host_bytes": 20_000}])
+def test_entries_are_sorted_whatever_the_memory(name, memory, little, monkeypatch):
+    """On the host where the device has none, from files where the host has little."""
     make, made = little
 
     def make_less(host):
         sorter = make(host)
-        sorter._most_bytes = limits.get("most_bytes", LITTLE)
+        sorter._most_bytes = memory.get("most_bytes", LITTLE)
+        host.reserve(host._memory - memory.get("host_bytes", MUCH))
         return sorter
 
     options = IngestOptions("graph")
-    wanted = load(GRAPHS[name], options)
-    monkeypatch.setattr(EntrySorter, "most_held", limits.get("held", MUCH))
-    assert load(GRAPHS[name], options, make_less).digest == wanted.digest
+    monkeypatch.setattr(device_sorting, "sort_keys", count_keys(device_sorting.sort_keys, counted := []))
+    assert load(GRAPHS[name], options, make_less).digest == load(GRAPHS[name], options).digest
     assert made[-1].is_moved
-
-
-def test_parts_are_sliced():
-    parts = [CooBatch(np.arange(k), np.arange(k), None) for k in (3, 1, 4)]
-    for first, stop in itertools.combinations(range(9), 2):
-        found = [row for part in slice_parts(parts, first, stop) for row in part.rows]
-        assert found == [0, 1, 2, 0, 0, 1, 2, 3][first:stop]
+    assert bool(counted) == ("host_bytes" in memory)
 
 
 def test_few_entries_are_sorted_on_the_host(sorters, monkeypatch):
@@ -282,7 +263,7 @@ def test_errors_are_those_of_the_host(graph, options, is_small, sorters, little)
             load(graph, IngestOptions("graph", **options), each)
         messages.append(str(error.value))
     assert messages[0] == messages[1]
-    assert made[-1].is_spilled == is_small
+    assert made[-1].is_moved == is_small
 
 
 def test_sums_as_large_as_int64(sorters):
@@ -301,7 +282,7 @@ def test_memory_that_others_take(sorters, monkeypatch):
     def fail(*arguments, **options):
         raise OutOfMemoryError("out of memory allocating 8 bytes")
 
-    monkeypatch.setattr(device_runs, "build_rows", fail)
+    monkeypatch.setattr(device_sorting, "build_rows", fail)
     message = r"3,000 entries do not fit into the memory that is left on the device \(out of .*CUDA_VISIBLE_DEVICES="
     with pytest.raises(CapacityError, match=message):
         load(GRAPHS["dense"], IngestOptions("graph"), make)
