@@ -381,7 +381,7 @@ class _IngestSteps:
             return shape, own[0].type
         sample, n = sorted(id for ids in own for id in ids.sample), len(own)
         cuts = [sample[len(sample) * rank // n] for rank in range(1, n)] if sample else [0] * (n - 1)
-        counts: list[int] = self._do("number", "merge_ids", cuts)
+        counts: list[int] = self._do("number", "merge_ids", cuts, own[0].type)
         firsts = [0, *np.cumsum(counts).tolist()]
         are_numbers = all(self._do("number", "number_ids", firsts))
         return (firsts[-1], firsts[-1]), None if are_numbers else own[0].type

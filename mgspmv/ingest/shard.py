@@ -24,13 +24,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mgspmv.errors import CapacityError, ClosedError
+from mgspmv.errors import ClosedError
 from mgspmv.ingest.build import ColumnSums, assemble
 from mgspmv.ingest.entries import EntryCounts, EntryFeed, SortedSource, choose_rule
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.numbering import Numbers, encode_ids, look_up_entries
-from mgspmv.ingest.occurring_ids import NAME_BYTES, are_numbers, rank_ids
+from mgspmv.ingest.occurring_ids import OccurringIds, are_numbers
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.radix_sort import Entries
 from mgspmv.ingest.scratch import FileArray, MemoryBudget
@@ -39,8 +39,8 @@ from mgspmv.model import CooBatch, IngestOptions, Kind, Progress, index_dtype
 from mgspmv.store.chunks import WrittenRange, write_range
 from mgspmv.store.write import VersionAddress
 
-ID_BYTES = 48
-"""Approximate bytes per id while ids are merged and numbered."""
+GIVEN_IDS = 1 << 18
+"""Ids per request."""
 PIECE_ENTRIES = 1 << 20
 """Entries per request."""
 PIECES_AHEAD = 2
@@ -113,7 +113,8 @@ class Shard:
         self._given = self._make_sorter(self.memory // 2)
         self._ids: Any = None
         self._own_ids: Any = None
-        self._places: list[np.ndarray] = []
+        self._places: Any = None
+        self._given_ids: dict[int, slice] = {}
         self._kind, self._is_transposed = spec.kind, False
         self._positions: Numbers | None = None
         self._numbers: np.ndarray | None = None
@@ -175,62 +176,51 @@ class Shard:
 
     # --- numbering
 
-    def merge_ids(self, cuts: Sequence[Any]) -> int:
-        """Merge the ids of all parts that are in this share's range; return their number.
+    def merge_ids(self, cuts: Sequence[Any], type: str | None) -> int:
+        """Merge the ids of all parts that are in this share's range, from files if need be; return their number.
 
         Parameters
         ----------
         cuts : the first id of the range of each share but the first
-
-        Raises
-        ------
-        CapacityError : they do not fit into memory
+        type : type of the ids, as in `OwnIds`
         """
-        rank = self._spec.rank
-        bounds = [None, *cuts, None][rank : rank + 2]
-        counted = self._ask_all("count_ids", *bounds)  # before the ids take the memory that they may not have
-        n_ids, each = sum(n for n, _ in counted), max(each for _, each in counted)
-        if (need := n_ids * each) > self.memory // 2:
-            raise CapacityError(
-                f"one worker has to hold {n_ids:,} ids, which take about {need / 1e9:.3g} GB, but only "
-                f"{self.memory / 2e9:.3g} GB of its memory are for ids; use more workers, raise memory=, or leave out "
-                "client="
-            )
-        given = self._ask_all("give_ids", *bounds)
-        self._own_ids, places = rank_ids(pa.concat_arrays([ids for ids in given if ids is not None]))
-        ends = np.cumsum([0 if ids is None else len(ids) for ids in given])
-        self._places = np.split(places, ends[:-1])
+        rank, n = self._spec.rank, self._spec.n_shares
+        low, high = [None, *cuts, None][rank : rank + 2]
+        found, n_ids = OccurringIds(pa.int64() if type == "int64" else pa.large_string(), self._room.for_ids), 0
+        for giver in ((rank + k) % n for k in range(n)):
+            first = n_ids
+            while ids := self._ask(giver, "give_ids", low, high, n_ids - first):
+                found.encode(ids)  # distinct ids, so that their codes are their places
+                n_ids += len(ids)
+                self._check_open()
+            self._given_ids[giver] = slice(first, n_ids)
+        layout = found.finish()
+        self._own_ids, self._places = layout.vertex_ids, layout.positions
         return len(self._own_ids)
 
-    def count_ids(self, low: Any, high: Any) -> tuple[int, int]:
-        """Return the number of ids that `give_ids` gives, and the bytes that each takes."""
-        if self._spec.part is None:
-            return 0, 0
-        own = self._find_ids(low, high)
-        return len(own), ID_BYTES if _find_type(self._ids) == "int64" else 2 * NAME_BYTES
+    def give_ids(self, low: Any, high: Any, first: int) -> Any:
+        """Return ids of this share's part from `low` to before `high`, None for no bound, as an Arrow array.
 
-    def give_ids(self, low: Any, high: Any) -> Any:
-        """Return the ids of this share's part from `low` to before `high`, None for no bound, as an Arrow array; None
-        without a part.
+        Parameters
+        ----------
+        first : number of these ids that were given before; the array is empty after the last
         """
         if self._spec.part is None:
-            return None
-        own = self._find_ids(low, high)
+            return pa.nulls(0)
+        start = first + (0 if low is None else bisect_left(self._ids, low))
+        stop = len(self._ids) if high is None else bisect_left(self._ids, high)
         kind = pa.int64() if _find_type(self._ids) == "int64" else pa.large_string()
-        return pa.array(self._ids[own.start : own.stop], kind)
-
-    def _find_ids(self, low: Any, high: Any) -> range:
-        start = 0 if low is None else bisect_left(self._ids, low)
-        return range(start, len(self._ids) if high is None else bisect_left(self._ids, high))
+        return pa.array(self._ids[start : max(start, min(stop, start + GIVEN_IDS))], kind)
 
     def give_places(self, rank: int) -> np.ndarray:
         """Return the places, in this share's range, of the ids that a share sent."""
-        return self._places[rank]
+        places: np.ndarray = self._places[self._given_ids[rank]]
+        return places
 
     def name_vertex(self, place: int) -> Any:
         """Return the id at a place in this share's range, or in the list of all parts; the place without ids."""
         if self._own_ids is not None:
-            return self._own_ids[place].as_py()
+            return self._own_ids[place]
         return place if self._ids is None else self._ids[place]
 
     def number_ids(self, firsts: Sequence[int]) -> bool:
@@ -246,8 +236,8 @@ class Shard:
         numbers = [places.astype(dtype) + dtype.type(first) for places, first in zip(given, firsts, strict=False)]
         self._numbers = np.concatenate(numbers)
         own, first = self._own_ids, firsts[self._spec.rank]
-        is_integer = bool(pa.types.is_integer(own.type))
-        return is_integer and (not len(own) or (own[0].as_py(), own[-1].as_py()) == (first, first + len(own) - 1))
+        is_integer = bool(own.dtype == np.int64)
+        return is_integer and (not len(own) or (own[0], own[-1]) == (first, first + len(own) - 1))
 
     # --- entries by rows
 
@@ -266,7 +256,7 @@ class Shard:
             for batch in look_up_entries(held, positions, numbers):
                 self._given.add(batch)
                 self._notify("number", self._given.n_entries, held.n_entries)
-        self._positions, self._numbers, self._places = None, None, []
+        self._positions, self._numbers, self._places = None, None, None
         return self._count_buckets(self._given, shape[0])
 
     def group_transpose(self) -> tuple[np.ndarray, np.ndarray]:
@@ -383,7 +373,7 @@ class Shard:
     def write_ids(self, address: VersionAddress) -> dict[str, WrittenRange]:
         """Write this share's range of the ids; a list that all parts share is written by the first share."""
         if self._firsts:
-            start, ids = self._firsts[self._spec.rank], self._own_ids.to_numpy(zero_copy_only=False)
+            start, ids = self._firsts[self._spec.rank], self._own_ids
         elif self._spec.rank:
             return {}
         else:

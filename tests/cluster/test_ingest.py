@@ -154,7 +154,7 @@ def test_memory_that_is_short_and_pieces_that_are_small(name, sources, in_proces
     mg.ingest(source, tmp_path / "wanted", **options)
     monkeypatch.setattr(ingest, "make_budget", lambda memory, free, threads, folder: MemoryBudget(1 << 17, 2, folder))
     monkeypatch.setattr(shard, "PIECE_ENTRIES", 71)
-    monkeypatch.setattr(shard, "NAME_BYTES", 10)
+    monkeypatch.setattr(shard, "GIVEN_IDS", 13)
     monkeypatch.setattr(sys.modules["mgspmv.ingest.vertices"], "_check_room", lambda *_: None)
     monkeypatch.setattr(ingest, "SUM_BYTES", 1 << 8)  # 128 columns at a time
     mg.ingest(source, tmp_path / "made", **options, client=in_process(3))
