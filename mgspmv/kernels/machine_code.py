@@ -3,9 +3,9 @@
     function, types of its arguments  --Numba-->  LLVM IR  --LLVM-->  object file
     object file                       --LLVM-->  function that ctypes calls
 
-A function must take C-ordered arrays, numbers and None, and return nothing or integers. It must need nothing from
-outside its own code, such as Numba's runtime, which allocates arrays and raises errors: LLVM proves that by removing
-calls that are never reached. Other functions and arguments are left to Numba.
+A function must take C-ordered arrays, numbers and None, and return nothing, integers or floats. It must need nothing
+from outside its own code, such as Numba's runtime, which allocates arrays and raises errors: LLVM proves that by
+removing calls that are never reached. Other functions and arguments are left to Numba.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Types = tuple[Any, ...]
 """Types of arguments: dtype and number of dimensions of an array, class of a number, None."""
 
 MOST_RESULTS = 4
-"""Most integers that a function returns."""
+"""Most numbers that a function returns."""
 _LIMIT = 1 << 63
 _NUMBERS = {bool: np.dtype(bool), int: np.dtype(np.int64), float: np.dtype(np.float64)} | {
     own: np.dtype(own)
@@ -44,7 +44,9 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 _UNRELATED = ("NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS")
 """Settings of Numba that do not change the code."""
 _ENTRY = "run"
-"""Name of the function in an object file, followed by the number of its results, or by `none`."""
+"""Name of the function in an object file, followed by the kind of its results, and their number."""
+_RESULTS: dict[str, Any] = {"i": ctypes.c_int64, "f": ctypes.c_double}
+"""Types of results by their kinds."""
 
 
 def find_types(args: Sequence[Any]) -> Types | None:
@@ -136,8 +138,10 @@ def _load(code: bytes, types: Types) -> Callable[..., Any]:
     engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _make_target())
     engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()
-    found = {n: engine.get_function_address(f"{_ENTRY}{n}") for n in ("none", *range(1, MOST_RESULTS + 1))}
-    [(n_results, address)] = [own for own in found.items() if own[1]]
+    forms = [(kind, n) for kind in _RESULTS for n in range(MOST_RESULTS + 1)]
+    found = {form: engine.get_function_address(f"{_ENTRY}{form[0]}{form[1]}") for form in forms}
+    [((kind, n_results), address)] = [own for own in found.items() if own[1]]
+    of_results = _RESULTS[kind] * MOST_RESULTS
     passed = [own for each in types for own in _list_ctypes(each)]
     run = ctypes.CFUNCTYPE(None, *passed, ctypes.c_void_p)(address)
 
@@ -148,9 +152,9 @@ def _load(code: bytes, types: Types) -> Callable[..., Any]:
                 own += arg.ctypes.data, *arg.shape
             elif arg is not None:
                 own.append(arg.item() if isinstance(arg, np.generic) else arg)
-        results = (ctypes.c_int64 * MOST_RESULTS)()
+        results = of_results()
         run(*own, ctypes.addressof(results))
-        return None if n_results == "none" else results[0] if n_results == 1 else tuple(results[:n_results])
+        return None if n_results == 0 else results[0] if n_results == 1 else tuple(results[:n_results])
 
     call.engine = engine  # type: ignore[attr-defined]  # which owns the code
     return call
@@ -202,14 +206,17 @@ def _compile(function: Callable[..., Any], types: Types) -> bytes | None:
     inner.compile(tuple(own_types))
     result = inner.nopython_signatures[0].return_type
     found = [] if result == of_numba.none else list(result) if isinstance(result, of_numba.BaseTuple) else [result]
-    if len(found) > MOST_RESULTS or not all(isinstance(own, of_numba.Integer) for own in found):
+    are_integers = all(isinstance(own, of_numba.Integer) and own != of_numba.uint64 for own in found)
+    kind = "i" if are_integers else "f" if set(found) == {of_numba.float64} else ""
+    if len(found) > MOST_RESULTS or not kind:
         return None
+    of_results = of_numba.float64 if kind == "f" else of_numba.int64
     kept = [f"results[{k}] = found{f'[{k}]' if len(found) > 1 else ''}" for k in range(len(found))]
     text = "\n    ".join([f"def run({', '.join([*names, 'results'])}):", f"found = inner({', '.join(values)})", *kept])
     place: dict[str, Any] = {"inner": inner}
     exec(f"from numba import carray\n{text}", place)
-    entry = cfunc(of_numba.void(*passed, of_numba.CPointer(of_numba.int64)))(place["run"])
-    return _emit(entry.inspect_llvm(), entry.native_name, f"{_ENTRY}{len(found) or 'none'}")
+    entry = cfunc(of_numba.void(*passed, of_numba.CPointer(of_results)))(place["run"])
+    return _emit(entry.inspect_llvm(), entry.native_name, f"{_ENTRY}{kind}{len(found)}")
 
 
 def _emit(text: str, name: str, new_name: str) -> bytes | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mgspmv.kernels.compiled import compile_kernel
+from mgspmv.kernels.later import compile_later
 
 LEAST, BINS = -64, 4
 """Exponent of the least ratio with a separate bin, and bins per power of two."""
@@ -25,7 +25,7 @@ def bin_bounds() -> np.ndarray:
     return (number << 50).view(np.float64)
 
 
-@compile_kernel
+@compile_later()
 def add_mean(x, x1, x2, v, w, lag, share, factor):
     """Set v = share v + factor ((1 - lag) x1 + lag x2), and w likewise from x and x1."""
     for i in range(len(x)):
@@ -34,7 +34,7 @@ def add_mean(x, x1, x2, v, w, lag, share, factor):
         w[i] = share * w[i] + factor * ((1.0 - lag) * new + lag * old)
 
 
-@compile_kernel
+@compile_later()
 def count_bins(x, x1, x2, v, w, is_left_out, leans, relative, sums):
     """Add the parts of q that are positive and negative, and h = v - w, to the bins of their ratio.
 
@@ -77,7 +77,7 @@ def count_bins(x, x1, x2, v, w, is_left_out, leans, relative, sums):
     return negative
 
 
-@compile_kernel
+@compile_later()
 def find_highest(x, x1, w, least, lean, above, own):
     """Find the highest x + lean r + above w, plus rounding, over the rows with ranks below `least`; r = x - x1."""
     highest = -np.inf

@@ -43,6 +43,17 @@ def add_one(keys):
         keys[k] += 1
 
 
+def find_highest(numbers):
+    highest = -np.inf
+    for number in numbers:
+        highest = max(highest, number)
+    return highest
+
+
+def divide(a, b):
+    return a // b, a / b
+
+
 def allocate(n):
     return len(np.empty(n))
 
@@ -72,6 +83,17 @@ def test_no_result_and_one():
     assert find_code(find_first, find_types((keys, 3)))(keys, 3) == 2
     assert find_code(find_first, find_types((keys, 9)))(keys, 9) == -1
     assert find_code(find_first, find_types((keys[:0], 9)))(keys[:0], 9) == -1
+
+
+@pytest.mark.parametrize("n", [0, 3])
+def test_a_float(n):
+    numbers = np.array([0.1, 1e300, -3.0])[:n]
+    assert find_code(find_highest, find_types((numbers,)))(numbers) == find_highest(numbers)
+
+
+def test_numbers_of_several_types_are_left_to_numba():
+    assert find_code(divide, find_types((7, 2))) is None
+    assert compile_later()(divide)(7, 2) == (3, 3.5)
 
 
 def test_what_needs_the_runtime_of_numba_is_left_to_numba(folder):
