@@ -92,22 +92,6 @@ class TableFormat:
         return tuple(c for c in self.columns if c.dtype is not None)
 
 
-def read_columns(chunk: Chunk, form: TableFormat) -> list[Any]:
-    """Parse the lines of a chunk.
-
-    Numbers become the nearest double, as by `float`; Fortran's exponents (`1.5D+05`) are understood.
-
-    Returns
-    -------
-    list, for each column that is read: numpy array of its dtype, or Arrow string array
-
-    Raises
-    ------
-    SourceError : a line does not fit the format; names the line and says what was expected
-    """
-    return copy_columns(_parse(chunk, form)[0])
-
-
 def copy_columns(columns: list[Any]) -> list[Any]:
     """Return columns with copies of integers in memory that a thread uses again."""
     return [own.copy() if isinstance(own, np.ndarray) and own.base is not None else own for own in columns]
@@ -118,6 +102,9 @@ def read_chunks(
 ) -> Iterator[tuple[Chunk, Any, int]]:
     """Parse chunks on several threads; yield each with its columns and its number of comments, in order.
 
+    The columns that are read are NumPy arrays of their dtypes, or Arrow arrays of strings. Numbers become the nearest
+    double, as by `float`; Fortran's exponents (`1.5D+05`) are understood.
+
     Parameters
     ----------
     finish : called in the thread that parsed, with columns whose integers it overwrites by those of its next chunk;
@@ -125,7 +112,7 @@ def read_chunks(
 
     Raises
     ------
-    SourceError : as for `read_columns`, and as by `form.check_comment`
+    SourceError : a line does not fit the format; names the line and says what was expected; as by `form.check_comment`
     """
 
     def read(chunk: Chunk) -> tuple[Chunk, Any, int]:

@@ -20,10 +20,9 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain, cycle, pairwise
+from itertools import chain, pairwise
 from typing import IO, Any, cast
 
 import numpy as np
@@ -46,7 +45,7 @@ HEAD_BYTES = 2**16
 """Bytes at the beginning of a file from which its format is detected."""
 
 HASHED_BYTES = 2**21
-"""Bytes of a file that are hashed at a time, while as many are read."""
+"""Bytes of a file that are hashed at a time."""
 
 PATIENCE_MS = 500
 """Milliseconds within which a signal that came just before a read of a pipe is noticed."""
@@ -453,17 +452,10 @@ def _find_marks(info: dict[str, Any]) -> dict[str, str]:
 
 
 def hash_file(name: str) -> str:
-    """Return the SHA-256 of a local file; a second thread reads ahead.
-
-    It is read in large pieces, as after each one this waits for the interpreter, which is busy with other threads.
-    """
-    found, pieces = hashlib.sha256(), [memoryview(bytearray(HASHED_BYTES)) for _ in range(2)]
-    with translating(name), open(name, "rb", buffering=0) as file, ThreadPoolExecutor(1, "mgspmv-read") as reader:
-        reading = reader.submit(file.readinto, pieces[0])
-        for piece in cycle(pieces):
-            if not (n := reading.result()):
-                break
-            reading = reader.submit(file.readinto, pieces[piece is pieces[0]])
+    """Return the SHA-256 of a local file, read in large pieces: each waits for the interpreter, which is busy."""
+    found, piece = hashlib.sha256(), memoryview(bytearray(HASHED_BYTES))
+    with translating(name), open(name, "rb", buffering=0) as file:
+        while n := file.readinto(piece):
             found.update(piece[:n])
     return found.hexdigest()
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mgspmv.errors import SourceError
 from mgspmv.ingest import columns
-from mgspmv.ingest.columns import TableFormat, TextColumn, read_columns, split_line
+from mgspmv.ingest.columns import TableFormat, TextColumn, read_chunks, split_line
 from mgspmv.ingest.streams import Chunk, TextLine
 
 INT = TextColumn("a", "int64")
@@ -22,6 +22,11 @@ IGNORED = TextColumn("more", None)
 
 def form(*cols, delimiter=" ", comments=b"#%"):
     return TableFormat(cols, delimiter, comments)
+
+
+def read_columns(chunk, table):
+    [(_, found, _)] = read_chunks([chunk], table, 1)
+    return found
 
 
 def read(text, *cols, delimiter=" "):
