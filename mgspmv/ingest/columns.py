@@ -92,33 +92,21 @@ class TableFormat:
         return tuple(c for c in self.columns if c.dtype is not None)
 
 
-def copy_columns(columns: list[Any]) -> list[Any]:
-    """Return columns with copies of integers in memory that a thread uses again."""
-    return [own.copy() if isinstance(own, np.ndarray) and own.base is not None else own for own in columns]
-
-
-def read_chunks(
-    chunks: Iterable[Chunk], form: TableFormat, threads: int, finish: Callable[[list[Any]], Any] = copy_columns
-) -> Iterator[tuple[Chunk, Any, int]]:
+def read_chunks(chunks: Iterable[Chunk], form: TableFormat, threads: int) -> Iterator[tuple[Chunk, list[Any], int]]:
     """Parse chunks on several threads; yield each with its columns and its number of comments, in order.
 
     The columns that are read are NumPy arrays of their dtypes, or Arrow arrays of strings. Numbers become the nearest
     double, as by `float`; Fortran's exponents (`1.5D+05`) are understood.
-
-    Parameters
-    ----------
-    finish : called in the thread that parsed, with columns whose integers it overwrites by those of its next chunk;
-        its result takes the place of the columns
 
     Raises
     ------
     SourceError : a line does not fit the format; names the line and says what was expected; as by `form.check_comment`
     """
 
-    def read(chunk: Chunk) -> tuple[Chunk, Any, int]:
+    def read(chunk: Chunk) -> tuple[Chunk, list[Any], int]:
         columns, may_have_comments = _parse(chunk, form)
         n_comments = _count_comments(chunk, form, len(columns[0])) if may_have_comments else 0
-        return chunk, finish(columns), n_comments
+        return chunk, columns, n_comments
 
     with ThreadPoolExecutor(threads, "mgspmv-parse") as pool:
         yield from prefetch_map(pool, read, chunks, AHEAD * threads)
@@ -156,10 +144,7 @@ def _count_comments(chunk: Chunk, form: TableFormat, n_entries: int) -> int:
 
 
 def _parse(chunk: Chunk, form: TableFormat) -> tuple[list[Any], bool]:
-    """Parse a chunk; return its columns and whether it may have comments.
-
-    Integers may be in memory that the thread uses again for its next chunk.
-    """
+    """Parse a chunk; return its columns and whether it may have comments."""
     data, parsed = chunk.data, None
     are_integers = all(column.dtype in INTEGERS for column in form.columns)
     if are_integers or (b'"' not in data and _is_utf8(data)):  # no quotation or non-ASCII character is in integers
@@ -195,7 +180,7 @@ def _parse_quickly(text: np.ndarray, form: TableFormat) -> tuple[list[Any], int]
     if n_lines < 0:
         return None
     columns = [
-        integers[row, :n_lines].astype(column.dtype, copy=False)
+        integers[row, :n_lines].astype(column.dtype)
         if is_whole
         else _to_array(fields[row], offsets[row, : n_lines + 1], column)
         for column, row, is_whole in zip(form.columns, rows, are_integers, strict=True)

@@ -12,8 +12,7 @@ from typing import Any
 
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.column_names import ColumnChoice, choose_columns, resolve_columns
-from mgspmv.ingest.columns import TableFormat, TextColumn, copy_columns, nth_line, read_chunks, split_line
-from mgspmv.ingest.entries import shrink
+from mgspmv.ingest.columns import TableFormat, TextColumn, nth_line, read_chunks, split_line
 from mgspmv.ingest.files import (
     Path,
     Pipe,
@@ -41,7 +40,7 @@ from mgspmv.ingest.source import Combined, EdgeSource, Stated, settle
 from mgspmv.ingest.streams import Chunk, TextLine, TextStream
 from mgspmv.ingest.tokens import SAMPLE_BYTES, SAMPLE_LINES, Undecided, choose_delimiter
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
-from mgspmv.ingest.vertices import GivenIntegers, choose_vertices, find_unknown, lists_names
+from mgspmv.ingest.vertices import choose_vertices, find_unknown, lists_names
 from mgspmv.model import CooBatch, default_threads, index_dtype
 
 SEARCHED_BYTES = 1 << 24
@@ -128,14 +127,6 @@ class _EdgeListFacts:
         if self.stated is None and head.preamble.nodes_line is not None:
             self.stated = head.preamble.nodes_line.make_error
         self.counts.update(n_header=head.n_header, n_comments=head.preamble.n_lines)
-
-
-@dataclass(frozen=True)
-class _PreparedEntries:
-    """Entries of a chunk, as `Source.prepares` returned them."""
-
-    entries: Any
-    n_rows: int
 
 
 class EdgeListSource(EdgeSource):
@@ -259,23 +250,11 @@ class EdgeListSource(EdgeSource):
         if facts.form is not None and facts.form.first is None:
             yield Chunk(self.name, 1, b"")
 
-    def _read_batches(self, chunks: Iterable[Chunk], form: Head, facts: _EdgeListFacts) -> Iterator[Any]:
-        """Yield the entries of chunks, in their order, or what they were prepared to."""
+    def _read_batches(self, chunks: Iterable[Chunk], form: Head, facts: _EdgeListFacts) -> Iterator[CooBatch]:
+        """Yield the entries of chunks, in their order."""
         vertices, names = self._made, [column.name for column in form.table.read]
 
-        def finish(columns: list[Any]) -> _PreparedEntries | list[Any]:
-            if self.prepares is None or not isinstance(vertices, GivenIntegers):
-                return copy_columns(columns)
-            found = dict(zip(names, columns, strict=True))
-            rows, cols = copy_columns([shrink(found["source"]), shrink(found["target"])])
-            prepared = self.prepares(CooBatch(rows, cols, found.get("weight")), self.fraction)
-            return _PreparedEntries(prepared, len(rows))
-
-        for chunk, columns, n_comments in read_chunks(chunks, form.table, self._threads or default_threads(), finish):
-            if isinstance(columns, _PreparedEntries):
-                facts.counts.update(n_comments=n_comments, n_rows=columns.n_rows)
-                yield columns.entries
-                continue
+        for chunk, columns, n_comments in read_chunks(chunks, form.table, self._threads or default_threads()):
             found = dict(zip(names, columns, strict=True))
             if form.names is not None and form.id_column.dtype == "string":
                 _check_repeated(chunk, form, form.names, found["source"], found["target"])

@@ -343,14 +343,10 @@ class EntryFeed:
         OptionError, SourceError : as for `prepare_batch`, and by the source
         """
         source = self._source
-        source.prepares = self.prepare
         read = ((batch, source.fraction) for batch in (source.batches() if batches is None else batches))
 
-        def prepare(read: tuple[Any, float | None]) -> _Prepared:
-            return read[0] if isinstance(read[0], _Prepared) else self.prepare(*read)
-
         with ThreadPoolExecutor(sorter.threads, "mgspmv-prepare") as pool:
-            for batch in prefetch_map(pool, prepare, read, sorter.threads):
+            for batch in prefetch_map(pool, lambda own: self.prepare(*own), read, sorter.threads):
                 self.put(batch, sorter)
                 expected = int(sorter.n_entries / batch.fraction) if batch.fraction else None
                 CompiledLater.pays = CompiledLater.pays or max(sorter.n_entries, expected or 0) > LARGE

@@ -189,15 +189,14 @@ class GeneratedSource(FileSource, ABC):
         """Number of entry numbers, some of which may have no entry."""
         return self._range[1] - self._range[0]
 
-    def batches(self) -> Iterator[Any]:
+    def batches(self) -> Iterator[CooBatch]:
         """Yield all entries, in order, made by several threads; one empty batch if there are none."""
         start, stop = self._range
         begins = range(start, max(stop, start + 1), self.batch_entries)
         threads = min(self._threads or default_threads(), len(begins))
 
-        def make(begin: int) -> Any:
-            batch = self.make_entries(begin, min(begin + self.batch_entries, stop))
-            return batch if self.prepares is None else self.prepares(batch, None)
+        def make(begin: int) -> CooBatch:
+            return self.make_entries(begin, min(begin + self.batch_entries, stop))
 
         with ThreadPoolExecutor(threads, "mgspmv-generate") as pool:
             yield from prefetch_map(pool, make, begins, threads)

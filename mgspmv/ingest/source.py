@@ -96,17 +96,13 @@ class Source(ABC):
     may_be_empty = False
     """Whether it may have no edges, even if nothing else states the vertices or the type of their ids."""
 
-    prepares: Callable[[CooBatch, float | None], Any] | None = None
-    """Prepares a batch, and the fraction read then, in the thread that parses it: `batches` may yield the results in
-    place of batches. None to leave it to the caller."""
-
     @property
     def n_stated(self) -> int | None:
         """Number of entries, if it is known before the first batch."""
         return None
 
     @abstractmethod
-    def batches(self) -> Iterator[Any]:
+    def batches(self) -> Iterator[CooBatch]:
         """Yield all entries as `CooBatch`, symmetric ones mirrored; all batches have values, or none has."""
 
     @abstractmethod

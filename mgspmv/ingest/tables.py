@@ -95,11 +95,8 @@ class _EdgeRows:
     dtype: str
     """Dtype of the weights; `missing` if there are none."""
     ids: list[Any]
-    """Sources and targets: NumPy arrays of integers, or Arrow arrays of large strings; empty in a summary, and where
-    the rows are prepared."""
+    """Sources and targets: NumPy arrays of integers, or Arrow arrays of large strings; empty in a summary."""
     n_rows: int = 0
-    prepared: Any = None
-    """The rows as `Source.prepares` returned them; None if they were left to the caller."""
     weights: np.ndarray | None = None
     fraction: float | None = None
     """Approximate fraction of all rows read up to the last of these; None if unknown."""
@@ -299,27 +296,23 @@ class TableSource(EdgeSource):
         ]
         weights = _to_numbers(columns[2]) if len(columns) > 2 else None
         dtype = "missing" if weights is None else weights.dtype.name
-        form = replace(form, dtype=dtype, fraction=fraction, problem=problem, n_rows=rows.num_rows)
-        if self.prepares is not None and not are_names and self._reading.vertices is None and rows.num_rows:
-            return replace(form, prepared=self.prepares(CooBatch(ids[0], ids[1], weights), fraction))
-        return replace(form, ids=ids, weights=weights)
+        read_rows = {"fraction": fraction, "problem": problem, "n_rows": rows.num_rows}
+        return replace(form, dtype=dtype, ids=ids, weights=weights, **read_rows)
 
-    def _encode(self, rows: _EdgeRows) -> Any:
-        """Return the entries of parsed rows, in their order, or what they were prepared to.
+    def _encode(self, rows: _EdgeRows) -> CooBatch:
+        """Return the entries of parsed rows, in their order.
 
         Raises
         ------
         SourceError : ids or weights of another type than those before, or an id that is not in the list of vertices
         """
         if self._form is None:
-            self._form = replace(rows, ids=[], weights=None, prepared=None)
+            self._form = replace(rows, ids=[], weights=None)
             column = TextColumn("vertex", "string" if rows.are_names else "int64")
             self._made, self._listed = choose_vertices(column, self._reading, self._id_room, self.name)
         self._form.check(rows)
         self.fraction = rows.fraction
         self._counts["rows"] += rows.n_rows
-        if rows.prepared is not None:
-            return rows.prepared
         codes = self._made.encode(*rows.ids)
         for name, column, own in zip(rows.names, rows.ids, codes, strict=False):
             if (k := find_unknown(self._made, own)) is not None:

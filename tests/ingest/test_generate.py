@@ -151,21 +151,21 @@ def test_entries_do_not_depend_on_batches(model):
             assert_same([p for p in parts if p is not None], [w for w in whole if w is not None])
 
 
-def test_batches_are_made_and_prepared_by_other_threads_in_order():
+def test_batches_are_made_by_other_threads_in_order(monkeypatch):
     source = make_generator("rmat", scale=6, edge_factor=4)
     source.batch_entries = 16
     source.prepare(3, ANY_ROOM)
-    threads = set()
+    threads, make = set(), source.make_entries
+    whole = make(0, 256).rows
 
-    def prepare(batch, fraction):
+    def spy(begin, end):
         threads.add(threading.get_ident())
-        return batch.rows, fraction
+        return make(begin, end)
 
-    whole = source.make_entries(0, 256).rows
-    source.leave_ids(prepare)
-    prepared = list(source.batches())
-    assert np.array_equal(np.concatenate([rows for rows, _ in prepared]), whole)
-    assert len(prepared) == 16
+    monkeypatch.setattr(source, "make_entries", spy)
+    batches = list(source.batches())
+    assert np.array_equal(np.concatenate([batch.rows for batch in batches]), whole)
+    assert len(batches) == 16
     assert threading.get_ident() not in threads
 
 
