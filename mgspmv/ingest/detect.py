@@ -24,75 +24,71 @@ _COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".zstd", ".lzma", ".bgz")
 _VIA_NETWORKX = "read it with NetworkX ({}) and pass the graph"
 _VIA_SCIPY = "read it with scipy.io.{} and pass the matrix"
 _UNPACK = "unpack it and name the files in it"
-_FOREIGN = (
-    (".graph .metis", "a METIS graph", "convert it to an edge list, or read it by its library and pass arrays"),
-    (".chaco", "a Chaco graph", "convert it to an edge list"),
-    (".graphml", "GraphML", _VIA_NETWORKX.format("networkx.read_graphml")),
-    (".gexf", "GEXF", _VIA_NETWORKX.format("networkx.read_gexf")),
-    (".gml", "GML", _VIA_NETWORKX.format("networkx.read_gml")),
-    (".net .paj", "a Pajek network", _VIA_NETWORKX.format("networkx.read_pajek")),
-    (".adjlist", "an adjacency list", _VIA_NETWORKX.format("networkx.read_adjlist")),
-    (".dot .gv", "DOT of Graphviz", "convert it to an edge list"),
-    (".gr .col .dimacs", "a DIMACS graph", "keep its lines of edges (`a` or `e`) without the first column"),
-    (".rb", "Rutherford-Boeing", _VIA_SCIPY.format("hb_read")),
-    (".rsa .rua .hb", "Harwell-Boeing", _VIA_SCIPY.format("hb_read")),
-    (".h5ad", "AnnData in HDF5", "write it with anndata's write_zarr, or pass its .X"),
-    (".h5 .hdf5", "HDF5", "read it with its library and pass the matrix"),
-    (".mat", "MATLAB", _VIA_SCIPY.format("loadmat")),
-    (".npy", "a NumPy array", "load it with numpy.load and pass the matrix, or a tuple of columns (src, dst)"),
-    (".pkl .pickle", "a pickle", "load it if you trust it, and pass the object"),
-    (".feather", "Feather", "read it with pyarrow.feather.read_table and pass the table"),
-    (".arrow", "an Arrow file", "read it with pyarrow.ipc and pass the table"),
-    (".orc", "ORC", "read it with pyarrow.orc and pass the table"),
-    (".avro", "Avro", "convert it to Parquet"),
-    (".json .jsonl .ndjson", "JSON", "convert it to CSV, or read it with pandas.read_json and pass the table"),
-    (".xlsx .xls", "an Excel workbook", "save it as CSV"),
-    (".zip", "a zip archive", _UNPACK),
-    (".tar .tgz .tbz2", "a tar archive", _UNPACK),
-    (".7z .rar", "an archive", _UNPACK),
-)
-"""Unsupported formats: suffix, description and advice."""
 
 
 @dataclass(frozen=True)
 class ForeignFormat:
-    """File of a format that is not read."""
+    """Format of files that are not read."""
 
     what: str
     advice: str
+    suffixes: str = ""
+    """Suffixes of its files, separated by blanks."""
+    head: bytes | None = None
+    """Regular expression for the first bytes of its files."""
 
     def describe(self) -> str:
         return f"this is {self.what}, which ingest does not read; {self.advice}"
 
 
-_FOREIGN_SUFFIXES = {
-    suffix: ForeignFormat(what, advice) for suffixes, what, advice in _FOREIGN for suffix in suffixes.split()
-}
-_FOREIGN_BYTES: tuple[tuple[re.Pattern[bytes], str], ...] = tuple(
-    (re.compile(pattern, re.DOTALL | re.IGNORECASE), suffix)
-    for pattern, suffix in (
-        (rb"PK\x03\x04|PK\x05\x06", ".zip"),
-        (rb".{257}ustar", ".tar"),
-        (rb"7z\xbc\xaf\x27\x1c", ".7z"),
-        (rb"Rar!\x1a\x07", ".rar"),
-        (rb"\x89HDF\r\n\x1a\n", ".h5"),
-        (rb"MATLAB 5\.0 MAT-file", ".mat"),
-        (rb"\x93NUMPY", ".npy"),
-        (rb"ARROW1|FEA1", ".feather"),
-        (rb"ORC[\x00-\x1f]", ".orc"),
-        (rb"Obj\x01", ".avro"),
-        (rb"\x80[\x02-\x05]", ".pkl"),
-        (rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", ".xls"),
-        (rb"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<graphml\b", ".graphml"),
-        (rb"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<gexf\b", ".gexf"),
-        (rb"(?:\s*(?:creator|version|comment)\b[^\n]*\n)*\s*graph\s*\[", ".gml"),
-        (rb"(?:\s*%[^\n]*\n)*\s*\*(?:network|vertices|arcs|edges)\b", ".net"),
-        (rb"(?:c\b[^\n]*\n)*p\s+(?:sp|edges?|col|max|min|asn|aux)\b", ".dimacs"),
-        (rb"\s*(?:strict\s+)?(?:di)?graph\b[^\n{]*\{", ".dot"),
-        (rb"\s*[\[{]\s*(?:[\"\[{\]}]|$)", ".json"),
-    )
+_METIS_ADVICE = "convert it to an edge list, or read it by its library and pass arrays"
+_PAJEK = rb"(?:\s*%[^\n]*\n)*\s*\*(?:network|vertices|arcs|edges)\b"
+_GRAPHML = rb"\s*(?:<\?xml[^>]*>\s*)?(?:<!--.*?-->\s*)*<graphml\b"
+_GML = rb"(?:\s*(?:creator|version|comment)\b[^\n]*\n)*\s*graph\s*\["
+_DIMACS = rb"(?:c\b[^\n]*\n)*p\s+(?:sp|edges?|col|max|min|asn|aux)\b"
+_FOREIGN = (
+    ForeignFormat("a zip archive", _UNPACK, ".zip", rb"PK\x03\x04|PK\x05\x06"),
+    ForeignFormat("a tar archive", _UNPACK, ".tar .tgz .tbz2", rb".{257}ustar"),
+    ForeignFormat("an archive", _UNPACK, ".7z .rar", rb"7z\xbc\xaf\x27\x1c|Rar!\x1a\x07"),
+    ForeignFormat("a METIS graph", _METIS_ADVICE, ".graph .metis"),
+    ForeignFormat("a Chaco graph", "convert it to an edge list", ".chaco"),
+    ForeignFormat("GraphML", _VIA_NETWORKX.format("networkx.read_graphml"), ".graphml", _GRAPHML),
+    ForeignFormat("GEXF", _VIA_NETWORKX.format("networkx.read_gexf"), ".gexf", _GRAPHML.replace(b"graphml", b"gexf")),
+    ForeignFormat("GML", _VIA_NETWORKX.format("networkx.read_gml"), ".gml", _GML),
+    ForeignFormat("a Pajek network", _VIA_NETWORKX.format("networkx.read_pajek"), ".net .paj", _PAJEK),
+    ForeignFormat("an adjacency list", _VIA_NETWORKX.format("networkx.read_adjlist"), ".adjlist"),
+    ForeignFormat(
+        "DOT of Graphviz", "convert it to an edge list", ".dot .gv", rb"\s*(?:strict\s+)?(?:di)?graph\b[^\n{]*\{"
+    ),
+    ForeignFormat(
+        "a DIMACS graph", "keep its lines of edges (`a` or `e`) without the first column", ".gr .col .dimacs", _DIMACS
+    ),
+    ForeignFormat("Rutherford-Boeing", _VIA_SCIPY.format("hb_read"), ".rb"),
+    ForeignFormat("Harwell-Boeing", _VIA_SCIPY.format("hb_read"), ".rsa .rua .hb"),
+    ForeignFormat("AnnData in HDF5", "write it with anndata's write_zarr, or pass its .X", ".h5ad"),
+    ForeignFormat("HDF5", "read it with its library and pass the matrix", ".h5 .hdf5", rb"\x89HDF\r\n\x1a\n"),
+    ForeignFormat("MATLAB", _VIA_SCIPY.format("loadmat"), ".mat", rb"MATLAB 5\.0 MAT-file"),
+    ForeignFormat(
+        "a NumPy array",
+        "load it with numpy.load and pass the matrix, or a tuple of columns (src, dst)",
+        ".npy",
+        rb"\x93NUMPY",
+    ),
+    ForeignFormat("a pickle", "load it if you trust it, and pass the object", ".pkl .pickle", rb"\x80[\x02-\x05]"),
+    ForeignFormat("Feather", "read it with pyarrow.feather.read_table and pass the table", ".feather", rb"ARROW1|FEA1"),
+    ForeignFormat("an Arrow file", "read it with pyarrow.ipc and pass the table", ".arrow"),
+    ForeignFormat("ORC", "read it with pyarrow.orc and pass the table", ".orc", rb"ORC[\x00-\x1f]"),
+    ForeignFormat("Avro", "convert it to Parquet", ".avro", rb"Obj\x01"),
+    ForeignFormat(
+        "JSON",
+        "convert it to CSV, or read it with pandas.read_json and pass the table",
+        ".json .jsonl .ndjson",
+        rb"\s*[\[{]\s*(?:[\"\[{\]}]|$)",
+    ),
+    ForeignFormat("an Excel workbook", "save it as CSV", ".xlsx .xls", rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"),
+    ForeignFormat("XML", "convert it to CSV", head=rb"\s*<(?:\?xml|!doctype|html)"),
 )
-_XML = re.compile(rb"\s*<(?:\?xml|!doctype|html)", re.IGNORECASE)
+"""Formats that are not read; of several that fit the first bytes of a file, the first one counts."""
 _PARQUET = b"PAR1"
 
 
@@ -111,7 +107,7 @@ def find_format_by_name(name: str) -> Format | ForeignFormat | None:
     suffix = os.path.splitext(strip_compression(name))[1]
     if suffix in _SUFFIXES:
         return _SUFFIXES[suffix]
-    return _FOREIGN_SUFFIXES.get(suffix)
+    return next((own for own in _FOREIGN if suffix and suffix in own.suffixes.split()), None)
 
 
 def find_format_by_bytes(head: bytes) -> Format | ForeignFormat | None:
@@ -125,12 +121,8 @@ def find_format_by_bytes(head: bytes) -> Format | ForeignFormat | None:
         return "parquet"
     if head[:512].removeprefix(b"\xef\xbb\xbf").lower().lstrip().startswith((b"%%matrixmarket", b"%matrixmarket")):
         return "matrix-market"
-    for pattern, suffix in _FOREIGN_BYTES:
-        if pattern.match(head):
-            return _FOREIGN_SUFFIXES[suffix]
-    if _XML.match(head):
-        return ForeignFormat("XML", "convert it to CSV")
-    return None
+    known = (own for own in _FOREIGN if own.head and re.match(own.head, head, re.DOTALL | re.IGNORECASE))
+    return next(known, None)
 
 
 # --- detection -------------------------------------------------------------------------------------------------------

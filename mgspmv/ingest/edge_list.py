@@ -36,7 +36,7 @@ from mgspmv.ingest.headers import (
     choose_read_columns,
 )
 from mgspmv.ingest.matrix_market import is_banner
-from mgspmv.ingest.source import Combined, EdgeSource, Stated, settle
+from mgspmv.ingest.source import Combined, EdgeSource, Stated
 from mgspmv.ingest.streams import Chunk, TextLine, TextStream
 from mgspmv.ingest.tokens import SAMPLE_BYTES, SAMPLE_LINES, Undecided, choose_delimiter
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
@@ -209,10 +209,6 @@ class EdgeListSource(EdgeSource):
             parts.append(copy(whole))
             parts[-1]._files = tuple(files)
         return parts
-
-    def summarize(self) -> Any:
-        form, facts = self._told
-        return form, replace(facts, files=settle(facts.files))
 
     def join(self, told: Sequence[tuple[Head, _EdgeListFacts]]) -> Combined:
         """Combine the facts of all parts; see `FileSource`."""
