@@ -78,7 +78,7 @@ class FrameSource(TableSource):
 
     def _tables(self) -> Generator[Table]:
         if self.numbers:
-            yield Table(self.name, self._all_columns, self._read_kept)
+            yield Table(self.name, self._facts.all_columns, self._read_kept)
         else:
             yield open_table(self._frame, self.name, self._threads)
 
@@ -118,7 +118,7 @@ class FrameSource(TableSource):
         for own in cut_evenly(range(self.n_partitions), [1] * self.n_partitions, n_parts):
             part = self._take_part()
             part.name = f"partitions {own[0]} to {own[-1]} of {self.name}"
-            part._all_columns = [str(label) for label in self._frame.columns]
+            part._facts.all_columns = [str(label) for label in self._frame.columns]
             part._frame, part.numbers = None, own
             parts.append(part)
         return parts

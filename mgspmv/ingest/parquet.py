@@ -97,10 +97,10 @@ class ParquetSource(TableSource):
                     known = (
                         {"bytes": os.path.getsize(name), "sha256": hasher.submit(hash_file, name)} if is_hashed else {}
                     )
-                    self._files_read.append({"name": name} | known)
+                    self._facts.files.append({"name": name} | known)
                 n_rows, first_row = sum(lengths[k] for k in read), sum(lengths[: read.start])
                 yield Table(name, file.schema_arrow, self._make_reader(name, file, read), first_row, n_rows)
-            self._counts["row_groups"] += len(read)
+            self._facts.counts["row_groups"] += len(read)
         hasher.shutdown(wait=False)
 
     def _make_reader(self, name: str, file: Any, groups: range) -> Callable[[list[str]], Iterator[Any]]:

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -121,19 +121,19 @@ class _EdgeRows:
         return SourceError(message, source=self.table)
 
 
-@dataclass(frozen=True)
-class _TableSummary:
-    """Summary of a part of the tables."""
+@dataclass
+class TableFacts:
+    """Facts about tables, or a part of them, in addition to their edges."""
 
-    form: _EdgeRows
+    form: _EdgeRows | None = None
     """First rows, without their columns."""
-    all_columns: list[str]
-    """Names of all columns, including those not read."""
-    files: list[dict[str, Any]]
-    """Provenance of the files read."""
-    counts: Counter[str]
+    all_columns: list[str] = field(default_factory=list)
+    """Names of all columns of the first table, including those not read."""
+    files: list[dict[str, Any]] = field(default_factory=list)
+    """Provenance of the files read so far; none for a table that is not a file."""
+    counts: Counter[str] = field(default_factory=lambda: Counter(rows=0))
     """Number of `rows`, and of other things for the provenance."""
-    listed: dict[str, Any]
+    listed: dict[str, Any] = field(default_factory=dict)
     """Provenance of the list of vertices."""
 
 
@@ -158,14 +158,7 @@ class TableSource(EdgeSource):
 
     def __init__(self, name: str, format: str, **options: Any) -> None:
         super().__init__(name, **options)
-        self._format, self._n_tables = format, 1
-        self._all_columns: list[str] = []
-        """Names of all columns of the first table."""
-        self._files_read: list[dict[str, Any]] = []
-        """Provenance of the files read so far; none for a table that is not a file."""
-        self._form: _EdgeRows | None = None
-        """First rows, without their columns."""
-        self._counts = Counter(rows=0)
+        self._format, self._n_tables, self._facts = format, 1, TableFacts()
         self._is_computed = False
         """Whether rows are computed and take memory elsewhere, so that they are not read ahead."""
 
@@ -180,20 +173,20 @@ class TableSource(EdgeSource):
                     yield self._encode(rows)
                 else:
                     empty = empty or rows
-            if self._form is None and empty is not None:
+            if self._facts.form is None and empty is not None:
                 if empty.problem is not None and not self.may_be_empty:
                     raise empty.problem
                 yield self._encode(empty)
-        assert self._form is not None  # each table yields at least one part
-        self._told = _TableSummary(self._form, self._all_columns, self._files_read, self._counts, self._listed)
+        self._told = self._facts
         self._layout = replace(self._made.finish(), provenance=self.join([self._told]).provenance)
 
-    def join(self, told: Sequence[_TableSummary]) -> Combined:
+    def join(self, told: Sequence[TableFacts]) -> Combined:
         """Check and join the summaries of all parts; see `FileSource`."""
         filled = [own for own in told if own.counts["rows"]] or told
-        first = filled[0].form
-        for own in filled:
-            first.check(own.form)
+        forms = [own.form for own in filled if own.form is not None]  # each table yields at least one part
+        for form in forms:
+            forms[0].check(form)
+        first = forms[0]
         counts = sum((own.counts for own in told), Counter[str]())
         files = [file for own in told for file in own.files] or [{"name": self.name}]
         header = {"columns": first.names, "rows": 0, **counts}
@@ -211,13 +204,13 @@ class TableSource(EdgeSource):
 
     def _take_part(self) -> Self:
         part = super()._take_part()
-        part._counts, part._files_read = Counter(rows=0), []
+        part._facts = TableFacts()
         return part
 
     def _read(self, tables: Iterable[Table]) -> Iterator[tuple[Table, int, Any, float | None]]:
         """Yield the tables in parts: the table, the number of the first row, the rows, and the fraction read then."""
         for k, table in enumerate(tables):
-            n_rows, self._all_columns = 0, self._all_columns or table.columns
+            n_rows, self._facts.all_columns = 0, self._facts.all_columns or table.columns
             for batch in table.read(self._choose_columns(table)):
                 for rows in self._cut(batch):
                     n_rows += rows.num_rows
@@ -306,13 +299,13 @@ class TableSource(EdgeSource):
         ------
         SourceError : ids or weights of another type than those before, or an id that is not in the list of vertices
         """
-        if self._form is None:
-            self._form = replace(rows, ids=[], weights=None)
+        if self._facts.form is None:
+            self._facts.form = replace(rows, ids=[], weights=None)
             column = TextColumn("vertex", "string" if rows.are_names else "int64")
-            self._made, self._listed = choose_vertices(column, self._reading, self._id_room, self.name)
-        self._form.check(rows)
+            self._made, self._facts.listed = choose_vertices(column, self._reading, self._id_room, self.name)
+        self._facts.form.check(rows)
         self.fraction = rows.fraction
-        self._counts["rows"] += rows.n_rows
+        self._facts.counts["rows"] += rows.n_rows
         codes = self._made.encode(*rows.ids)
         for name, column, own in zip(rows.names, rows.ids, codes, strict=False):
             if (k := find_unknown(self._made, own)) is not None:
