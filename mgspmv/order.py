@@ -140,21 +140,25 @@ def restore(y: Any, order: np.ndarray | None) -> Any:
 # --- matrices --------------------------------------------------------------------------------------------------------
 
 
-def renumber_entries(block: CsrBlock, places: np.ndarray) -> tuple[CooBatch, int, int]:
+def renumber_entries(block: CsrBlock, places: np.ndarray | None) -> tuple[CooBatch, int, int]:
     """Renumber the rows and columns of the entries of a block.
 
     Parameters
     ----------
-    places : (n,) the new number of each row and column
+    places : (n,) the new number of each row and column; None to keep the numbers
 
     Returns
     -------
     The entries, rows and columns of the dtype of `places`; and their largest |i - j| before and after, 0 for none.
     """
     rows, cols = list_rows(block), block.indices
-    before = int(np.abs(rows - cols).max(initial=0))
-    rows, cols = places[rows], places[cols]
-    return CooBatch(rows, cols, block.data), before, int(np.abs(rows - cols).max(initial=0))
+    before = after = int(np.abs(rows - cols).max(initial=0))
+    if places is None:
+        rows = rows.astype(index_dtype(block.row_offset + block.n_rows), copy=False)
+    else:
+        rows, cols = places[rows], places[cols]
+        after = int(np.abs(rows - cols).max(initial=0))
+    return CooBatch(rows, cols, block.data), before, after
 
 
 def list_rows(block: CsrBlock) -> np.ndarray:

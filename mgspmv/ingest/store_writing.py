@@ -321,9 +321,9 @@ def reorder_rows(
     places = np.arange(n, dtype=index_dtype(n)) if order is None else invert(order)
     places = places if matrix.order is None else places[matrix.order]
     with EntrySorter(room.memory - 2 * places.nbytes, room.threads, room.folder) as sorter:
-        widths = _renumber(matrix, places, sorter, report, room.threads)
+        notify = lambda n_done: report("renumber", n_done, matrix.most_entries)  # noqa: E731
+        widths = add_rows(matrix, places, sorter, notify, room.threads)
         del places
-        matrix.close()
         made = {"method": method, "bandwidth_before": widths[0], "bandwidth_after": widths[1]}
         layout = Layout(matrix.shape, matrix.vertex_ids)
         yield SortedSource(matrix.kind, matrix.dtype, matrix.rule, layout, matrix.name, sorter, order=order), made
@@ -369,10 +369,16 @@ def _read_pattern(matrix: SortedRows, report: Progress) -> tuple[np.ndarray, np.
     return np.diff(pattern.indptr).astype(np.int64), pattern.indices
 
 
-def _renumber(
-    matrix: SortedRows, places: np.ndarray, sorter: EntrySorter, report: Progress, threads: int
+def add_rows(
+    matrix: SortedRows, places: np.ndarray | None, sorter: EntrySorter, report: Callable[[int], object], threads: int
 ) -> tuple[int, int]:
-    """Add all entries with their new numbers to a sorter; return the bandwidth before and after."""
+    """Add all entries of a matrix to a sorter, and close the matrix; return the bandwidth before and after.
+
+    Parameters
+    ----------
+    places : (n,) new number of each row and column; None to keep the numbers
+    report : called with the number of entries so far
+    """
     before = after = n_done = 0
     work = partial(renumber_entries, places=places)
     with ThreadPoolExecutor(threads, "mgspmv-renumber") as pool:
@@ -380,5 +386,6 @@ def _renumber(
             sorter.add(batch)
             before, after = max(before, widths[0]), max(after, widths[1])
             n_done += len(batch.rows)
-            report("renumber", n_done, matrix.most_entries)
+            report(n_done)
+    matrix.close()
     return before, after

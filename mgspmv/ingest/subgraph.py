@@ -23,7 +23,7 @@ import numpy as np
 from mgspmv.errors import CapacityError, KindError, OptionError, ShapeError
 from mgspmv.ingest.build import Assembled
 from mgspmv.ingest.columns import TextColumn
-from mgspmv.ingest.entries import SortedSource, shrink, sort_source
+from mgspmv.ingest.entries import SortedSource, sort_source
 from mgspmv.ingest.files import take_name
 from mgspmv.ingest.headers import DEFAULT_READING, StatedForm
 from mgspmv.ingest.objects import is_sparse
@@ -37,8 +37,8 @@ from mgspmv.ingest.vector_files import read_vector
 from mgspmv.ingest.vertex_vectors import ById, classify_vector, is_class
 from mgspmv.ingest.vertices import read_vertices
 from mgspmv.lookup import UNKNOWN, VertexLookup, open_ids
-from mgspmv.model import CsrBlock, IngestOptions, MatrixInfo, Progress, index_dtype
-from mgspmv.order import invert, list_rows
+from mgspmv.model import IngestOptions, MatrixInfo, Progress, index_dtype
+from mgspmv.order import invert, renumber_entries
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.stored_matrix import StoredMatrix
 
@@ -263,7 +263,8 @@ def find_places(
     dtype = index_dtype(max(info.shape) + max(listed.shape))
     rows, cols, k = np.empty(n, dtype), np.empty(n, dtype), 0
     for block in listed.blocks():
-        ends = list_ends(block, numbers)
+        batch, _, _ = renumber_entries(block, numbers)
+        ends = batch.rows, batch.cols
         if block.data is not None:
             ends = ends[0][block.data != 0], ends[1][block.data != 0]
         own = slice(k, k + len(ends[0]))
@@ -292,12 +293,6 @@ def _find_numbers(stored: StoredMatrix, labels: np.ndarray, name: str | None) ->
 def list_labels(layout: Layout) -> Ids:
     """Return the ids of the vertices, or their numbers if they have none, ascending."""
     return np.arange(max(layout.shape)) if layout.vertex_ids is None else layout.vertex_ids
-
-
-def list_ends(block: CsrBlock, numbers: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows and columns of entries, in another numbering unless `numbers` is None."""
-    rows, cols = list_rows(block), block.indices
-    return (shrink(rows), shrink(cols)) if numbers is None else (shrink(numbers[rows]), shrink(numbers[cols]))
 
 
 def check_found(stored: StoredMatrix, edges: EdgeSet) -> None:

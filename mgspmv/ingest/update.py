@@ -27,11 +27,11 @@ from mgspmv.ingest.occurring_ids import PIECE_IDS, Ids, OccurringIds, are_number
 from mgspmv.ingest.reports import make_report
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source, settle
-from mgspmv.ingest.store_writing import write_version
+from mgspmv.ingest.store_writing import add_rows, write_version
 from mgspmv.ingest.stored import RowNumbers, StoredRows
-from mgspmv.ingest.subgraph import check_room, find_places, find_table_bytes, list_ends, list_labels
+from mgspmv.ingest.subgraph import check_room, find_places, find_table_bytes, list_labels
 from mgspmv.lookup import VertexLookup, open_ids
-from mgspmv.model import CooBatch, Duplicates, IngestOptions, MatrixInfo, Progress, index_dtype
+from mgspmv.model import Duplicates, IngestOptions, MatrixInfo, Progress, ignore, index_dtype
 from mgspmv.order import check_square, invert
 from mgspmv.store.stored_matrix import StoredMatrix
 from mgspmv.store.write import drop_versions
@@ -115,15 +115,11 @@ def update_store(
         places = None if removed is None else find_places(stored, removed, memory)
         numbering, numbers = _number(stored, added, replace(room, memory=memory // 4))
         sorter = stack.enter_context(EntrySorter(memory, room.threads, room.folder))
-        kept, n_kept = StoredRows(stored, room.threads, RowNumbers(info.shape, None, None, None), edges=places), 0
-        for block in kept.blocks():
-            sorter.add(CooBatch(*list_ends(block, numbering.places), block.data))
-            n_kept += block.nnz
-            report("read", n_kept, info.nnz)
+        kept = StoredRows(stored, room.threads, RowNumbers(info.shape, None, None, None), edges=places)
+        add_rows(kept, numbering.places, sorter, lambda n_done: report("read", n_done, info.nnz), room.threads)
+        n_kept = sorter.n_entries
         if added is not None:
-            for block in added.blocks():
-                sorter.add(CooBatch(*list_ends(block, numbers), block.data))
-            added.close()
+            add_rows(added, numbers, sorter, ignore, room.threads)
         name = info.url if added is None else added.name
         value = None if info.dtype is None else np.dtype(info.dtype)
         layout = Layout(numbering.shape, numbering.vertex_ids)
@@ -298,7 +294,8 @@ def _number(
         check_room(need, room.memory, f"inserting {added.name}")
         added.sorter.reserve(need)
     if ids is None:
-        shape, numbers = _join_shapes(info.shape, _find_extent(added.layout)), None if labels is None else labels[:]
+        shape = _join_shapes(info.shape, _find_extent(added.layout))
+        numbers = None if labels is None else labels[:].astype(index_dtype(max(shape)))
     else:
         united, moved, numbers = _unite(ids, list_labels(added.layout), room)
         shape = (len(united), len(united))
