@@ -121,28 +121,25 @@ class EntrySorter:
             self._group_waiting()
         self._spill_if_full()
 
-    def drain(self, most: int) -> Iterator[CooBatch]:
-        """Yield all entries, those at the same place in the order in which they were added, and release them.
+    def read(self, most: int, *, drains: bool = False) -> Iterator[CooBatch]:
+        """Yield all entries, those at the same place in the order in which they were added.
 
         Parameters
         ----------
         most : entries per batch
+        drains : whether to release the entries
         """
         self._settle()
-        while self._pieces:
-            with contextlib.closing(self._pieces.pop(0)) as piece:
-                yield from self._cut(piece, most)
-
-    def read(self, most: int) -> Iterator[CooBatch]:
-        """Yield all entries as `drain` does, but keep them."""
-        self._settle()
-        for piece in self._pieces:
-            yield from self._cut(piece, most)
-
-    def _cut(self, piece: _Buckets, most: int) -> Iterator[CooBatch]:
-        step = max(1, min(most, self._memory * piece.n_entries // (8 * piece.nbytes)))
-        for first in range(0, piece.n_entries, step):
-            yield CooBatch(*piece.take(first, min(first + step, piece.n_entries)))
+        k = 0
+        while k < len(self._pieces):
+            piece = self._pieces[k]
+            step = max(1, min(most, self._memory * piece.n_entries // (8 * piece.nbytes)))
+            for first in range(0, piece.n_entries, step):
+                yield CooBatch(*piece.take(first, min(first + step, piece.n_entries)))
+            if drains:
+                self._pieces.pop(k).close()
+            else:
+                k += 1
 
     def reserve(self, n_bytes: int) -> None:
         """Reduce the memory for entries by `n_bytes`; a negative number increases it."""

@@ -197,7 +197,7 @@ def encode_ids(
         own = None if numbers is None else ids
         return given, replace(layout, shape=(len(ids),) * 2, vertex_ids=own, positions=numbers, are_ids=False)
     found, coded = OccurringIds(pa.int64(), id_room), make_sorter()
-    for batch in given.drain(ENCODED_ENTRIES):
+    for batch in given.read(ENCODED_ENTRIES, drains=True):
         rows, cols = found.encode(batch.rows, batch.cols)
         coded.add(CooBatch(rows, cols, batch.values))
     given.close()
@@ -251,5 +251,5 @@ def look_up_entries(coded: EntrySorter, *tables: Numbers | None) -> Iterator[Coo
         return CooBatch(rows, cols, batch.values)
 
     with ThreadPoolExecutor(coded.threads, "mgspmv-number") as pool:
-        yield from prefetch_map(pool, number, coded.drain(coded.most_per_thread), coded.threads)
+        yield from prefetch_map(pool, number, coded.read(coded.most_per_thread, drains=True), coded.threads)
     coded.close()

@@ -37,7 +37,7 @@ from mgspmv.ingest.vector_files import read_vector
 from mgspmv.ingest.vertex_vectors import ById, classify_vector, is_class
 from mgspmv.ingest.vertices import read_vertices
 from mgspmv.lookup import UNKNOWN, VertexLookup, open_ids
-from mgspmv.model import IngestOptions, MatrixInfo, Progress, index_dtype
+from mgspmv.model import Duplicates, IngestOptions, MatrixInfo, Progress, index_dtype
 from mgspmv.order import invert, renumber_entries
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.stored_matrix import StoredMatrix
@@ -422,19 +422,16 @@ def _read_places(
 ) -> EdgeSet:
     """Return the places of listed edges, without those from or to a dropped vertex."""
     info = stored.info
-    # values of a mask tell which of its entries select
-    options = IngestOptions(info.kind, weights=None if edges.is_mask else False)
+    # values of a mask tell which of its entries select, and must not be summed with those of mirror images
+    rule: Duplicates | None = "keep" if edges.symmetrize else None
+    options = IngestOptions(info.kind, rule, symmetrize=edges.symmetrize, weights=None if edges.is_mask else False)
     with sort_source(edges.source, options, report, replace(room, memory=room.memory // 2)) as listed:
         if edges.is_mask and listed.shape != info.shape:
             raise ShapeError(
                 f"{edges.name} is a mask of shape {listed.shape} but the matrix has shape {info.shape}; pass shape "
                 f"{info.shape}, or pairs of ids"
             )
-        memory = room.memory // (2 if edges.symmetrize else 1)
-        places = find_places(stored, listed, memory, edges.name, is_mask=edges.is_mask)
-    if edges.symmetrize:
-        ends = places.rows, places.cols
-        places = EdgeSet.of(np.concatenate(ends), np.concatenate(ends[::-1]), are_staying=False)
+        places = find_places(stored, listed, room.memory, edges.name, is_mask=edges.is_mask)
     rows, cols = places.rows, places.cols
     if is_kept is not None:
         order = stored.read_order()

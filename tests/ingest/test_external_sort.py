@@ -219,7 +219,7 @@ def test_draining_keeps_the_order_at_each_place(small, memory):
         for batch in batches:
             sorter.add(batch)
         kept = list(sorter.read(70))
-        drained = list(sorter.drain(50))
+        drained = list(sorter.read(50, drains=True))
         assert list(sorter.blocks((12, 11))) == []
     read, drained, wanted = (
         [np.concatenate([getattr(b, k) for b in own]) for k in ("rows", "cols", "values")]

@@ -258,7 +258,7 @@ def test_small_ids_are_marked(ids, are_small):
 
 def test_ids_are_not_sorted_again(monkeypatch):
     """If they are small, their entries are in no other sorter before they are written."""
-    monkeypatch.setattr(EntrySorter, "drain", None)
+    monkeypatch.setattr(numbering, "look_up_entries", None)
     ids = np.arange(100) * 3
     with sort_source(source_from_arrays(ids, ids[::-1]), IngestOptions(), lambda *_: None) as found:
         assert found.shape == (100, 100)
