@@ -231,7 +231,7 @@ def small_inputs() -> None:
     if later is None:
         return
     later.CompiledLater.pays = False
-    for name in ("build", "columns", "duplicates", "numbering", "radix_sort", "vertices"):
+    for name in ("block_sorting", "build", "columns", "numbering"):
         for own in vars(sys.modules.get(f"mgspmv.ingest.{name}", object)).values():
             if isinstance(own, later.CompiledLater):
                 own._n_items = 0

@@ -527,7 +527,7 @@ class Matrix(EmbeddedMatrix):
         indptr, indices = self.stored.read_array("indptr"), self.stored.read_array("indices")
         data: Any = np.ones(self.nnz) if self.is_pattern else self.stored.read_array("data")
         if self.order is not None:
-            from mgspmv.ingest.radix_sort import sort_parts
+            from mgspmv.ingest.block_sorting import sort_parts
 
             rows = np.repeat(self.order, np.diff(indptr))
             block = sort_parts([(rows, self.order[indices], data)], 0, *self.shape)

@@ -16,7 +16,7 @@ import numpy as np
 import mgspmv as mg
 from mgspmv.doctor.machine import NOT_KEPT, Finding, ok, wrong
 from mgspmv.errors import FormatError
-from mgspmv.ingest.radix_sort import SMALL
+from mgspmv.ingest.block_sorting import SMALL
 from mgspmv.kernels.compiled import find_compiled
 from mgspmv.kernels.device import has_device
 from mgspmv.kernels.host import SMALL_NNZ

@@ -23,8 +23,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mgspmv.errors import CapacityError
+from mgspmv.ingest.block_sorting import Entries, count_buckets, scatter_buckets, sort_parts
 from mgspmv.ingest.prefetch import prefetch_map
-from mgspmv.ingest.radix_sort import Entries, count_buckets, scatter_buckets, sort_parts
 from mgspmv.ingest.scratch import ScratchFile
 from mgspmv.model import CooBatch, CsrBlock
 

@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from mgspmv.errors import ClosedError
+from mgspmv.ingest.block_sorting import Entries
 from mgspmv.ingest.build import ColumnSums, assemble
 from mgspmv.ingest.entries import EntryCounts, EntryFeed, SortedSource, choose_rule
 from mgspmv.ingest.external_sort import EntrySorter
@@ -32,7 +33,6 @@ from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.numbering import Numbers, encode_ids, look_up_entries
 from mgspmv.ingest.occurring_ids import OccurringIds, are_numbers
 from mgspmv.ingest.prefetch import prefetch_map
-from mgspmv.ingest.radix_sort import Entries
 from mgspmv.ingest.scratch import FileArray, MemoryBudget
 from mgspmv.ingest.source import FileSource, Layout
 from mgspmv.model import CooBatch, IngestOptions, Kind, Progress, index_dtype

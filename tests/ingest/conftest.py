@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.later import serving
 
-BOTH = ("test_external_sort", "test_numbering", "test_radix_sort", "test_update", "test_vertices")
+BOTH = ("test_external_sort", "test_numbering", "test_update", "test_vertices")
 LONG = ("test_update", "test_vertices")
 
 

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.errors import CapacityError
+from mgspmv.ingest.block_sorting import sort_keys, sort_parts
 from mgspmv.ingest.build import RowPointers
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.prefetch import prefetch_map
-from mgspmv.ingest.radix_sort import sort_keys, sort_parts
 from mgspmv.model import CooBatch
 from tests.support.pairwise import cover_pairs
 from tests.support.shrinking import shrink

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
-from mgspmv.ingest import build, columns, duplicates, numbering, radix_sort, vertices
+from mgspmv.ingest import block_sorting, build, columns, numbering
 from mgspmv.kernels.later import CompiledLater
 
 FUNCTIONS = [
     function
-    for module in (build, columns, duplicates, numbering, radix_sort, vertices)
+    for module in (block_sorting, build, columns, numbering)
     for function in vars(module).values()
     if isinstance(function, CompiledLater)
 ]

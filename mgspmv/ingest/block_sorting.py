@@ -1,4 +1,5 @@
-"""Sort of entries by row and column in memory; entries at the same place keep their order.
+"""Sort of entries by row and column in memory, and what follows it: entries at the same place, which keep their order,
+are found or merged by the chosen rule, and those on the diagonal left out.
 
 Row and column, and the number of the entry if there are values, are one key if they fit, which NumPy sorts by vector
 instructions. Longer keys are sorted by radix.
@@ -7,11 +8,14 @@ instructions. Longer keys are sorted by radix.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from mgspmv.errors import SourceError
 from mgspmv.kernels.later import compile_later
-from mgspmv.model import CsrBlock, index_dtype
+from mgspmv.model import CsrBlock, Duplicates, index_dtype
+from mgspmv.order import list_rows
 
 DIGIT_BITS = 11
 KEY_BITS = 64
@@ -19,6 +23,8 @@ SMALL = 1 << 20
 """Entries that NumPy sorts and counts before compiled functions do, which takes 0.2 s more."""
 LARGE = 4 * SMALL
 """Entries of an input, read or expected, from which all functions are worth compiling."""
+
+SUM_TOO_LARGE = "the sum of duplicate entries does not fit into int64; ingest with dtype='float64'"
 
 Entries = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 """Rows, columns and values of entries; the values are None for a pattern."""
@@ -76,6 +82,67 @@ def _sort_both(parts: Sequence[Entries], values: np.ndarray | None, start: int, 
     return CsrBlock(start, n_cols, indptr, indices, None if values is None else values[order])
 
 
+# --- entries at the same place, and on the diagonal -------------------------------------------------------------------
+
+
+def merge_duplicates(name: str, block: CsrBlock, rule: Duplicates) -> CsrBlock:
+    """Merge duplicate entries of a block by a rule other than `error`, overwriting the block.
+
+    A small block is merged without compiled functions, unless there are values to sum.
+
+    Raises
+    ------
+    SourceError : a sum does not fit in int64; `name` is that of the source
+    """
+    indptr, indices, data = block.indptr, block.indices, block.data
+    if rule not in ("sum", "first"):
+        return block
+    if not _compact.is_worth(len(indices)):
+        is_first = _find_first(block)
+        if is_first.all():
+            return block
+        if data is None or rule == "first":
+            kept = np.append(0, np.cumsum(is_first))[indptr]
+            return CsrBlock(
+                block.row_offset, block.n_cols, kept, indices[is_first], None if data is None else data[is_first]
+            )
+    is_integer = data is not None and data.dtype.kind == "i"
+    nnz = _compact(indptr, indices, data, rule == "sum", np.iinfo(np.int64).max if is_integer else np.inf)
+    if nnz < 0:
+        raise SourceError(SUM_TOO_LARGE, source=name)
+    if nnz == len(indices):
+        return block
+    merged = indices[:nnz].copy(), None if data is None else data[:nnz].copy()
+    return CsrBlock(block.row_offset, block.n_cols, indptr, *merged)
+
+
+def drop_loops(block: CsrBlock) -> CsrBlock:
+    """Return a block without the entries on the diagonal."""
+    keep = list_rows(block) != block.indices
+    if keep.all():
+        return block
+    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(keep)])[block.indptr]
+    data = None if block.data is None else block.data[keep]
+    return replace(block, indptr=indptr, indices=block.indices[keep], data=data)
+
+
+def find_duplicate(block: CsrBlock) -> tuple[int, int] | None:
+    """Return row and column of a duplicated entry; None if there is none."""
+    repeated = np.flatnonzero(~_find_first(block))[:1]
+    rows = np.searchsorted(block.indptr, repeated, side="right") - 1 + block.row_offset
+    return next(iter(zip(rows.tolist(), block.indices[repeated].tolist(), strict=True)), None)
+
+
+def _find_first(block: CsrBlock) -> np.ndarray:
+    """Return which entries are the first at their places, (nnz,) bool."""
+    is_first = np.append(True, block.indices[1:] != block.indices[:-1])[: block.nnz]
+    starts = block.indptr[:-1]
+    is_first[starts[starts < block.nnz]] = True
+    return is_first
+
+
+# --- compiled --------------------------------------------------------------------------------------------------------
+
 # Numba promotes uint64 with int64 to float64, so every number combined with a key is a uint64.
 _1 = np.uint64(1)
 
@@ -132,3 +199,28 @@ def _unpack(keys, col_bits, lengths, indices):
     for k in range(len(keys)):
         lengths[keys[k] >> col_bits] += 1
         indices[k] = keys[k] & mask
+
+
+@compile_later(SMALL)
+def _compact(indptr, indices, data, add, most):
+    """Merge equal neighbors in each row in place; return the number of entries left, -1 if a sum is beyond `most`."""
+    out = 0
+    start = indptr[0]
+    for i in range(len(indptr) - 1):
+        stop = indptr[i + 1]
+        row_start = out
+        for k in range(start, stop):
+            if out > row_start and indices[out - 1] == indices[k]:
+                if data is not None and add:  # compared before adding, as a sum of int64 wraps around
+                    room = most - data[k] if data[k] > 0 else -most - 1 - data[k]
+                    if (data[k] > 0 and data[out - 1] > room) or (data[k] < 0 and data[out - 1] < room):
+                        return -1
+                    data[out - 1] += data[k]
+            else:
+                indices[out] = indices[k]
+                if data is not None:
+                    data[out] = data[k]
+                out += 1
+        start = stop
+        indptr[i + 1] = out
+    return out
