@@ -58,5 +58,5 @@ def test_the_first_duplicate_is_named(is_compiled, values, tmp_path):
 
 
 def test_all_are_covered():
-    asked = "_read_lines _compact _find_duplicate _count _find _mark _pack _replace scatter_buckets"
+    asked = "_read_lines _compact _count _find _mark _pack _replace scatter_buckets"
     assert {function.__name__ for function in FUNCTIONS if function._limit} == set(asked.split())
