@@ -140,24 +140,27 @@ def restore(y: Any, order: np.ndarray | None) -> Any:
 # --- matrices --------------------------------------------------------------------------------------------------------
 
 
-def renumber_entries(block: CsrBlock, places: np.ndarray | None) -> tuple[CooBatch, int, int]:
+def renumber_entries(
+    block: CsrBlock, places: np.ndarray | None, *, measures: bool = False
+) -> tuple[CooBatch, int, int]:
     """Renumber the rows and columns of the entries of a block.
 
     Parameters
     ----------
     places : (n,) the new number of each row and column; None to keep the numbers
+    measures : whether to find the bandwidths
 
     Returns
     -------
     The entries, rows and columns of the dtype of `places`; and their largest |i - j| before and after, 0 for none.
     """
     rows, cols = list_rows(block), block.indices
-    before = after = int(np.abs(rows - cols).max(initial=0))
+    before = after = int(np.abs(rows - cols).max(initial=0)) if measures else 0
     if places is None:
         rows = rows.astype(index_dtype(block.row_offset + block.n_rows), copy=False)
     else:
         rows, cols = places[rows], places[cols]
-        after = int(np.abs(rows - cols).max(initial=0))
+        after = int(np.abs(rows - cols).max(initial=0)) if measures else 0
     return CooBatch(rows, cols, block.data), before, after
 
 

@@ -215,11 +215,6 @@ class EntrySorter:
                     yield from sorter.ranges(work, limits, lowest if is_one else row)
 
     @property
-    def most_held(self) -> int:
-        """Most bytes of entries that are held in memory."""
-        return self._memory // 2
-
-    @property
     def most_per_thread(self) -> int:
         """Most entries that each thread may number at a time."""
         return min(BLOCK_ENTRIES, self._most_sorted())
@@ -287,7 +282,7 @@ class EntrySorter:
             self._pieces.append(self._grouping.popleft().result())
 
     def _spill_if_full(self) -> None:
-        if sum(piece.nbytes for piece in self._pieces if piece.file is None) > self.most_held:
+        if sum(piece.nbytes for piece in self._pieces if piece.file is None) > self._memory // 2:
             self._spill()
 
     def _spill(self) -> None:

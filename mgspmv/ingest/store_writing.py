@@ -322,7 +322,7 @@ def reorder_rows(
     places = places if matrix.order is None else places[matrix.order]
     with EntrySorter(room.memory - 2 * places.nbytes, room.threads, room.folder) as sorter:
         notify = lambda n_done: report("renumber", n_done, matrix.most_entries)  # noqa: E731
-        widths = add_rows(matrix, places, sorter, notify, room.threads)
+        widths = add_rows(matrix, places, sorter, notify, room.threads, measures=True)
         del places
         made = {"method": method, "bandwidth_before": widths[0], "bandwidth_after": widths[1]}
         layout = Layout(matrix.shape, matrix.vertex_ids)
@@ -370,7 +370,13 @@ def _read_pattern(matrix: SortedRows, report: Progress) -> tuple[np.ndarray, np.
 
 
 def add_rows(
-    matrix: SortedRows, places: np.ndarray | None, sorter: EntrySorter, report: Callable[[int], object], threads: int
+    matrix: SortedRows,
+    places: np.ndarray | None,
+    sorter: EntrySorter,
+    report: Callable[[int], object],
+    threads: int,
+    *,
+    measures: bool = False,
 ) -> tuple[int, int]:
     """Add all entries of a matrix to a sorter, and close the matrix; return the bandwidth before and after.
 
@@ -378,9 +384,10 @@ def add_rows(
     ----------
     places : (n,) new number of each row and column; None to keep the numbers
     report : called with the number of entries so far
+    measures : whether to find the bandwidths
     """
     before = after = n_done = 0
-    work = partial(renumber_entries, places=places)
+    work = partial(renumber_entries, places=places, measures=measures)
     with ThreadPoolExecutor(threads, "mgspmv-renumber") as pool:
         for batch, *widths in prefetch_map(pool, work, matrix.blocks(), threads):
             sorter.add(batch)
