@@ -7,9 +7,10 @@
 //   on; each cell of a block is counted in one word of shared memory. A cell of fewer than `least` entries is binned if the block
 //   and all later ones have windows of 2^WINDOW_BITS columns, and these cells begin at first_bin: it has no chunks
 //   but octets, whose local rows are in the order of blocks, and columns in the order of windows (see mgspmv/kernels/bins.py).
-// Threads: in count_cells and place_entries, one thread block per job: entries begins[j] .. ends[j] (at most ENTRIES) of block
-//   blocks[j], the first of which is in row rows[j]. It updates the global counter of each cell once. In cut_cells, each thread
-//   block processes an equal share of the cells; in sort_tiles, one tile of a cell; in survey, one row per thread at a time.
+// Threads: in cut_jobs, one per job; in count_cells and place_entries, one thread block per job: entries begins[j] .. ends[j] (at
+//   most ENTRIES) of block blocks[j], the first of which is in row rows[j]. It updates the global counter of each cell once. In
+//   cut_cells, each thread block processes an equal share of the cells; in sort_tiles, one tile of a cell; in survey, one row per
+//   thread at a time.
 //   count_cells stores the places of the columns in `found` for place_entries, unless `found` is null.
 // Deterministic: the set of entries of a cell, yes; their order in the cell, no. Their sums are sums of integers, which do not
 //   depend on the order.
@@ -147,7 +148,7 @@ take_entries(const Jobs& jobs, const Cells& cells, const int* __restrict__ indic
             const unsigned window = columns[i] >> shift, number = atomicAdd(windows + window, 1u);
             const unsigned column = columns[i] & ((1u << shift) - 1);
             const int64 row = first_row + rows[k], own = cell + window - cells.first_bin;
-            const unsigned local_row = unsigned(jobs.places[row] - block * cells.height);
+            const unsigned local_row = unsigned(__ldg(jobs.places + row) - block * cells.height);
             const VALUE value = PATTERN ? VALUE(1) : data[(jobs.jumps ? jobs.jumps[row] : 0) + begin + k];
             if (own >= 0 && __ldg(bins.counts + own) < cells.least) {
                 const unsigned by_block = __ldg(bins.by_block + own), by_window = __ldg(bins.by_window + own);
@@ -200,15 +201,28 @@ __device__ __forceinline__ int64 scan_sums(int64& value) {
     return __shfl_sync(FULL, warps, 31);
 }
 
-// Return the last block whose cells begin at `cell` or before.
-__device__ __forceinline__ int find_block(int64 cell, const int64* __restrict__ cell_starts, int64 n_blocks) {
-    int64 block = 0;
-    for (int64 after = n_blocks; after - block > 1;) {
-        const int64 middle = (block + after) / 2;
-        if (cell_starts[middle] <= cell) block = middle;
+// Return the last of n parts that begins at `place` or before.
+__device__ __forceinline__ int find_last(int64 place, const int64* __restrict__ starts, int64 n) {
+    int64 part = 0;
+    for (int64 after = n; after - part > 1;) {
+        const int64 middle = (part + after) / 2;
+        if (starts[middle] <= place) part = middle;
         else after = middle;
     }
-    return int(block);
+    return int(part);
+}
+
+// Cut blocks into jobs of at most `size` entries: block b has entries block_starts[b] .. block_starts[b + 1] and jobs job_starts[b] ..
+// job_starts[b + 1].
+extern "C" __global__ void __launch_bounds__(256)
+cut_jobs(int64 n_jobs, int64 size, int64 n_blocks, const int64* __restrict__ block_starts, const int64* __restrict__ job_starts,
+         int64 n_rows, const int64* __restrict__ row_starts, int* blocks, int64* begins, int64* ends, int64* rows) {
+    const int64 job = int64(blockIdx.x) * 256 + threadIdx.x;
+    if (job >= n_jobs) return;
+    const int block = find_last(job, job_starts, n_blocks);
+    const int64 begin = block_starts[block] + (job - job_starts[block]) * size;
+    blocks[job] = block, begins[job] = begin, ends[job] = min(begin + size, block_starts[block + 1]);
+    rows[job] = find_last(begin, row_starts, n_rows);
 }
 
 // Find the number of chunks and of tiles before each cell, and the cell and block of each tile; binned cells
@@ -233,7 +247,7 @@ cut_cells(int64 n_cells, int64 n_starts, const unsigned* __restrict__ counts, co
         chunks += chunks_before, tiles += tiles_before;
         if (cell < end) chunk_starts[cell] = chunks, tile_starts[cell] = tiles;
         if (n_tiles) {
-            const int block = find_block(cell, cell_starts, n_starts - 1);
+            const int block = find_last(cell, cell_starts, n_starts - 1);
             for (int64 k = 0; k < n_tiles; ++k) tile_cells[tiles + k] = int(cell), tile_blocks[tiles + k] = block;
         }
         chunks_before += all_chunks, tiles_before += all_tiles;

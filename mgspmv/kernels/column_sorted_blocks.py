@@ -38,9 +38,10 @@ from mgspmv.kernels.device import (
     LITTLE,
     address,
     cache_bytes,
+    count_blocks,
     load_kernel,
     pack,
-    put,
+    put_all,
     reclaim_memory,
     release_device_memory,
     shared_block_bytes,
@@ -60,6 +61,8 @@ WINDOWS = 8192
 JOB_THREADS, JOB_SIZES = 1024, (15, 7)
 """Threads that count or place entries, and candidates for the entries per thread: the first one that fits is used."""
 SORT_THREADS = 512
+CUT_THREADS = 256
+"""Threads that cut blocks into jobs, one for each job."""
 LEAST_HEIGHT = 256
 SHARE_OF_SHARED_MEMORY = 0.5
 """Maximum share for the sums of a block; the rest is cache, whose lines limit the number of reads in flight."""
@@ -176,6 +179,7 @@ def build_column_sorted_blocks(
     read: Callable[[int, int], CsrBlock],
     *,
     order: Any | None = None,
+    places: Any | None = None,
     columns: Any | None = None,
     height: int | None = None,
     piece_entries: int | None = None,
@@ -192,6 +196,7 @@ def build_column_sorted_blocks(
     n_cols : columns of the format
     read : function of two rows that returns the rows from the first to the second as a block on the device
     order : on the device, (n_rows,) int32: row at each place; None if places are rows
+    places : on the device, (n_rows,) int32: place of each row, if it is known
     columns : on the device, int32: place of each column of CSR; None if that is its number
     height : rows of a block; default: see `choose_height`
     piece_entries : maximum entries of a piece, unless one row has more; None for one piece, if the matrix is on the
@@ -207,8 +212,10 @@ def build_column_sorted_blocks(
     indptr_there = cupy.asarray(indptr, np.int64)
     n_rows, cuts = len(indptr) - 1, cut_pieces(indptr, piece_entries)
     lengths = cupy.subtract(indptr_there[1:], indptr_there[:-1], dtype=np.int32)
-    places = in_order = cupy.arange(n_rows, dtype=np.int32)
-    if order is not None:
+    in_order = cupy.arange(n_rows, dtype=np.int32)
+    if order is None:
+        places = in_order
+    elif places is None:
         places = cupy.empty_like(in_order)
         places[order] = in_order
     starts = accumulate(lengths if order is None else lengths[order])
@@ -284,7 +291,7 @@ class _Cells:
     def __init__(self, windows: Windows, places: Any | None, height: int, first_bin: int | None = None) -> None:
         self.n, self.n_blocks = int(windows.cell_starts[-1]), len(windows.shifts)
         self.n_windows = int(np.diff(windows.cell_starts)[-1]) if self.n_blocks else 0  # of the last block
-        self.shifts, self.starts = put(windows.shifts), put(windows.cell_starts)
+        self.shifts, self.starts = put_all(windows.shifts, windows.cell_starts)
         self._places = places  # keeps the memory alive until the enqueued kernels have run
         self.first_bin = self.n if first_bin is None else first_bin
         self.there = pack(places, height, self.shifts, self.starts, self.first_bin, LEAST_DENSE)
@@ -380,12 +387,18 @@ class _Piece:
         import cupy
 
         self.block, self._windows = block, windows
-        jobs = [put(own) for own in _cut_jobs(block_starts, windows.job_entries)]
+        job_starts = accumulate(-(-np.diff(block_starts) // windows.job_entries))
+        self._n_jobs = n_jobs = int(job_starts[-1])
+        jobs = (cupy.empty(n_jobs, np.int32), *cupy.empty((3, n_jobs), np.int64))
         jumps = None if by_place is None else block.indptr[by_place] - starts[:-1]
-        self._n_jobs = len(jobs[0])
-        rows = cupy.searchsorted(starts[1:], jobs[1], side="right")
-        self._tables = (*jobs, rows, starts, jumps, places)  # keep the memory alive until the enqueued kernels have run
-        self._jobs = pack(*jobs, rows, block.n_rows, starts, jumps, places)
+        sizes = map(np.int64, (n_jobs, windows.job_entries, len(block_starts) - 1))
+        tables = (*put_all(block_starts, job_starts), np.int64(block.n_rows), starts)
+        # keep the memory alive until the enqueued kernels have run
+        self._tables = (*jobs, *tables, jumps, places)
+        self._jobs = pack(*jobs, block.n_rows, starts, jumps, places)
+        if n_jobs:
+            kernel = self._load("cut_jobs")
+            kernel((count_blocks(n_jobs, CUT_THREADS),), (CUT_THREADS,), (*sizes, *tables, *jobs))
         self.found = address(None)
 
     def keep_columns(self, n: int | None) -> None:
@@ -411,17 +424,11 @@ class _Piece:
 
     def run(self, name: str, arguments: tuple[Any, ...]) -> None:
         """Count or place the piece's entries."""
-        per_thread, room = self._windows.per_thread, self._windows.job_room
-        kernel = load_kernel("column_sorted_blocks.cu", name, ENTRIES_PER_THREAD=per_thread, **value_types(self.value))
+        kernel, room = self._load(name), self._windows.job_room
         reclaim_memory(kernel, room)
         if self._n_jobs:
             kernel((self._n_jobs,), (JOB_THREADS,), (self._jobs, *arguments), shared_mem=room)
 
-
-def _cut_jobs(block_starts: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut blocks into jobs of at most `size` entries: (n_jobs,) int32 block, int64 first entry and int64 end."""
-    n_jobs = -(-np.diff(block_starts) // size)
-    blocks = np.repeat(np.arange(len(n_jobs), dtype=np.int32), n_jobs)
-    number = np.arange(len(blocks)) - np.repeat(np.cumsum(n_jobs) - n_jobs, n_jobs)
-    begins = block_starts[blocks] + number * size
-    return blocks, begins, np.minimum(begins + size, block_starts[blocks + 1])
+    def _load(self, name: str) -> Any:
+        types = {"ENTRIES_PER_THREAD": self._windows.per_thread, **value_types(self.value)}
+        return load_kernel("column_sorted_blocks.cu", name, **types)

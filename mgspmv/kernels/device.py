@@ -27,6 +27,8 @@ LEAST_FETCHED = 1 << 25
 """Least bytes of an array that is copied to the host in such pieces."""
 _ROOM = Lock()
 NO_CUPY = "CuPy is not installed"
+TABLE_BYTES = 256
+"""Alignment of arrays that are copied to the device together."""
 LITTLE = 1 << 28
 """Bytes of unused device memory that may be kept in addition to the memory that was planned."""
 
@@ -260,6 +262,25 @@ def put(array: Any) -> Any:
 
     with report_full_device(f"an array of {array.nbytes:,} bytes"):
         return cupy.asarray(array)
+
+
+def put_all(*arrays: Any) -> list[Any]:
+    """Return arrays on the device; those on the host, which are to be small, are copied together."""
+    placed, size = [], 0
+    for array in arrays:
+        placed.append(size)
+        size += -(-array.nbytes // TABLE_BYTES) * TABLE_BYTES if isinstance(array, np.ndarray) else 0
+    together = np.empty(size, np.uint8)
+    for array, place in zip(arrays, placed, strict=True):
+        if isinstance(array, np.ndarray):
+            together[place : place + array.nbytes].view(array.dtype)[:] = array.reshape(-1)
+    there = put(together)
+    return [
+        there[place : place + array.nbytes].view(array.dtype).reshape(array.shape)
+        if isinstance(array, np.ndarray)
+        else array
+        for array, place in zip(arrays, placed, strict=True)
+    ]
 
 
 def get(array: Any) -> np.ndarray:

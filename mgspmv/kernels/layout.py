@@ -171,8 +171,8 @@ class RowOrder:
     by_place: Any | None
     """(n_rows,) int32: row at each place; None if places are rows."""
     columns: Any
-    """(n_rows,) int32: place of each row among the `n_sent` that are columns, 0 for the others; None once the layout is
-    built."""
+    """(n_rows,) int32: place of each row among the `n_sent` that are columns, any for the others; None once the layout
+    is built."""
     rows: tuple[int, ...]
     """First row of each piece, and the number of rows."""
     sent: tuple[int, ...]
@@ -304,16 +304,15 @@ class LayoutBuilder:
         in_order = cupy.arange(n_rows, dtype=np.int32)
         if self.order == "none":
             return RowOrder(None, in_order, cuts, cuts)
-        by_place, columns, n_sent = cupy.empty(n_rows, np.int32), cupy.zeros(n_rows, np.int32), [0]
+        by_place, columns, n_sent = cupy.empty(n_rows, np.int32), cupy.empty(n_rows, np.int32), [0]
         for first, last in pairwise(cuts):
             own, starts = is_read[first:last], cupy.asarray(self._indptr[first : last + 1], np.int64)
             lengths = cupy.subtract(starts[1:], starts[:-1], dtype=np.int32)
             key = cupy.where(own, np.int32(0), np.int32(INT32_LIMIT - 1)) - lengths
             by_place[first:last] = cupy.argsort(key, kind="stable")
             by_place[first:last] += first
-            n_own = count_true(own)
-            columns[by_place[first : first + n_own]] = n_sent[-1] + in_order[:n_own]
-            n_sent.append(n_sent[-1] + n_own)
+            columns[by_place[first:last]] = n_sent[-1] + in_order[: last - first]
+            n_sent.append(n_sent[-1] + count_true(own))
         return RowOrder(by_place, columns, cuts, tuple(n_sent))
 
     def build_share(
@@ -337,7 +336,8 @@ class LayoutBuilder:
             read, size = partial(_read_shifted, self._read, first), None
         if self.layout == "sell-slices":
             return build_sell_slices(indptr, n_columns, read, columns=columns, piece_entries=size)
-        options = {"order": order, "columns": columns, "piece_entries": size}
+        own_places = places.columns if places.n_pieces == 1 else None  # those of all rows
+        options = {"order": order, "places": own_places, "columns": columns, "piece_entries": size}
         return build_column_sorted_blocks(indptr, n_columns, read, **options, bin_bytes=bin_bytes)
 
     def build_layout(

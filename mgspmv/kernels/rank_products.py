@@ -9,7 +9,7 @@ import numpy as np
 
 from mgspmv.kernels.bins import OCTET, WINDOW_BITS, Bins
 from mgspmv.kernels.column_sorted_blocks import CHUNK, ColumnSortedBlocks
-from mgspmv.kernels.device import pack, put, reclaim_memory, shared_memory
+from mgspmv.kernels.device import pack, put_all, reclaim_memory, shared_memory
 from mgspmv.kernels.layout import SLICE, SellSlices
 
 LEAST_ITEM = 64
@@ -34,8 +34,7 @@ class BinProducts:
 
     def __init__(self, bins: Bins | None, n_multiprocessors: int) -> None:
         self._bins = bins
-        cuts = () if bins is None else cut_fills(bins.window_starts, n_multiprocessors)
-        self._cuts = tuple(put(own) for own in cuts)
+        self._cuts = [] if bins is None else put_all(*cut_fills(bins.window_starts, n_multiprocessors))
         self._products: tuple[Any, ...] = ()
 
     @property
@@ -157,7 +156,7 @@ class BlockProduct:
         n_blocks, bins = -(-blocks.shape[0] // blocks.height), blocks.bins
         items = cut_items(blocks.block_chunks, n_blocks, self.grid, None if bins is None else bins.starts)
         n_shared = int(np.flatnonzero(items.parts > 1).max(initial=-1) + 1) * blocks.height
-        tables = [put(own) for own in (items.blocks, items.bounds, items.parts)]
+        tables = put_all(items.blocks, items.bounds, items.parts)
         self._tables = (*tables, cupy.zeros(n_blocks, np.int32), cupy.zeros(n_shared, np.uint64))
         self._n_items = len(items.blocks)
         self.room = 8 * (blocks.height + 1)  # one more row for padding

@@ -17,7 +17,7 @@ import numpy as np
 from mgspmv.kernels.bins import LEAST_COLUMNS
 from mgspmv.kernels.column_sorted_blocks import JOB_SIZES, ColumnSortedBlocks
 from mgspmv.kernels.dense import sum_vector
-from mgspmv.kernels.device import describe_device, fetch, load_kernel, pack, put, reclaim_memory, report_full_device
+from mgspmv.kernels.device import describe_device, fetch, load_kernel, pack, put_all, reclaim_memory, report_full_device
 from mgspmv.kernels.layout import MatrixLayout, SellSlices
 from mgspmv.kernels.modules import compile_ahead, rank_types, specialize, value_types
 from mgspmv.kernels.rank_products import BlockProduct, SliceProduct
@@ -198,7 +198,7 @@ class RankSteps:
             first = 0 if self._exchange is None else -1  # the first `join` completes step 0
             sums = (np.array([0, 0, first, 0]), np.zeros((KEPT_SUMS, 4), np.int64))
             rest = (vectors.dangling, vectors.personalization) if n_rows else (np.zeros(1), np.zeros(1))  # read anyway
-            *others, state, history = (put(own) for own in (*rest, *sums))
+            *others, state, history = put_all(*rest, *sums)
             others = [self._permute(v) for v in (vectors.weight.astype(count), *others)]
             z = self._make_z(is_exact)
             self._allocate_bins(is_exact)
@@ -295,10 +295,10 @@ class RankSteps:
             each.fill(0)
         slices, rank, addresses = self._exchange.slices, self._exchange.rank, np.array(self._shared.addresses)
         tail = (slices.starts[rank] + slices.tails[rank]) * dtype.itemsize
-        self._meeting = [put(addresses + place) for place in (8 * rank, *(place + tail for place in places))]
+        self._meeting = put_all(*(addresses + place for place in (8 * rank, *(place + tail for place in places))))
         first = slices.starts[rank] + np.array(self.layout.places.sent[:-1], np.int64)[:, None]
         others = np.delete(addresses, rank) + first * dtype.itemsize
-        self._there = [put(others + place) for place in reversed(places)]  # even steps write the odd z
+        self._there = put_all(*(others + place for place in reversed(places)))  # even steps write the odd z
         return z
 
     def _allocate_bins(self, is_exact: bool) -> None:

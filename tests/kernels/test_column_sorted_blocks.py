@@ -189,7 +189,7 @@ def test_what_the_host_does_to_build_column_sorted_blocks(piece_entries, order, 
         begun.clear()
         made = build_square(block, read, order, height=height, piece_entries=piece_entries)
         check_built(block, made, order)
-        assert set(begun) == {"count_cells", "cut_cells", "place_entries", "sort_tiles"}
+        assert set(begun) == {"cut_jobs", "count_cells", "cut_cells", "place_entries", "sort_tiles"}
         assert (begun.count("count_cells") > 1) == (piece_entries is not None)
 
 

@@ -204,3 +204,21 @@ def test_the_program_begins_it_before_it_imports_others(options, begins, monkeyp
     monkeypatch.setattr(arguments, "begin_context", lambda: None)
     invoke("pagerank", str(tmp_path / "graph.zarr"), *options)
     assert bool(begun) == begins
+
+
+def test_small_arrays_are_copied_together(monkeypatch):
+    copied, there = [], SimpleNamespace(nbytes=4)  # an array of the device
+
+    def put(array):
+        copied.append(array.copy())
+        return copied[-1]
+
+    monkeypatch.setattr(device, "put", put)
+    arrays = [np.arange(5, dtype=np.int32), there, np.arange(6.0).reshape(2, 3).T, np.zeros((0, 2), np.int64)]
+    found = device.put_all(*arrays)
+    assert len(copied) == 1
+    assert found[1] is there
+    for own, array in ((found[k], arrays[k]) for k in (0, 2, 3)):
+        assert (own.dtype, own.shape) == (array.dtype, array.shape)
+        np.testing.assert_array_equal(own, array)
+        assert (own.ctypes.data - copied[0].ctypes.data) % device.TABLE_BYTES == 0 or own.size == 0

@@ -120,6 +120,7 @@ def emulate(monkeypatch: pytest.MonkeyPatch) -> None:
         "load_kernel": load_kernel,
         "pack": pack,
         "put": lambda array: np.array(array).view(Array),
+        "put_all": lambda *arrays: [np.array(array).view(Array) for array in arrays],
         "zeros": lambda n, dtype: np.zeros(n, dtype).view(Array),
         "fetch": np.array,
         "address": lambda array: array,

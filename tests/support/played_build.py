@@ -90,7 +90,7 @@ def play_build(monkeypatch: Any) -> list[str]:
     played = {
         "load_kernel": lambda _, name, **types: PlayedKernel(name, begun),
         "pack": lambda *fields: fields,
-        "put": lambda array: array.copy(),
+        "put_all": lambda *arrays: [array.copy() for array in arrays],
         "address": lambda array: array,
         "shared_memory": lambda: (2, 233_472),
         "shared_block_bytes": lambda: 232_448,
@@ -119,6 +119,15 @@ def _take_entries(n_jobs, jobs, cells, indices, found):
         if found is not None:
             found[k] = columns
         yield blocks[j], own, sources, columns, cell_starts[blocks[j]] + (columns >> shifts[blocks[j]])
+
+
+def cut_jobs(n_blocks_begun, n_jobs, size, n_blocks, block_starts, job_starts, n_rows, row_starts, blocks, *bounds):
+    begins, ends, rows = bounds
+    assert n_blocks_begun == -(-n_jobs // 256)
+    blocks[:] = np.searchsorted(job_starts, np.arange(n_jobs), side="right") - 1
+    begins[:] = block_starts[blocks] + (np.arange(n_jobs) - job_starts[blocks]) * size
+    ends[:] = np.minimum(begins + size, block_starts[blocks + 1])
+    rows[:] = np.searchsorted(row_starts[1:], begins, side="right")
 
 
 def count_cells(n_jobs, jobs, cells, indices, found, counters):
@@ -207,4 +216,4 @@ def rate_cells(n_blocks, n_windows, wide_shifts, wide_starts, counts, least, wid
             wide_counts[wide_starts[b] + w] = narrow[b, w * width : (w + 1) * width].sum()
 
 
-_KERNELS = {f.__name__: f for f in (count_cells, place_entries, cut_cells, rate_cells, sort_tiles)}
+_KERNELS = {f.__name__: f for f in (cut_jobs, count_cells, place_entries, cut_cells, rate_cells, sort_tiles)}
