@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks.machines import Machine
 from mgspmv.kernels.device import free_device_memory
 from mgspmv.kernels.layout import LayoutBuilder
-from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors
+from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors, choose_weight
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import CsrBlock, Precision
 from mgspmv.solvers.options import PageRankOptions, RankTask
@@ -118,13 +118,18 @@ class CapturedIterations:
 
     def _build(self) -> None:
         n = self._block.n_rows
-        rows = LayoutBuilder(self._block.indptr, lambda *_: self._block, bin_bytes=free_device_memory() // 2)
+        rows = LayoutBuilder(
+            self._block.indptr,
+            lambda *_: self._block,
+            bin_bytes=free_device_memory() // 2,
+            is_exact=self._precision == "exact",
+        )
         places = rows.place(self._weight > 0)  # of a pattern: counts
         layout = rows.build_layout(places, places.all_columns, places.n_sent, None)
         self._steps = RankSteps(layout, self._precision)
         x = self._machine.xp.full(n, 1 / n, np.float32 if self._precision == "float32" else np.float64)
         uniform = np.array([1 / n])
-        rules = RankRules(ALPHA, threshold=-1.0, by_largest=False)
+        rules = RankRules(ALPHA, threshold=-1.0, by_largest=False, weight=choose_weight(self._weight))
         self._steps.start(RankVectors(x, self._weight, uniform, uniform), rules)
 
     def advance(self, k: int) -> None:

@@ -96,6 +96,7 @@ struct Bins {
     unsigned short* columns;
     unsigned* places;
     VALUE* values;
+    int64 unit;                 // entries that those of a cell are padded to a multiple of
 };
 
 template <bool PLACE>
@@ -155,7 +156,9 @@ take_entries(const Jobs& jobs, const Cells& cells, const int* __restrict__ indic
                 const int64 slot = int64(by_block) * OCTET + number;
                 bins.rows[slot] = static_cast<unsigned short>(local_row);
                 bins.columns[int64(by_window) * OCTET + number] = static_cast<unsigned short>(column);
-                if (number % OCTET == 0) bins.places[by_window + number / OCTET] = by_block + number / OCTET;
+                if (number % unsigned(bins.unit) == 0)
+                    for (unsigned octet = number / OCTET; octet < (number + unsigned(bins.unit)) / OCTET; ++octet)
+                        bins.places[by_window + octet] = by_block + octet;
                 if (!PATTERN) bins.values[slot] = value;
             } else {
                 const int64 slot = __ldg(chunk_starts + cell + window) * CHUNK + number;
@@ -306,10 +309,11 @@ rate_cells(int64 n_windows, const int* __restrict__ wide_shifts, const int64* __
 
 // Sort each tile of a cell by column, into 2^BUCKET_BITS buckets of the cell's window; pad the cell's last chunk with entries of
 // row `height`, which does not exist; and interleave each chunk, so that a warp whose lanes each load four adjacent entries
-// processes 32 entries at a time that are adjacent in sorted order.
+// processes 32 entries at a time that are adjacent in sorted order. If rows are near, adjacent entries have the same rows: a chunk is not
+// interleaved, and a warp adds to more rows at a time.
 extern "C" __global__ void __launch_bounds__(SORT_THREADS)
 sort_tiles(const int* tile_cells, const int* tile_blocks, const int64* tile_starts, const int64* chunk_starts,
-           const unsigned* counts, Cells cells, unsigned* entries, VALUE* values, unsigned* chunk_columns) {
+           const unsigned* counts, Cells cells, int64 is_near, unsigned* entries, VALUE* values, unsigned* chunk_columns) {
     extern __shared__ double room[];  // TILE entries, or values
     __shared__ int positions[BUCKETS], warp_sums[SORT_THREADS / 32];
     for (int b = threadIdx.x; b < BUCKETS; b += SORT_THREADS) positions[b] = 0;
@@ -356,7 +360,7 @@ sort_tiles(const int* tile_cells, const int* tile_blocks, const int64* tile_star
         }
     __syncthreads();
     for (int k = threadIdx.x; k < padded; k += SORT_THREADS) {
-        const int from = k / CHUNK * CHUNK + k % 4 * 32 + k % CHUNK / 4;
+        const int from = is_near ? k : k / CHUNK * CHUNK + k % 4 * 32 + k % CHUNK / 4;
         entries[first + k] = from < n ? sorted[from] : unsigned(cells.height);
         if (k % CHUNK == 0) chunk_columns[(first + k) / CHUNK] = unsigned(cell - cells.starts[block]) << bits;
     }
@@ -374,7 +378,7 @@ sort_tiles(const int* tile_cells, const int* tile_blocks, const int64* tile_star
         if (i * SORT_THREADS + threadIdx.x < n) sorted_values[target[i]] = own_values[i];
     __syncthreads();
     for (int k = threadIdx.x; k < padded; k += SORT_THREADS) {
-        const int from = k / CHUNK * CHUNK + k % 4 * 32 + k % CHUNK / 4;
+        const int from = is_near ? k : k / CHUNK * CHUNK + k % 4 * 32 + k % CHUNK / 4;
         values[first + k] = from < n ? sorted_values[from] : VALUE(0);
     }
 }

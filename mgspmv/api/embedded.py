@@ -226,7 +226,14 @@ class EmbeddedMatrix(MatrixProperties):
         named = None if layout == "auto" else layout
         with report_full_device("the layout of the matrix for steps of PageRank"):
             piece = choose_piece(self.nnz, plan.streaming)
-            rows = LayoutBuilder(indptr, read, layout=named, piece_entries=piece, bin_bytes=plan.bin_bytes)
+            rows = LayoutBuilder(
+                indptr,
+                read,
+                layout=named,
+                piece_entries=piece,
+                bin_bytes=plan.bin_bytes,
+                is_exact=precision == "exact",
+            )
             degree = self._loaded.out_degree
             if degree is None:
                 degree = read_out_degree(self.stored, 0, self.shape[0], threads)

@@ -352,7 +352,7 @@ class DeviceRowBlock(RowBlock):
                 begin_compiling(None if key[0] is None else np.dtype(key[0]), precision, self.stored.info.shape[1])
             begin_sorting(current_device())
             with report_full_device("the layout of the matrix for steps of PageRank"):
-                self._layouts[key] = self._lay_out(*key, join, check)
+                self._layouts[key] = self._lay_out(*key, precision == "exact", join, check)
         laid, columns = self._layouts[key]
         if columns is None or self.group is None:
             return RankSteps(laid, precision)
@@ -360,11 +360,16 @@ class DeviceRowBlock(RowBlock):
         return RankSteps(laid, precision, NcclSlices(self.group, columns, n_terms))
 
     def _lay_out(
-        self, dtype: str | None, layout: StepLayout, join: Callable[[], None], check: Callable[[], None]
+        self,
+        dtype: str | None,
+        layout: StepLayout,
+        is_exact: bool,
+        join: Callable[[], None],
+        check: Callable[[], None],
     ) -> tuple[MatrixLayout, SharedColumns | None]:
         """Build the layout from rows read in pieces; also return the columns of each device, None if one has all."""
         with ThreadPoolExecutor(1, "mgspmv-survey") as pool:
-            surveying = pool.submit(copy_context().run, self._survey, dtype, layout, current_device())
+            surveying = pool.submit(copy_context().run, self._survey, dtype, layout, is_exact, current_device())
             join()  # to connect takes as long
             rows, places = surveying.result()
         n_cols = self.stored.info.shape[1]
@@ -377,7 +382,9 @@ class DeviceRowBlock(RowBlock):
             places = replace(places, columns=None)  # frees their memory for the layout
         return rows.build_layout(places, own, n_columns, self._streaming, check), columns
 
-    def _survey(self, dtype: str | None, layout: StepLayout, device: int) -> tuple[LayoutBuilder, RowOrder]:
+    def _survey(
+        self, dtype: str | None, layout: StepLayout, is_exact: bool, device: int
+    ) -> tuple[LayoutBuilder, RowOrder]:
         """Survey and order the rows on a device."""
         import cupy
 
@@ -393,6 +400,7 @@ class DeviceRowBlock(RowBlock):
                 piece_entries=choose_piece(int(indptr[-1]), streaming),
                 row_offset=start,
                 bin_bytes=self._bin_bytes,
+                is_exact=is_exact,
             )
             is_read = read_out_degree(self.stored, start, stop, self.threads).astype(np.bool_)
             return rows, rows.place_streamed(is_read, streaming)

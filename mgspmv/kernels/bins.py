@@ -4,7 +4,7 @@ Each read of z moves a sector of 32 bytes, from memory if z is larger than the c
 therefore binned: before each step, z of a window of columns, held in shared memory, is written to the places where the
 blocks then read it in order. For float32, that moves 12 bytes per entry.
 
-An octet is OCTET entries of one cell, the last one padded with entries of row `height`. Octets are in two orders:
+An octet is OCTET entries of one cell, padded with entries of row `height`. Octets are in two orders:
 
     of blocks     rows, values and products; read by the step
     of windows    columns, and the place of each octet in the order of blocks; read by the kernel `fill_bins`
@@ -26,6 +26,9 @@ from mgspmv.kernels.device import pack, shared_block_bytes
 from mgspmv.kernels.formats import accumulate
 
 OCTET = 8
+UNIT_OCTETS = {False: 1, True: 2}
+"""Octets that those of a cell are padded to a multiple of, by whether products are in fixed point: else memory would
+read sectors that are written only in part."""
 WINDOW_BITS = 14
 """log2 of the columns of a window, whose z fits in shared memory."""
 LEAST_DENSE = 1024
@@ -50,7 +53,7 @@ LEAST_GAIN = 0.075
 
 ENTRY_BYTES = 9
 """Most bytes of a binned entry beyond those of an entry of a chunk: a product, and a share of a place."""
-PADDING_BYTES = (OCTET - 1) * (ENTRY_BYTES + 4 + 8)
+PADDING_BYTES = (max(UNIT_OCTETS.values()) * OCTET - 1) * (ENTRY_BYTES + 4 + 8)
 """Most bytes of the padding of a cell."""
 
 
@@ -136,12 +139,24 @@ class BinBuilder:
     counts : (n_blocks * n_windows,) uint32, on the device: entries of each cell, block by block
     n_before, n_blocks, height : blocks without bins, those after them, and rows of each
     value : dtype of the values; None for a pattern
+    is_exact : whether products will be in fixed point
     """
 
-    def __init__(self, counts: Any, n_before: int, n_blocks: int, height: int, value: np.dtype[Any] | None) -> None:
+    def __init__(
+        self,
+        counts: Any,
+        n_before: int,
+        n_blocks: int,
+        height: int,
+        value: np.dtype[Any] | None,
+        *,
+        is_exact: bool,
+    ) -> None:
         import cupy
 
-        octets = cupy.where(counts < LEAST_DENSE, (counts + np.uint32(OCTET - 1)) // np.uint32(OCTET), np.uint32(0))
+        n_unit = np.uint32(UNIT_OCTETS[is_exact])
+        self._unit = unit = n_unit * np.uint32(OCTET)
+        octets = cupy.where(counts < LEAST_DENSE, (counts + (unit - np.uint32(1))) // unit * n_unit, np.uint32(0))
         octets = octets.reshape(n_blocks, -1)
         n_windows = octets.shape[1]
         by_block, by_window = accumulate(octets.ravel()), accumulate(octets.T.ravel())
@@ -158,8 +173,8 @@ class BinBuilder:
     def there(self) -> np.ndarray:
         """The structure Bins of kernels/column_sorted_blocks.cu."""
         bins = self.bins
-        return pack(*self._tables, bins.rows, bins.columns, bins.places, bins.values)
+        return pack(*self._tables, bins.rows, bins.columns, bins.places, bins.values, self._unit)
 
 
-NO_BINS = (None,) * 7
+NO_BINS = (None,) * 8
 """Fields of that structure where no cell is binned."""

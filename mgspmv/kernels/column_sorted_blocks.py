@@ -82,7 +82,7 @@ class ColumnSortedBlocks:
     """(n_blocks + 1,) int64, on the host: first chunk of each block, up to the last block with entries."""
     entries: Any
     """(n_chunks * CHUNK,) uint32: column << ROW_BITS | row, relative to the chunk's column and the block's first place;
-    entry k of a chunk is at position 4 (k % 32) + k // 32 of it."""
+    entry k of a chunk is at position 4 (k % 32) + k // 32 of it, or at k if rows are near."""
     columns: Any
     """(n_chunks,) uint32: place of the column that the chunk's columns are relative to."""
     values: Any | None
@@ -184,6 +184,8 @@ def build_column_sorted_blocks(
     height: int | None = None,
     piece_entries: int | None = None,
     bin_bytes: int = 0,
+    is_exact: bool = True,
+    is_near: bool = False,
 ) -> ColumnSortedBlocks:
     """Build column-sorted blocks on the current device.
 
@@ -202,6 +204,8 @@ def build_column_sorted_blocks(
     piece_entries : maximum entries of a piece, unless one row has more; None for one piece, if the matrix is on the
         device anyway
     bin_bytes : memory of the device for the products of binned cells, and what else these take beyond chunks
+    is_exact : whether steps will be in fixed point, which layouts of either kind allow
+    is_near : whether neighboring columns have the same rows, to which a warp should not add at the same time
 
     Raises
     ------
@@ -267,14 +271,16 @@ def build_column_sorted_blocks(
     n_chunks = int(block_chunks[-1])
     entries, columns = cupy.empty(n_chunks * CHUNK, np.uint32), cupy.empty(n_chunks, np.uint32)
     values = None if value is None else cupy.empty(n_chunks * CHUNK, value)
-    binned_counts, n_binned = counts[cells.first_bin :], cells.n_blocks - n_narrow
-    builder = BinBuilder(binned_counts, n_narrow, n_binned, height, value) if is_binned and n_binned else None
+    n_binned = cells.n_blocks - n_narrow if is_binned else 0
+    builder = None
+    if n_binned:
+        builder = BinBuilder(counts[cells.first_bin :], n_narrow, n_binned, height, value, is_exact=is_exact)
     binned = pack(*NO_BINS) if builder is None else builder.there
     target = (taken, tiles.chunk_starts, entries, address(values), binned)
     for piece in each_piece():
         piece.run("place_entries", (cells.there, piece.block.indices, piece.found, address(piece.block.data), *target))
         del piece
-    _sort_tiles(cells, tiles, (counts, cells.there, entries, address(values), columns), value)
+    _sort_tiles(cells, tiles, (counts, cells.there, np.int64(is_near), entries, address(values), columns), value)
     bins = None if builder is None or not builder.bins.n_octets else builder.bins
     return ColumnSortedBlocks((n_rows, n_cols), nnz, height, block_chunks, entries, columns, values, bins)
 

@@ -234,7 +234,7 @@ class LayoutBuilder:
     indptr, read, piece_entries : as for `build_column_sorted_blocks`
     layout, order : None for the one that suits the rows
     row_offset : global number of the first row
-    bin_bytes : as for `build_column_sorted_blocks`
+    bin_bytes, is_exact : as for `build_column_sorted_blocks`
 
     Attributes
     ----------
@@ -251,6 +251,7 @@ class LayoutBuilder:
         piece_entries: int | None = None,
         row_offset: int = 0,
         bin_bytes: int = 0,
+        is_exact: bool = True,
     ) -> None:
         import cupy
 
@@ -268,7 +269,7 @@ class LayoutBuilder:
         may_bin = bin_bytes > 0 and len(indptr) > LEAST_COLUMNS
         found, suited = choose_layout(nnz, len(indptr) - 1, self._survey, may_bin=may_bin)
         self.layout: LayoutName = layout or found
-        self._bin_bytes = bin_bytes
+        self._bin_bytes, self._is_exact = bin_bytes, is_exact
         self.order: Order = "none" if self.layout == "sell-slices" else order or suited
 
     @property
@@ -338,7 +339,8 @@ class LayoutBuilder:
             return build_sell_slices(indptr, n_columns, read, columns=columns, piece_entries=size)
         own_places = places.columns if places.n_pieces == 1 else None  # those of all rows
         options = {"order": order, "places": own_places, "columns": columns, "piece_entries": size}
-        return build_column_sorted_blocks(indptr, n_columns, read, **options, bin_bytes=bin_bytes)
+        kinds = {"is_exact": self._is_exact, "is_near": self.is_near}
+        return build_column_sorted_blocks(indptr, n_columns, read, **options, bin_bytes=bin_bytes, **kinds)
 
     def build_layout(
         self,

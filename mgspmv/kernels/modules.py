@@ -43,6 +43,7 @@ _NAMES = {
     "float64": "double",
     "int32": "int",
     "int64": "int64",
+    "uint8": "unsigned char",
     "uint32": "unsigned",
 }
 _INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
@@ -142,6 +143,10 @@ def find_many_words(width: int, dtype: np.dtype[Any]) -> int:
     return max(1, min(width // 4, 16 // dtype.itemsize))
 
 
+COUNTS, SMALL_COUNTS = np.dtype(np.uint32), np.dtype(np.uint8)
+"""Types of out-degrees on a device, and of those that are below 256."""
+
+
 def value_types(value: np.dtype[Any] | None) -> dict[str, Any]:
     """Return the macros for the type of a matrix' values, or for a pattern."""
     return {"VALUE": value or np.dtype(np.float32), "PATTERN": int(value is None)}
@@ -153,17 +158,17 @@ def rank_types(
     rank: np.dtype[Any],
     *,
     is_relative: bool = False,
-    is_counted: bool = True,
+    weight: np.dtype[Any] = COUNTS,
 ) -> dict[str, Any]:
     """Return the types of a PageRank step on column-sorted blocks or SELL slices.
 
     Parameters
     ----------
     is_relative : changes are relative to the new ranks
-    is_counted : the out-weights of a pattern are counts
+    weight : of out-weights; those of a matrix with values are float64
     """
-    weight = np.dtype(np.uint32 if value is None and is_counted else np.float64)
-    return value_types(value) | {"Z": z, "RANK": rank, "WEIGHT": weight, "RELATIVE": int(is_relative)}
+    own = weight if value is None else np.dtype(np.float64)
+    return value_types(value) | {"Z": z, "RANK": rank, "WEIGHT": own, "RELATIVE": int(is_relative)}
 
 
 def product_types(precision: Precision, value: np.dtype[Any] | None, *, many: bool = False) -> dict[str, Any]:

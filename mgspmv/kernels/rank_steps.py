@@ -19,7 +19,7 @@ from mgspmv.kernels.column_sorted_blocks import JOB_SIZES, ColumnSortedBlocks
 from mgspmv.kernels.dense import sum_vector
 from mgspmv.kernels.device import describe_device, fetch, load_kernel, pack, put_all, reclaim_memory, report_full_device
 from mgspmv.kernels.layout import MatrixLayout, SellSlices
-from mgspmv.kernels.modules import compile_ahead, rank_types, specialize, value_types
+from mgspmv.kernels.modules import COUNTS, SMALL_COUNTS, compile_ahead, rank_types, specialize, value_types
 from mgspmv.kernels.rank_products import BlockProduct, SliceProduct
 from mgspmv.model import FIXED_POINT, FLOAT32_ROUNDING, Precision, RowCheck, StepSums
 
@@ -48,7 +48,7 @@ class RankVectors:
     x: Any
     """(n_rows,) or (1,) ranks, float32 or float64, depending on the precision."""
     weight: Any
-    """(n_rows,) float64 out-weights, 0 for dangling vertices; counts for a pattern if `RankRules.is_counted`."""
+    """(n_rows,) float64 out-weights, 0 for dangling vertices; of a pattern, they fit `RankRules.weight`."""
     dangling: Any
     """(n_rows,) or (1,) float64: d."""
     personalization: Any
@@ -66,8 +66,8 @@ class RankRules:
     """True if the change is the largest over vertices, False if it is the sum."""
     is_relative: bool = False
     """True if the largest change is that of |x' - x| / x'."""
-    is_counted: bool = True
-    """True if the out-weights of a pattern are counts, below 2^32."""
+    weight: np.dtype[Any] = COUNTS
+    """Type of the out-weights of a pattern on the device: float64, or an integer if they are counts."""
 
 
 PLAIN_RULES = RankRules(alpha=0.0, threshold=-1.0, by_largest=False)
@@ -193,7 +193,7 @@ class RankSteps:
         cupy, n_rows, is_exact = self._cupy, self.layout.shape[0], self.precision == "exact"
         self.release()
         with report_full_device("the set of vectors of a run"):
-            count = np.uint32 if self.layout.value is None and rules.is_counted else np.float64
+            count = rules.weight if self.layout.value is None else np.float64
             x = cupy.full(n_rows, vectors.x[0]) if len(vectors.x) == 1 else self._permute(cupy.array(vectors.x))
             first = 0 if self._exchange is None else -1  # the first `join` completes step 0
             sums = (np.array([0, 0, first, 0]), np.zeros((KEPT_SUMS, 4), np.int64))
@@ -415,10 +415,10 @@ class RankSteps:
         return on_device if order is None or len(vector) == 1 else on_device[order]
 
     def _load(self, name: str, is_exact: bool) -> Any:
-        options = {"is_relative": self._rules.is_relative, "is_counted": self._rules.is_counted}
-        key = (name, is_exact, *options.values())
+        key = name, is_exact, self._rules.is_relative, self._rules.weight
         if key not in self._kernels:
-            types = rank_types(self.layout.value, self._choose_z(is_exact), _choose_rank(self.precision), **options)
+            own = self.layout.value, self._choose_z(is_exact), _choose_rank(self.precision)
+            types = rank_types(*own, is_relative=self._rules.is_relative, weight=self._rules.weight)
             self._kernels[key] = load_kernel(self._bind.source, name, **types, **self._binned)
         return self._kernels[key]
 
@@ -460,10 +460,16 @@ class RankSteps:
         return self._stream.end_capture()
 
 
+def choose_weight(counts: Any) -> np.dtype[Any]:
+    """Choose the type of out-weights that are counts, of NumPy or CuPy."""
+    return SMALL_COUNTS if not len(counts) or counts.max() <= np.iinfo(SMALL_COUNTS).max else COUNTS
+
+
 def begin_compiling(value: np.dtype[Any] | None, precision: Precision, n_columns: int) -> None:
     """Begin to compile what a usual run on column-sorted blocks needs, while the rows are read."""
-    precisions = {precision == "exact", True}
-    runs = [rank_types(value, _choose_z(value, is_exact), _choose_rank(precision)) for is_exact in precisions]
+    weights = (COUNTS, SMALL_COUNTS) if value is None else (COUNTS,)
+    each_z = [_choose_z(value, is_exact) for is_exact in {precision == "exact", True}]
+    runs = [rank_types(value, z, _choose_rank(precision), weight=weight) for z in each_z for weight in weights]
     layouts = [value_types(own) | {"ENTRIES_PER_THREAD": JOB_SIZES[0]} for own in {None, value}]
     compile_ahead(
         [

@@ -271,12 +271,13 @@ class DeviceSteps(RowSteps):
         *,
         is_counted: bool = True,
     ) -> None:
-        from mgspmv.kernels.rank_steps import RankRules  # imported here, as it needs a device
+        from mgspmv.kernels.rank_steps import RankRules, choose_weight  # imported here, as it needs a device
 
         self._device, self._vectors, self._alpha = device, vectors, task.options.alpha
         self._at_once = at_once or (1 if device.streams else STEPS_AT_ONCE)
         options = task.options
-        self._rules = RankRules(options.alpha, task.threshold, options.by_largest, options.is_relative, is_counted)
+        weight = choose_weight(vectors.weight) if is_counted else np.dtype(np.float64)
+        self._rules = RankRules(options.alpha, task.threshold, options.by_largest, options.is_relative, weight)
 
     def compile(self) -> None:
         self._device.compile(self._rules)

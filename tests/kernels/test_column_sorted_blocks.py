@@ -20,6 +20,7 @@ from mgspmv.kernels.column_sorted_blocks import (
 from mgspmv.kernels.formats import to_host
 from tests.support import played_build
 from tests.support.blocks import cut_rows, make_block, make_random, read_to_device
+from tests.support.emulated import ON_BOTH, use
 from tests.support.matrices import HARD, naming
 from tests.support.pairwise import cover_pairs
 
@@ -213,6 +214,23 @@ def test_rows_of_a_larger_matrix_are_built(is_ordered, piece_entries, data, monk
     wanted = (rows, columns[block.indices], values)
     got, expected = (np.array(entries)[:, np.lexsort(entries)] for entries in (own, wanted))
     np.testing.assert_array_equal(got, expected)
+
+
+@ON_BOTH
+@pytest.mark.parametrize("is_near", [False, True])
+def test_places_of_entries_in_chunks(device, is_near, monkeypatch):
+    """Neighbors in the order of columns are added at the same time, or at different times if rows are near."""
+    use(device, monkeypatch)
+    block = make_random(SKEWED[:900].clip(0, 300), 900)
+    made = build_column_sorted_blocks(block.indptr, 900, read_to_device(block), height=256, is_near=is_near)
+    chunks = made.entries.get().reshape(-1, CHUNK)
+    if not is_near:
+        chunks = chunks[:, [4 * (k % 32) + k // 32 for k in range(CHUNK)]]
+    for chunk in chunks:
+        held = chunk[(chunk & ((1 << ROW_BITS) - 1)) < made.height]
+        assert (np.diff(held >> ROW_BITS) >= 0).all()
+        assert len(held) >= 1
+    assert sum(len(np.unique(chunk)) for chunk in chunks) > len(chunks)
 
 
 def test_column_sorted_blocks_of_nothing_are_built(monkeypatch):

@@ -137,7 +137,7 @@ def count_cells(n_jobs, jobs, cells, indices, found, counters):
 
 def place_entries(n_jobs, jobs, cells, indices, found, data, taken, chunk_starts, entries, values, binned):
     height, shifts, _, first_bin, least = cells[1:]
-    counts, of_block, of_window, bin_rows, bin_columns, places, bin_values = binned
+    counts, of_block, of_window, bin_rows, bin_columns, places, bin_values, unit = binned
     for block, rows, sources, columns, own in _take_entries(n_jobs, jobs, cells, indices, found):
         inside = columns & ((1 << shifts[block]) - 1)
         packed = inside << ROW_BITS | jobs[-1][rows] - block * height
@@ -146,12 +146,12 @@ def place_entries(n_jobs, jobs, cells, indices, found, data, taken, chunk_starts
             taken[cell] += 1
             if cell >= first_bin and counts[cell - first_bin] < least:
                 cell -= first_bin
-                octet, rest = divmod(number, OCTET)
+                octet = number // OCTET
                 slot, own_values = int(of_block[cell]) * OCTET + number, bin_values
                 bin_rows[slot] = packed[n] & ((1 << ROW_BITS) - 1)
                 bin_columns[int(of_window[cell]) * OCTET + number] = inside[n]
-                if rest == 0:
-                    places[of_window[cell] + octet] = of_block[cell] + octet
+                for more in range(unit // OCTET if number % unit == 0 else 0):
+                    places[of_window[cell] + octet + more] = of_block[cell] + octet + more
             else:
                 slot, own_values = chunk_starts[cell] * CHUNK + number, values
                 entries[slot] = packed[n]
@@ -187,7 +187,17 @@ def cut_cells(
 
 
 def sort_tiles(
-    n_tiles, tile_cells, tile_blocks, tile_starts, chunk_starts, counts, cells, entries, values, chunk_columns
+    n_tiles,
+    tile_cells,
+    tile_blocks,
+    tile_starts,
+    chunk_starts,
+    counts,
+    cells,
+    is_near,
+    entries,
+    values,
+    chunk_columns,
 ):
     _, height, shifts, cell_starts, *_ = cells
     for tile in range(n_tiles):
@@ -197,7 +207,7 @@ def sort_tiles(
         padded, first = -(-n // CHUNK) * CHUNK, chunk_starts[cell] * CHUNK + begin
         by_column = np.argsort(entries[first : first + n] >> ROW_BITS, kind="stable")
         k = np.arange(padded)
-        source = k // CHUNK * CHUNK + k % 4 * 32 + k % CHUNK // 4
+        source = k if is_near else k // CHUNK * CHUNK + k % 4 * 32 + k % CHUNK // 4
         for array, none in ((entries, height), (values, 0)):
             if array is not None:
                 whole = np.full(padded, none, array.dtype)

@@ -82,8 +82,8 @@ def _generate_specialisations() -> Iterator[Specialization]:
         for offset in (int32, int64):
             yield specialize("sell_slices.cu", OFFSET=offset, **value_types(value))
     sources = (("rank_blocks.cu", {}), ("rank_blocks.cu", {"BINNED": 1}), ("rank_slices.cu", {}))
-    for (source, more), is_relative, is_counted in product(sources, (False, True), (True, False)):
-        options = {"is_relative": is_relative, "is_counted": is_counted}
+    for (source, more), is_relative, weight in product(sources, (False, True), map(np.dtype, ("u1", "u4", "f8"))):
+        options = {"is_relative": is_relative, "weight": weight}
         for rank, value in ((float32, None), (float32, float32), (float64, None), (float64, float64)):
             yield specialize(source, **rank_types(value, int64 if value is None else float64, rank, **options), **more)
         for value in (None, float32):
