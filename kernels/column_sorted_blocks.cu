@@ -32,6 +32,7 @@ typedef long long int64;
 #define BUCKET_BITS 11
 #define BUCKETS (1 << BUCKET_BITS)
 #define COUNT(n, size) (((n) + int64(size) - 1) / (size))  // parts of `size` in n, rounded up
+#define MOST_LENGTH 32767
 #define FULL 0xffffffffu
 
 // Return the largest value of a warp in all of its lanes.
@@ -419,4 +420,13 @@ survey(int64 n_rows, int64 row_offset, const int64* indptr, int64 first_entry, i
         if (is_largest) atomicMax(found + s, own[s]);
         else atomicAdd(reinterpret_cast<unsigned long long*>(found + s), (unsigned long long)own[s]);
     }
+}
+
+// Key of each row for a sort by length, the longest first: rows that are columns before the others. Lengths from MOST_LENGTH on are equal.
+extern "C" __global__ void __launch_bounds__(256)
+key_rows(int64 n_rows, const int64* __restrict__ indptr, const bool* __restrict__ is_column, unsigned short* keys) {
+    const int64 row = int64(blockIdx.x) * 256 + threadIdx.x;
+    if (row >= n_rows) return;
+    const int64 length = min(indptr[row + 1] - indptr[row], int64(MOST_LENGTH));
+    keys[row] = static_cast<unsigned short>((is_column[row] ? MOST_LENGTH : 2 * MOST_LENGTH + 1) - length);
 }

@@ -181,24 +181,26 @@ def report_full_device(what: str) -> Iterator[None]:
 
 def shared_memory() -> tuple[int, int]:
     """Return the number of multiprocessors of the current device, and the bytes of shared memory of each."""
-    import cupy
-
-    attributes = cupy.cuda.Device().attributes
-    return int(attributes["MultiProcessorCount"]), int(attributes["MaxSharedMemoryPerMultiprocessor"])
+    attributes = _list_attributes(current_device())
+    return attributes["MultiProcessorCount"], attributes["MaxSharedMemoryPerMultiprocessor"]
 
 
 def shared_block_bytes() -> int:
     """Return the most bytes of shared memory that a thread block of the current device may request."""
-    import cupy
-
-    return int(cupy.cuda.Device().attributes["MaxSharedMemoryPerBlockOptin"])
+    return _list_attributes(current_device())["MaxSharedMemoryPerBlockOptin"]
 
 
 def cache_bytes() -> int:
     """Return the bytes of the L2 cache of the current device."""
+    return _list_attributes(current_device())["L2CacheSize"]
+
+
+@functools.cache
+def _list_attributes(device: int) -> dict[str, int]:
+    """Return the attributes of a device; to read them takes as long as a kernel."""
     import cupy
 
-    return int(cupy.cuda.Device().attributes["L2CacheSize"])
+    return {name: int(value) for name, value in cupy.cuda.Device(device).attributes.items()}
 
 
 def load_kernel(source: str, name: str, **types: Any) -> Any:

@@ -21,12 +21,12 @@ import numpy as np
 
 from mgspmv.kernels.bins import LEAST_COLUMNS
 from mgspmv.kernels.column_sorted_blocks import JOB_SIZES, ColumnSortedBlocks, build_column_sorted_blocks
-from mgspmv.kernels.device import address, load_kernel, release_device_memory, shared_memory
+from mgspmv.kernels.device import address, count_blocks, load_kernel, release_device_memory, shared_memory
 from mgspmv.kernels.features import EVEN_ROWS
 from mgspmv.kernels.formats import MatrixFormat, array_module, count_true, cut_pieces
 from mgspmv.kernels.modules import value_types
 from mgspmv.kernels.streaming import ChunkStream, hold_pieces
-from mgspmv.model import INT32_LIMIT, CsrBlock
+from mgspmv.model import CsrBlock
 from mgspmv.plan import Streaming
 
 LayoutName = Literal["column-sorted-blocks", "sell-slices"]
@@ -47,7 +47,7 @@ SHORT_ROW = 64
 
 SLICE = 32
 """Rows per slice."""
-_THREADS = 1024
+_THREADS, _KEY_THREADS = 1024, 256
 
 
 # --- SELL slices -----------------------------------------------------------------------------------------------------
@@ -138,12 +138,17 @@ def survey_rows(indptr: Any, piece: CsrBlock, first_row: int, row_offset: int) -
 
     found, n_samples = cupy.zeros(3, np.int64), min(piece.nnz, SAMPLES)
     first_entry = int(indptr[first_row]) if first_row else 0
-    kernel = load_kernel("column_sorted_blocks.cu", "survey", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(None))
+    kernel = _load_survey("survey")
     rows = (np.int64(len(indptr) - 1), np.int64(row_offset), indptr)
     sample = (np.int64(first_entry), np.int64(piece.nnz), piece.indices, np.int64(n_samples), np.int64(REACH))
     kernel((shared_memory()[0] * SURVEYORS,), (256,), (*rows, *sample, found))
     longest, places, n_near = map(int, found.get())
     return Survey(longest, 32 * places, n_near / max(1, n_samples))
+
+
+def _load_survey(name: str) -> Any:
+    """Load a kernel that reads no entries."""
+    return load_kernel("column_sorted_blocks.cu", name, ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(None))
 
 
 def choose_layout(nnz: int, n_rows: int, survey: Survey, *, may_bin: bool = False) -> tuple[LayoutName, Order]:
@@ -308,10 +313,13 @@ class LayoutBuilder:
         by_place, columns, n_sent = cupy.empty(n_rows, np.int32), cupy.empty(n_rows, np.int32), [0]
         for first, last in pairwise(cuts):
             own, starts = is_read[first:last], cupy.asarray(self._indptr[first : last + 1], np.int64)
-            lengths = cupy.subtract(starts[1:], starts[:-1], dtype=np.int32)
-            key = cupy.where(own, np.int32(0), np.int32(INT32_LIMIT - 1)) - lengths
-            by_place[first:last] = cupy.argsort(key, kind="stable")
-            by_place[first:last] += first
+            keys = cupy.empty(last - first, np.uint16)
+            if last > first:
+                grid = (count_blocks(last - first, _KEY_THREADS),)
+                _load_survey("key_rows")(grid, (_KEY_THREADS,), (np.int64(last - first), starts, own, keys))
+            by_place[first:last] = cupy.argsort(keys, kind="stable")
+            if first:
+                by_place[first:last] += first
             columns[by_place[first:last]] = n_sent[-1] + in_order[: last - first]
             n_sent.append(n_sent[-1] + count_true(own))
         return RowOrder(by_place, columns, cuts, tuple(n_sent))
