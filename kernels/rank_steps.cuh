@@ -10,7 +10,7 @@
 //   device there is no `join`. Devices that can write to each other's memory send z in `step`, row by row; `meet` then replaces the
 //   exchange and `join`.
 // Types: RANK float | double is the type of x; Z that of z: float or, in exact fixed point, int64 for a pattern and double in units
-//   of 2^-62 for values; WEIGHT unsigned | double. If ranks and z are float, rows are finished in float.
+//   of 2^-62 for values; WEIGHT unsigned char | unsigned | double. If ranks and z are float, rows are finished in float.
 // Threads: of `start` and `check_rows`, one per row; of `step`, as in the file that includes this one.
 // Deterministic: yes; sums are of integers.
 // Source: Page, Brin, Motwani, Winograd, The PageRank Citation Ranking, 1999.

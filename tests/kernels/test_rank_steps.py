@@ -17,10 +17,10 @@ from mgspmv.kernels.column_sorted_blocks import ColumnSortedBlocks, build_column
 from mgspmv.kernels.device import shared_memory
 from mgspmv.kernels.layout import LayoutBuilder, MatrixLayout, SellSlices, build_sell_slices, hold_whole
 from mgspmv.kernels.rank_products import cut_items
-from mgspmv.kernels.rank_steps import KEPT_SUMS, RankRules, RankSteps, RankVectors
+from mgspmv.kernels.rank_steps import KEPT_SUMS, RankRules, RankSteps, RankVectors, choose_weight
 from mgspmv.model import CsrBlock
 from tests.support.blocks import make_block, make_random, read_to_device
-from tests.support.emulated import emulate, needs_compiler
+from tests.support.emulated import ON_BOTH, emulate, needs_compiler, use
 from tests.support.matrices import GRAPHS, naming
 from tests.support.pairwise import cover_pairs
 from tests.support.played import PlayedDevice
@@ -184,11 +184,22 @@ def test_exact_steps_of_emulated_kernels_have_the_bits_of_the_cpu(layout, is_pat
     check_exact_steps("skewed rows", layout, is_pattern)
 
 
-def check_exact_steps(name, layout, is_pattern) -> None:
+@ON_BOTH
+@pytest.mark.parametrize("layout", ["bins in order", "slices"])
+def test_small_weights_give_the_same_bits(device, layout, monkeypatch):
+    use(device, monkeypatch)
+    _, weight = make_graph("grid", is_pattern=True)
+    assert choose_weight(weight) == choose_weight(weight + 250) == np.uint8
+    assert choose_weight(weight + 251) == np.uint32
+    assert choose_weight(weight[:0]) == np.uint8
+    check_exact_steps("grid", layout, True, replace(UNSTOPPED, weight=choose_weight(weight)))
+
+
+def check_exact_steps(name, layout, is_pattern, rules=UNSTOPPED) -> None:
     block, weight = make_graph(name, is_pattern=is_pattern)
     steps, played = make_steps(layout, block, "exact"), PlayedDevice(block)
     vectors = make_vectors(block.n_rows, weight)
-    assert steps.start(vectors, UNSTOPPED) == played.start(vectors, UNSTOPPED)
+    assert steps.start(vectors, rules) == played.start(vectors, rules)
     for _ in range(4):
         check_bits(steps, played, (steps.advance(1), played.advance(1)))
     check_bits(steps, played, (steps.advance(13), played.advance(13)))

@@ -27,7 +27,7 @@ N = 3000
 def _short_reach():
     """In graphs as small as these every column would be near the diagonal, and rows would never be sorted."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mgspmv.kernels.column_sorted_blocks.REACH", 8)
+        patch.setattr("mgspmv.kernels.layout.REACH", 8)
         yield
 
 

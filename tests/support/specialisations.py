@@ -82,9 +82,10 @@ def _generate_specialisations() -> Iterator[Specialization]:
         for offset in (int32, int64):
             yield specialize("sell_slices.cu", OFFSET=offset, **value_types(value))
     sources = (("rank_blocks.cu", {}), ("rank_blocks.cu", {"BINNED": 1}), ("rank_slices.cu", {}))
-    for (source, more), is_relative, weight in product(sources, (False, True), map(np.dtype, ("u1", "u4", "f8"))):
-        options = {"is_relative": is_relative, "weight": weight}
-        for rank, value in ((float32, None), (float32, float32), (float64, None), (float64, float64)):
-            yield specialize(source, **rank_types(value, int64 if value is None else float64, rank, **options), **more)
-        for value in (None, float32):
-            yield specialize(source, **rank_types(value, float32, float32, **options), **more)
+    steps = [(None, float32, int64), (None, float64, int64), (None, float32, float32)]
+    with_values = [(float32, float32, float64), (float64, float64, float64), (float32, float32, float32)]
+    for (source, more), is_relative in product(sources, (False, True)):
+        for (value, rank, z), weight in product(steps, map(np.dtype, ("u1", "u4", "f8"))):
+            yield specialize(source, **rank_types(value, z, rank, is_relative=is_relative, weight=weight), **more)
+        for value, rank, z in with_values:
+            yield specialize(source, **rank_types(value, z, rank, is_relative=is_relative), **more)
