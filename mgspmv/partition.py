@@ -20,7 +20,7 @@ import numpy as np
 
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, OptionError
-from mgspmv.model import MatrixInfo, Precision, check_choice, default_threads, part_bounds
+from mgspmv.model import INT32_LIMIT, MatrixInfo, Precision, check_choice, default_threads, part_bounds
 from mgspmv.plan import Plan, Streaming, WorkerPlan, count_workers
 from mgspmv.store.digests import CHUNK_ELEMENTS
 from mgspmv.store.locations import find_local_path
@@ -45,6 +45,8 @@ LAID_RATIO = 1.1
 """Largest ratio of bytes per entry in a layout for steps to bytes in CSR."""
 BIN_SHARE = 0.5
 """Share of the device memory that nothing else needs, which bins may take."""
+WHOLE_SHARE = 0.25
+"""Share of that memory which rows may take to be read at once, beyond what reading them in pieces takes."""
 LEAST_PIECE_BYTES = 1 << 10
 """Least bytes of a piece streamed to a device."""
 PIECES = 16
@@ -358,7 +360,10 @@ class _Planner:
             making = (self._entry + self._index) * min(own.nnz, choose_piece(own.nnz))  # CSR, and positions of columns
             order = self._index * (own.stop - own.start)
             own = replace(own, layout_bytes=laid + making, vector_bytes=own.vector_bytes + order)
-            own = replace(own, bin_bytes=int(BIN_SHARE * max(0, device - own.device_bytes)))
+            free = max(0, device - own.device_bytes)
+            whole = (self._entry + self._index) * own.nnz - making
+            reads_whole = own.nnz < INT32_LIMIT and whole <= WHOLE_SHARE * free
+            own = replace(own, bin_bytes=int(BIN_SHARE * free), reads_whole=reads_whole)
         if not self.streams or own.device_bytes <= device:
             return own
         from_host = self._stream("host", own, device)
@@ -377,7 +382,7 @@ class _Planner:
         kept = min(whole, room - passing * piece_bytes)
         streamed = int((whole - kept) / (ratio if held == "store" else 1))
         streaming = Streaming(held, piece_bytes // self._entry, kept, passing * piece_bytes, streamed)
-        return replace(worker, held=held if streamed else "device", streaming=streaming)
+        return replace(worker, held=held if streamed else "device", streaming=streaming, reads_whole=False)
 
     def _find_shortage(self, plan: Plan, device: int | None, host: int | None) -> str | None:
         for w in plan.workers:
@@ -395,16 +400,18 @@ class _Planner:
         return None
 
 
-def choose_piece(nnz: int, streaming: Streaming | None = None) -> int:
+def choose_piece(nnz: int, streaming: Streaming | None = None, *, reads_whole: bool = False) -> int:
     """Return the most entries per piece when a device reads rows for its layout.
 
     Parameters
     ----------
     nnz : number of entries in all rows of the device
     streaming : streaming of the rows; None if they are not streamed
+    reads_whole : whether the device has memory to read all at once, as it does with few
     """
-    few = nnz <= MOST_PIECE_ENTRIES  # all are read at once, in one pass
-    n_entries = MOST_PIECE_ENTRIES if few else min(max(LEAST_PIECE_ENTRIES, nnz // PIECES), MOST_PIECE_ENTRIES)
+    n_entries = max(nnz, MOST_PIECE_ENTRIES)
+    if nnz > MOST_PIECE_ENTRIES and not reads_whole:  # each piece is read twice
+        n_entries = min(max(LEAST_PIECE_ENTRIES, nnz // PIECES), MOST_PIECE_ENTRIES)
     return n_entries if streaming is None else min(n_entries, streaming.piece_entries)
 
 

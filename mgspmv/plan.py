@@ -75,6 +75,9 @@ class WorkerPlan:
     """Bytes of the layout for PageRank steps on a device, including buffers to build it; None for CSR."""
     bin_bytes: int = 0
     """Bytes of the device, beyond `device_bytes`, that products of rarely used columns may take to speed up steps."""
+    reads_whole: bool = False
+    """Whether the device has memory, beyond both, to hold all rows in CSR while the layout is built: then each is read
+    once, else twice, in pieces."""
     watch_bytes: int = 0
     """Bytes on the host of the top-k proof; 0 without it."""
     copy_bytes: int = 0

@@ -350,6 +350,31 @@ def test_few_entries_are_laid_out_at_once_and_others_in_about_16_pieces(nnz: int
     assert choose_piece(nnz, Streaming("store", 2**28, 0, 0, 0)) == wanted
 
 
+def test_all_rows_are_read_at_once_where_a_quarter_of_the_free_memory_holds_them() -> None:
+    """2^29 entries; read in pieces of 2^25, they take 8 bytes each while a layout is made."""
+    need = int(1.1 * 4 * 2**29) + 8 * 2**25 + 36 * 2**19
+    beyond = 8 * (2**29 - 2**25)
+    for device, is_whole in ((need, False), (need + 4 * beyond - 1, False), (need + 4 * beyond, True)):
+        (worker,) = plan_even(2**19, 2**10, **LAID, device_memory=device).workers
+        assert (worker.device_bytes, worker.reads_whole) == (need, is_whole)
+        assert worker.device_bytes + worker.bin_bytes + is_whole * beyond <= device
+    assert choose_piece(2**29, reads_whole=True) == 2**29
+    assert choose_piece(2**29, Streaming("host", 700, 0, 0, 0), reads_whole=True) == 700
+
+
+@pytest.mark.parametrize(("nnz_per_row", "is_whole"), [(2**12 - 1, True), (2**12, False)])
+def test_entries_that_32_bits_do_not_number_are_read_in_pieces(nnz_per_row: int, is_whole: bool) -> None:
+    (worker,) = plan_even(2**19, nnz_per_row, **LAID, device_memory=10**12).workers
+    assert worker.reads_whole == is_whole
+
+
+def test_few_rows_are_read_at_once_and_those_on_a_host_are_not_counted() -> None:
+    need = 4_400_000 + 8_000_000 + 36_000
+    assert plan_even(*SQUARE, **LAID, device_memory=need).workers[0].reads_whole
+    assert not plan_even(*SQUARE, **LAID).workers[0].reads_whole
+    assert not plan_even(*SQUARE, **LAID, device_memory=need - 1).workers[0].reads_whole
+
+
 def test_rows_stay_where_there_is_exactly_enough_room() -> None:
     need = 4_400_000 + 8_000_000 + 36_000
     (worker,) = plan_even(*SQUARE, **LAID, device_memory=need).workers
@@ -437,7 +462,7 @@ def test_a_plan_keeps_every_limit_or_is_refused(
         assert host is None or worker.host_bytes <= host
         assert (worker.streaming is None) == (whole.device_bytes <= device)
         if worker.streaming is None:
-            assert replace(worker, bin_bytes=0) == replace(whole, bin_bytes=0)
+            assert replace(worker, bin_bytes=0, reads_whole=True) == replace(whole, bin_bytes=0, reads_whole=True)
             assert worker.device_bytes + worker.bin_bytes <= device
             continue
         n_bytes = int(1.1 * 4 * worker.nnz) if options is LAID else worker.block_bytes

@@ -225,7 +225,7 @@ class EmbeddedMatrix(MatrixProperties):
         )
         named = None if layout == "auto" else layout
         with report_full_device("the layout of the matrix for steps of PageRank"):
-            piece = choose_piece(self.nnz, plan.streaming)
+            piece = choose_piece(self.nnz, plan.streaming, reads_whole=plan.reads_whole)
             rows = LayoutBuilder(
                 indptr,
                 read,
@@ -244,10 +244,10 @@ class EmbeddedMatrix(MatrixProperties):
     def _read_whole(
         self, dtype: str | None, precision: Precision, memory: MemoryLimits, top: int | None
     ) -> tuple[Any, Callable[[int, int], CsrBlock], WorkerPlan] | None:
-        """Read all arrays of a stored matrix at once, with its ids and out-degrees, if they fit on the device; return
-        as `_read_pieces` does, else None."""
+        """Read all arrays of a stored matrix at once, with its ids and out-degrees, if they fit on the device with
+        the layout; return as `_read_pieces` does, else None."""
         stored, threads = self.stored, self.place.threads
-        if is_on_device(stored) or self.nnz > choose_piece(self.nnz):
+        if is_on_device(stored):
             return None
         plan = plan_whole(
             stored.info if dtype else replace(stored.info, dtype=None),
@@ -260,12 +260,15 @@ class EmbeddedMatrix(MatrixProperties):
         )
         if plan is None:
             return None
+        [own] = plan.workers
+        if self.nnz > choose_piece(self.nnz, reads_whole=own.reads_whole):
+            return None
         reads_ids = stored.original is None and stored.info.vertex_ids is not None and "vertex_ids" not in vars(self)
         indptr, block, degree, ids = read_graph(stored, dtype, threads, reads_ids=reads_ids)
         self._loaded.out_degree = degree
         if reads_ids:
             vars(self)["vertex_ids"] = ids
-        return indptr, lambda start, stop: block, plan.workers[0]
+        return indptr, lambda start, stop: block, own
 
     def _read_pieces(
         self, dtype: str | None, precision: Precision, memory: MemoryLimits, top: int | None

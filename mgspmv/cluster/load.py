@@ -260,6 +260,7 @@ def _arrange(
             own.streaming,
             places.may_share,
             own.bin_bytes,
+            own.reads_whole,
         )
         for rank, (w, own) in enumerate(zip(workers, plan.workers, strict=True))
     ]

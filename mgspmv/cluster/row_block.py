@@ -33,6 +33,7 @@ from mgspmv.kernels.device import (
     make_row_reader,
     put,
     read_block,
+    read_graph,
     read_out_degree,
     release_device_memory,
     report_full_device,
@@ -81,7 +82,8 @@ class RowBlockSpec:
     may_share: bool = True
     """Whether its device and the others of its host may write into each other's memory."""
     bin_bytes: int = field(default=0, compare=False)
-    """As in `WorkerPlan`."""
+    """As in `WorkerPlan`, like the next."""
+    reads_whole: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -234,6 +236,7 @@ class DeviceRowBlock(RowBlock):
         self._products: dict[tuple[str, str, bool], BoundKernel | StreamedCsr] = {}
         self._layouts: dict[tuple[str | None, StepLayout], tuple[MatrixLayout, SharedColumns | None]] = {}
         self._streaming, self._may_share, self._bin_bytes = spec.streaming, spec.may_share, spec.bin_bytes
+        self._reads_whole = spec.reads_whole
         super().__init__(spec)
 
     @property
@@ -388,19 +391,31 @@ class DeviceRowBlock(RowBlock):
         """Survey and order the rows on a device."""
         import cupy
 
-        start, stop, streaming = self.start, self.stop, self._streaming
+        streaming = self._streaming
         with cupy.cuda.Device(device):
-            indptr = self.stored.read_array("indptr", start, stop + 1, self.threads)
-            first_entry = int(indptr[0])
-            indptr -= first_entry
+            indptr, read, degree = self._read_at_once(dtype) if self._reads_whole else self._read_pieces(dtype)
             rows = LayoutBuilder(
                 indptr,
-                make_row_reader(self.stored, start, indptr, first_entry, dtype, self.threads),
+                read,
                 layout=None if layout == "auto" else layout,
-                piece_entries=choose_piece(int(indptr[-1]), streaming),
-                row_offset=start,
+                piece_entries=choose_piece(self.nnz, streaming, reads_whole=self._reads_whole),
+                row_offset=self.start,
                 bin_bytes=self._bin_bytes,
                 is_exact=is_exact,
             )
-            is_read = read_out_degree(self.stored, start, stop, self.threads).astype(np.bool_)
-            return rows, rows.place_streamed(is_read, streaming)
+            if degree is None:
+                degree = read_out_degree(self.stored, self.start, self.stop, self.threads)
+            return rows, rows.place_streamed(degree.astype(np.bool_), streaming)
+
+    def _read_at_once(self, dtype: str | None) -> tuple[Any, Callable[[int, int], CsrBlock], Any]:
+        """Read all rows; return row pointers, a function that returns the rows as a block, and out-degrees."""
+        rows = (self.start, self.stop)
+        indptr, block, degree, _ = read_graph(self.stored, dtype, self.threads, rows=rows)
+        return indptr, lambda first, stop: block, degree
+
+    def _read_pieces(self, dtype: str | None) -> tuple[Any, Callable[[int, int], CsrBlock], None]:
+        """Read row pointers; return them, a function that reads rows, and no out-degrees, which would take memory."""
+        indptr = self.stored.read_array("indptr", self.start, self.stop + 1, self.threads)
+        first_entry = int(indptr[0])
+        indptr -= first_entry
+        return indptr, make_row_reader(self.stored, self.start, indptr, first_entry, dtype, self.threads), None

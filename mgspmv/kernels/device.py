@@ -343,29 +343,47 @@ def make_row_reader(
 
 
 def read_graph(
-    stored: StoredMatrix, dtype: Any, threads: int | None = None, *, reads_ids: bool = False
+    stored: StoredMatrix,
+    dtype: Any,
+    threads: int | None = None,
+    *,
+    rows: tuple[int, int] | None = None,
+    reads_ids: bool = False,
 ) -> tuple[Any, CsrBlock, Any, np.ndarray | None]:
-    """Read a whole graph to the device: row pointers, (n + 1,) int64; the rows as `read_block` does; and out-degrees.
-    Arrays of a store are read together.
+    """Read a graph, or rows of it, to the device: row pointers, (n_rows + 1,) int64, from 0 on; the rows as
+    `read_block` does; and the out-degrees of their vertices. Arrays of a store are read together.
 
     Parameters
     ----------
-    reads_ids : whether to read the ids of the vertices to the host meanwhile
+    rows : first row and end; None for all rows
+    reads_ids : whether to read the ids of all vertices to the host meanwhile
     """
     info, allocate = stored.info, Staging().allocate
-    ranges = [Range(name, allocate=allocate) for name in ("indptr", "indices")]
+    start, stop = (0, info.shape[0]) if rows is None else rows
+    first, last = (0, info.nnz) if rows is None else _find_entries(stored, start, stop, threads)
+    ranges = [Range("indptr", start, stop + 1, allocate), Range("indices", first, last, allocate)]
     if dtype is not None and not info.is_pattern:
-        ranges.append(Range("data", allocate=allocate, dtype=dtype))
+        ranges.append(Range("data", first, last, allocate, dtype))
     if stored.original is None:
-        ranges.insert(0, Range("out_degree", allocate=allocate))
+        ranges.insert(0, Range("out_degree", start, stop, allocate))
     if reads_ids:
         ranges.append(Range("vertex_ids"))
-    with report_full_device(f"a block of {info.shape[0]} rows"):
+    with report_full_device(f"a block of rows {start} to {stop}"):
         found = dict(zip((own.name for own in ranges), stored.read_arrays(ranges, threads), strict=True))
         indptr, ids = found["indptr"], found.get("vertex_ids")
-        block = put_block(CsrBlock(0, info.shape[1], indptr, found["indices"], found.get("data")))
-        degree = found["out_degree"] if stored.original is None else read_out_degree(stored, 0, info.shape[0], threads)
+        if first:
+            indptr -= first
+        block = put_block(CsrBlock(start, info.shape[1], indptr, found["indices"], found.get("data")))
+        degree = found["out_degree"] if stored.original is None else read_out_degree(stored, start, stop, threads)
         return indptr, block, degree, ids
+
+
+def _find_entries(stored: StoredMatrix, start: int, stop: int, threads: int | None) -> tuple[int, int]:
+    """Return the first entry of rows `start` .. `stop`, and the end of the last."""
+    first, last = (int(stored.read_pointers(row, row)[0]) for row in (start, stop))
+    if first > last:  # the store is damaged, which the check of all pointers says
+        stored.read_pointers(start, stop, threads)
+    return first, last
 
 
 def read_vector(stored: StoredMatrix, name: str, start: int, stop: int, threads: int | None = None) -> Any:

@@ -493,7 +493,7 @@ def test_preparing_holds_one_piece_of_the_matrix_at_a_time(tmp_path, monkeypatch
     source, target = rng.integers(0, n, (2, nnz))
     arcs = (source, target, rng.random(nnz) + 0.5) if weights else (source, target)
     mg.ingest(arcs, tmp_path / "g.zarr", n_vertices=n, duplicates="keep")
-    monkeypatch.setattr("mgspmv.api.embedded.choose_piece", lambda nnz, streaming=None: piece_entries)
+    monkeypatch.setattr("mgspmv.api.embedded.choose_piece", lambda *_, **options: piece_entries)
     A = mg.open_matrix(tmp_path / "g.zarr")
     dtype, entry_bytes = ("float32", 8) if weights else (None, 4)
     make_small(tmp_path, weights=weights).bind_steps(dtype, precision, layout)  # what CuPy keeps is there from now on

@@ -184,7 +184,7 @@ def test_a_matrix_that_is_read_piece_by_piece_has_the_same_ranks(skewed, layout,
     for name, precision in product(("weights", "pattern", "rcm"), ("exact", "float32")):
         runs = []
         for piece_entries in (1 << 27, 20_000, 1000):
-            monkeypatch.setattr("mgspmv.api.embedded.choose_piece", lambda *_, n=piece_entries: n)
+            monkeypatch.setattr("mgspmv.api.embedded.choose_piece", lambda *_, n=piece_entries, **options: n)
             skewed[name].close()
             runs.append(mg.pagerank(skewed[name].on("cuda", kernel=layout), precision=precision, tol=1e-5))
         skewed[name].close()
