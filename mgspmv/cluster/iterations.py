@@ -119,7 +119,6 @@ class RankIteration(BlockIteration):
         super().__init__([part], halos)
         self._spec, self._growth = spec, start.growth
         self._task = spec.task
-        self._weight = start.take_weight(lambda: part.out_weights.read(self._task.dtype is not None))
 
     @abstractmethod
     def _make_steps(self, turns: AllToAll, hellos: Mapping[int, Message]) -> LocalSteps | DeviceSteps:
@@ -168,7 +167,7 @@ class CsrRanking(RankIteration):
         super().__init__(part, spec, start, [part.halo])
         task = self._task
         kernel = part.bind(task.dtype, task.options.precision, task.kernel, task.threads)
-        self._rows = start.bind(kernel, self._weight)
+        self._rows = start.bind(kernel, start.take_weight(lambda: part.out_weights.read(task.dtype is not None)))
         self._device = DeviceCopies(kernel.put, kernel.get) if self.has_device else None
         self.computes = kernel.threads if isinstance(kernel, HostBlock) else describe_device()
         kernel.compile(is_relative=task.options.is_relative)
@@ -229,16 +228,17 @@ class LayoutRanking(RankIteration):
 
     def __init__(self, part: RowBlock, spec: TaskSpec[RankTask], start: RunInputs) -> None:
         super().__init__(part, spec, start, [])
-        self._vectors, self._is_counted = start.on_device(self._weight), start.is_counted
-        self.computes = describe_device()
+        self._start, self.computes = start, describe_device()
 
     def _make_steps(self, turns: AllToAll, hellos: Mapping[int, Message]) -> DeviceSteps:
-        spec, task, part = self._spec, self._task, self._part
+        spec, task, part, start = self._spec, self._task, self._part, self._start
         assert isinstance(part, DeviceRowBlock)
         assert spec.layout is not None
         join, check = partial(part.join_devices, turns, hellos), turns.peer_comm.check
         self._device = part.bind_steps(task.dtype, spec.layout, task.options.precision, join, check)
-        steps = DeviceSteps(self._device, self._vectors, task, spec.steps_at_once, is_counted=self._is_counted)
+        weight = start.take_weight(lambda: part.take_out_weight(task.dtype is not None))
+        vectors = start.on_device(weight)
+        steps = DeviceSteps(self._device, vectors, task, spec.steps_at_once, is_counted=start.is_counted)
         steps.compile()
         return steps
 

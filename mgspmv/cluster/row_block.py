@@ -35,6 +35,7 @@ from mgspmv.kernels.device import (
     read_block,
     read_graph,
     read_out_degree,
+    read_vector,
     release_device_memory,
     report_full_device,
 )
@@ -237,6 +238,8 @@ class DeviceRowBlock(RowBlock):
         self._layouts: dict[tuple[str | None, StepLayout], tuple[MatrixLayout, SharedColumns | None]] = {}
         self._streaming, self._may_share, self._bin_bytes = spec.streaming, spec.may_share, spec.bin_bytes
         self._reads_whole = spec.reads_whole
+        self._out_degree: Any = None
+        """(n_rows,) int64 out-degrees on the device, as they were read with the rows, until a run takes them."""
         super().__init__(spec)
 
     @property
@@ -385,6 +388,18 @@ class DeviceRowBlock(RowBlock):
             places = replace(places, columns=None)  # frees their memory for the layout
         return rows.build_layout(places, own, n_columns, self._streaming, check), columns
 
+    def take_out_weight(self, use_weights: bool) -> Any:
+        """Return the out-weights of the rows' vertices, or their out-degrees, (n_rows,) float64: those of a graph as it
+        is stored are on the device, except where rows are streamed, as these leave no memory for them."""
+        stored, rows = self.stored, (self.start, self.stop)
+        degree, self._out_degree = self._out_degree, None
+        if self._streaming is not None or stored.original is not None or stored.info.kind != "graph":
+            return self.out_weights.read(use_weights)
+        if use_weights:
+            return read_vector(stored, "out_weight", *rows, self.threads)
+        degree = read_out_degree(stored, *rows, self.threads) if degree is None else degree
+        return degree.astype(np.float64)
+
     def _survey(
         self, dtype: str | None, layout: StepLayout, is_exact: bool, device: int
     ) -> tuple[LayoutBuilder, RowOrder]:
@@ -411,6 +426,7 @@ class DeviceRowBlock(RowBlock):
         """Read all rows; return row pointers, a function that returns the rows as a block, and out-degrees."""
         rows = (self.start, self.stop)
         indptr, block, degree, _ = read_graph(self.stored, dtype, self.threads, rows=rows)
+        self._out_degree = degree
         return indptr, lambda first, stop: block, degree
 
     def _read_pieces(self, dtype: str | None) -> tuple[Any, Callable[[int, int], CsrBlock], None]:
