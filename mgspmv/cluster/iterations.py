@@ -58,6 +58,7 @@ class BlockIteration(ABC):
     loop : result of `make_loop`
     computes : number of threads of the host, or name of the device
     first_row : first row of the vectors on this worker
+    threads : threads that read and write on this worker
     width : most vectors in a pass
     """
 
@@ -68,7 +69,7 @@ class BlockIteration(ABC):
     def __init__(self, parts: Sequence[RowBlock], halos: Sequence[Halo]) -> None:
         self.parts, self._part, self._halos = parts, parts[0], halos
         self.rank, self.nnz = parts[0].rank, sum(part.nnz for part in parts)
-        self.first_row = parts[0].start
+        self.first_row, self.threads = parts[0].start, parts[0].threads
         self.has_device = parts[0].backend == "cuda"
 
     def greet(self, others: Sequence[int]) -> dict[int, Message]:

@@ -90,8 +90,9 @@ class WorkerRun:
     def collect(self, address: VectorAddress | None = None) -> Collected:
         """Return the result on this worker; elements of a vector at an address are written there, if possible."""
         found = self.iteration.collect()
-        if address is not None and (written := address.write(self.iteration.first_row, found.values)) is not None:
-            found = replace(found, values=written)
+        if address is not None:
+            written = address.write(self.iteration.first_row, found.values, self.iteration.threads)
+            found = found if written is None else replace(found, values=written)
         taken = {name: [n_bytes] for name, n_bytes in self._measure_memory().items()}
         return replace(found, memory=taken | found.memory)
 
