@@ -46,7 +46,8 @@ LAID_RATIO = 1.1
 BIN_SHARE = 0.5
 """Share of the device memory that nothing else needs, which bins may take."""
 WHOLE_SHARE = 0.25
-"""Share of that memory which rows may take to be read at once, beyond what reading them in pieces takes."""
+"""Share of that memory which rows may take to be read at once, beyond what reading them in pieces takes; or pieces, to
+be kept until they are needed again."""
 LEAST_PIECE_BYTES = 1 << 10
 """Least bytes of a piece streamed to a device."""
 PIECES = 16
@@ -363,7 +364,8 @@ class _Planner:
             free = max(0, device - own.device_bytes)
             whole = (self._entry + self._index) * own.nnz - making
             reads_whole = own.nnz < INT32_LIMIT and whole <= WHOLE_SHARE * free
-            own = replace(own, bin_bytes=int(BIN_SHARE * free), reads_whole=reads_whole)
+            kept = 0 if reads_whole else int(WHOLE_SHARE * free)
+            own = replace(own, bin_bytes=int(BIN_SHARE * free), reads_whole=reads_whole, kept_piece_bytes=kept)
         if not self.streams or own.device_bytes <= device:
             return own
         from_host = self._stream("host", own, device)
@@ -382,7 +384,8 @@ class _Planner:
         kept = min(whole, room - passing * piece_bytes)
         streamed = int((whole - kept) / (ratio if held == "store" else 1))
         streaming = Streaming(held, piece_bytes // self._entry, kept, passing * piece_bytes, streamed)
-        return replace(worker, held=held if streamed else "device", streaming=streaming, reads_whole=False)
+        worker = replace(worker, reads_whole=False, kept_piece_bytes=0)
+        return replace(worker, held=held if streamed else "device", streaming=streaming)
 
     def _find_shortage(self, plan: Plan, device: int | None, host: int | None) -> str | None:
         for w in plan.workers:

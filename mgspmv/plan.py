@@ -78,6 +78,8 @@ class WorkerPlan:
     reads_whole: bool = False
     """Whether the device has memory, beyond both, to hold all rows in CSR while the layout is built: then each is read
     once, else twice, in pieces."""
+    kept_piece_bytes: int = 0
+    """Bytes of the device, beyond both, for pieces that are kept until they are needed again."""
     watch_bytes: int = 0
     """Bytes on the host of the top-k proof; 0 without it."""
     copy_bytes: int = 0

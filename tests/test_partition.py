@@ -357,7 +357,8 @@ def test_all_rows_are_read_at_once_where_a_quarter_of_the_free_memory_holds_them
     for device, is_whole in ((need, False), (need + 4 * beyond - 1, False), (need + 4 * beyond, True)):
         (worker,) = plan_even(2**19, 2**10, **LAID, device_memory=device).workers
         assert (worker.device_bytes, worker.reads_whole) == (need, is_whole)
-        assert worker.device_bytes + worker.bin_bytes + is_whole * beyond <= device
+        assert worker.kept_piece_bytes == (0 if is_whole else (device - need) // 4)
+        assert worker.device_bytes + worker.bin_bytes + is_whole * beyond + worker.kept_piece_bytes <= device
     assert choose_piece(2**29, reads_whole=True) == 2**29
     assert choose_piece(2**29, Streaming("host", 700, 0, 0, 0), reads_whole=True) == 700
 
@@ -462,8 +463,9 @@ def test_a_plan_keeps_every_limit_or_is_refused(
         assert host is None or worker.host_bytes <= host
         assert (worker.streaming is None) == (whole.device_bytes <= device)
         if worker.streaming is None:
-            assert replace(worker, bin_bytes=0, reads_whole=True) == replace(whole, bin_bytes=0, reads_whole=True)
-            assert worker.device_bytes + worker.bin_bytes <= device
+            free = {"bin_bytes": 0, "reads_whole": True, "kept_piece_bytes": 0}
+            assert replace(worker, **free) == replace(whole, **free)
+            assert worker.device_bytes + worker.bin_bytes + worker.kept_piece_bytes <= device
             continue
         n_bytes = int(1.1 * 4 * worker.nnz) if options is LAID else worker.block_bytes
         ratio = 1.1 if options is LAID and worker.held == "store" else 1.0

@@ -13,6 +13,7 @@ from mgspmv.kernels.context import begin_sorting
 from mgspmv.kernels.device import (
     current_device,
     free_device_memory,
+    keep_blocks,
     make_row_reader,
     read_block,
     read_graph,
@@ -279,7 +280,8 @@ class EmbeddedMatrix(MatrixProperties):
 
         stored, threads = self.stored, self.place.threads
         if not is_on_device(stored):
-            return indptr, make_row_reader(stored, 0, indptr, 0, dtype, threads), plan.workers[0]
+            read = make_row_reader(stored, 0, indptr, 0, dtype, threads)
+            return indptr, keep_blocks(read, plan.workers[0].kept_piece_bytes), plan.workers[0]
         return indptr, lambda start, stop: read_block(stored, start, stop, dtype, threads), plan.workers[0]
 
     def take_out_degree(self) -> Any:

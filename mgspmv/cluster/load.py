@@ -261,6 +261,7 @@ def _arrange(
             places.may_share,
             own.bin_bytes,
             own.reads_whole,
+            own.kept_piece_bytes,
         )
         for rank, (w, own) in enumerate(zip(workers, plan.workers, strict=True))
     ]

@@ -30,6 +30,7 @@ from mgspmv.kernels.device import (
     current_device,
     describe_device,
     get,
+    keep_blocks,
     make_row_reader,
     put,
     read_block,
@@ -83,8 +84,9 @@ class RowBlockSpec:
     may_share: bool = True
     """Whether its device and the others of its host may write into each other's memory."""
     bin_bytes: int = field(default=0, compare=False)
-    """As in `WorkerPlan`, like the next."""
+    """As in `WorkerPlan`, like the next two."""
     reads_whole: bool = field(default=False, compare=False)
+    kept_piece_bytes: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -237,7 +239,7 @@ class DeviceRowBlock(RowBlock):
         self._products: dict[tuple[str, str, bool], BoundKernel | StreamedCsr] = {}
         self._layouts: dict[tuple[str | None, StepLayout], tuple[MatrixLayout, SharedColumns | None]] = {}
         self._streaming, self._may_share, self._bin_bytes = spec.streaming, spec.may_share, spec.bin_bytes
-        self._reads_whole = spec.reads_whole
+        self._reads_whole, self._kept_piece_bytes = spec.reads_whole, spec.kept_piece_bytes
         self._out_degree: Any = None
         """(n_rows,) int64 out-degrees on the device, as they were read with the rows, until a run takes them."""
         super().__init__(spec)
@@ -434,4 +436,5 @@ class DeviceRowBlock(RowBlock):
         indptr = self.stored.read_array("indptr", self.start, self.stop + 1, self.threads)
         first_entry = int(indptr[0])
         indptr -= first_entry
-        return indptr, make_row_reader(self.stored, self.start, indptr, first_entry, dtype, self.threads), None
+        read = make_row_reader(self.stored, self.start, indptr, first_entry, dtype, self.threads)
+        return indptr, keep_blocks(read, self._kept_piece_bytes), None

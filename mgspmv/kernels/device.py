@@ -342,6 +342,26 @@ def make_row_reader(
     return read
 
 
+def keep_blocks(read: Callable[[int, int], CsrBlock], most_bytes: int) -> Callable[[int, int], CsrBlock]:
+    """Return a function that reads rows as `read` does, and keeps the first blocks for further calls.
+
+    Parameters
+    ----------
+    most_bytes : of kept blocks
+    """
+    kept, n_bytes = dict[tuple[int, int], CsrBlock](), 0
+
+    def read_or_find(first: int, stop: int) -> CsrBlock:
+        nonlocal n_bytes
+        if (block := kept.get((first, stop))) is None:
+            block = read(first, stop)
+            if n_bytes + block.nbytes <= most_bytes:
+                kept[first, stop], n_bytes = block, n_bytes + block.nbytes
+        return block
+
+    return read_or_find
+
+
 def read_graph(
     stored: StoredMatrix,
     dtype: Any,

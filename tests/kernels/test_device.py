@@ -17,8 +17,9 @@ import mgspmv as mg
 from mgspmv.api import arguments
 from mgspmv.errors import BackendError, ClusterError, MissingDependencyError, OptionError
 from mgspmv.kernels import context, device
-from mgspmv.kernels.device import fetch
+from mgspmv.kernels.device import fetch, keep_blocks, read_graph
 from mgspmv.kernels.select import choose_backend
+from mgspmv.model import CsrBlock
 from tests.support.commands import invoke
 
 NO_CUPY = (
@@ -138,6 +139,45 @@ def test_arrays_come_to_the_host_in_pieces(dtype, n):
     found = fetch(cupy.asarray(turned).T)
     assert found.shape == (n, 3)
     np.testing.assert_array_equal(found, turned.T)
+
+
+def test_the_first_blocks_are_kept_as_far_as_they_may_take_memory():
+    read = []
+
+    def make(first, stop):
+        read.append((first, stop))
+        return CsrBlock(first, 9, np.arange(stop - first + 1), np.zeros(stop - first, np.int32), None)
+
+    pieces = [(0, 10), (10, 20), (20, 25), (25, 40)]
+    sizes = [make(*piece).nbytes for piece in pieces]
+    for most_bytes, again in (
+        (0, pieces),
+        (sizes[0] + sizes[2], [pieces[1], pieces[3]]),
+        (sum(sizes) - 1, pieces[3:]),
+        (sum(sizes), []),
+    ):
+        read.clear()
+        read_or_find = keep_blocks(make, most_bytes)
+        for _ in range(2):
+            assert [read_or_find(*piece).row_offset for piece in pieces] == [0, 10, 20, 25]
+        assert read == pieces + again
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_rows_of_a_graph_come_to_the_device_with_their_out_degrees(tmp_path, is_reversed):
+    A = mg.generate("rmat", tmp_path / "g.zarr", scale=10)
+    if is_reversed:
+        mg.transpose(tmp_path / "g.zarr")
+        A = mg.open(tmp_path / "g.zarr").T
+    for start, stop in ((0, 1024), (100, 700), (512, 512), (700, 1024)):
+        indptr, block, degree, ids = read_graph(A.stored, None, rows=(start, stop))
+        wanted = A.stored.read_block(start, stop, None)
+        np.testing.assert_array_equal(indptr.get(), wanted.indptr)
+        np.testing.assert_array_equal(block.indptr.get(), wanted.indptr)
+        np.testing.assert_array_equal(block.indices.get(), wanted.indices)
+        np.testing.assert_array_equal(degree.get(), A.stored.read_out_degree(start, stop))
+        assert (block.row_offset, ids) == (start, None)
 
 
 @pytest.mark.gpu
