@@ -489,7 +489,7 @@ class Phase:
     >>> heard = []
     >>> _ = mg.ingest(([0, 1, 2], [1, 2, 0]), progress=heard.append)
     >>> sorted({phase.name for phase in heard})
-    ['read', 'sort and write']
+    ['number', 'read', 'sort and write']
     """
 
     name: str

@@ -9,10 +9,11 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from itertools import takewhile
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -57,6 +58,23 @@ ARGS: ContextVar[tuple[str, ...]] = ContextVar("ARGS", default=())
 
 KEPT: ContextVar[str] = ContextVar("KEPT", default="")
 """Note that is printed if the command is interrupted now."""
+
+_ENDING: list[Thread] = []
+"""Threads that end what a command used, while it writes its results."""
+
+
+def end_meanwhile(end: Callable[[], None]) -> None:
+    """Call `end` in a thread, for which the command waits after it has printed its answer."""
+    _ENDING.append(Thread(target=end, name="mgspmv-end"))
+    _ENDING[-1].start()
+
+
+def await_ends() -> None:
+    """Wait for the threads of `end_meanwhile`."""
+    with suppress(KeyboardInterrupt):  # the answer is there, and Python waits again as it ends
+        while _ENDING:
+            _ENDING[-1].join()
+            _ENDING.pop()
 
 
 def find_mode(args: Iterable[str]) -> Mode:

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import date, time
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from mgspmv.cli.output import open_progress, print_note
+from mgspmv.cli.output import end_meanwhile, open_progress, print_note
 from mgspmv.errors import OptionError
 
 if TYPE_CHECKING:
@@ -158,7 +157,7 @@ def open_client(place: PlacementOptions, progress: ProgressLine | None = None, *
     Parameters
     ----------
     progress : shows the phases of connecting; None for a separate display
-    waits : False returns while the cluster ends, except after an error; the process waits for it before it exits
+    waits : False returns while the cluster ends, except after an error; the command waits for it at its end
     """
     if place.is_embedded:
         yield None
@@ -186,4 +185,4 @@ def open_client(place: PlacementOptions, progress: ProgressLine | None = None, *
                 print_note(f"dashboard: {dashboard}")
         yield client
         if not waits:
-            Thread(target=stack.pop_all().close, name="mgspmv-close").start()
+            end_meanwhile(stack.pop_all().close)

@@ -28,6 +28,7 @@ from mgspmv.cli.output import (
     MODE,
     Answer,
     Mode,
+    await_ends,
     describe_error,
     find_mode,
     give,
@@ -122,6 +123,7 @@ class Group(PanelledHelp, TyperGroup):
             hint = "" if mode.debug else "; this error was not expected, --debug shows the traceback"
             print_error(error, f"{type(error).__name__}: {error}{hint}", mode)
             code = give(describe_error(error, str(error), mode), (), mode.json) or EXIT_UNEXPECTED
+        await_ends()
         sys.exit(code)
 
 
