@@ -490,7 +490,7 @@ def describe_matrix(
     Parameters
     ----------
     hardware : description of the hardware used
-    transport : method of sending slices between workers; None in one process
+    transport : method of sending slices between workers, `local` for none; None in one process
     is_reversed : whether the graph has every arc reversed
     """
     return {

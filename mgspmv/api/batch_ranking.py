@@ -62,7 +62,8 @@ def pagerank_batch(
 
     Ranks are bit-identical, and iterations, status and error bound equal, to those of `pagerank` for each vector alone:
     in every precision on hosts, and in `exact` on devices, where bounds differ in rounding. A finished vector leaves
-    the pass, and the next one takes its place.
+    the pass, and the next one takes its place. GPUs of a cluster that can hold all rows each share out the vectors:
+    `options["vectors"]` is then `shared`, else on a cluster `rows`.
 
     Parameters
     ----------
@@ -140,6 +141,8 @@ def pagerank_batch(
     described: dict[str, Any] = {"tol": options.choose_tol(n, A.nnz)}
     described |= {"dangling": describe_dangling(dangling), "weight": use_weights}
     described |= {"executor": "embedded" if outcome.transport is None else "supersteps"}
+    if outcome.transport is not None:
+        described["vectors"] = "shared" if outcome.transport == "local" else "rows"
     described |= {"out_weight": "store" if out_weight is None else "vector"}
     described |= {"width": outcome.width, "steps": len(call.events), "top": top}
     ended: list[tuple[Ending, Query]] = list(zip(outcome.values, queries, strict=True))

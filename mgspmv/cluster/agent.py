@@ -30,6 +30,7 @@ from mgspmv.errors import ClosedError, StoreError, add_to_message
 from mgspmv.exchange.nccl import await_ends, find_nccl_problem, find_stuck, let_go
 from mgspmv.exchange.peer_comm import LINK_OP
 from mgspmv.heartbeat import find_heartbeat
+from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.device import (
     describe_device,
     device_id,
@@ -68,6 +69,18 @@ class DeviceInfo:
 
 
 NOT_ASKED = DeviceInfo("it was not asked")
+
+
+@dataclass(frozen=True)
+class FreeMemory:
+    """Bytes that a worker may still allocate for a run with a block."""
+
+    host: int
+    """On the host, which other workers may share."""
+    device: int | None
+    """On its device, which other workers may share; None if it computes on the host."""
+    block_bytes: int
+    """Bytes of the block that it already holds."""
 
 
 @dataclass(frozen=True)
@@ -270,6 +283,25 @@ def load_row_block(key: str, spec: RowBlockSpec) -> int:
 def multiply_row_block(key: str, x: Any, y: Any, options: ProductOptions) -> Any:
     """Compute alpha A x + beta y for the rows of a block; see `RowBlock.multiply`."""
     return get_agent().get(key).multiply(x, y, options)
+
+
+def measure_free(key: str, backend: Backend, block_key: str | None, dtype: str | None) -> FreeMemory:
+    """Measure the memory that is free for a run.
+
+    Parameters
+    ----------
+    block_key : key of the block, if the worker may already hold it; its values are of `dtype`
+    """
+    agent, worker = get_agent(), get_worker()
+    block, limit = None if block_key is None else agent.held.get(block_key), worker.memory_manager.memory_limit
+    host = free_memory()
+    if limit is not None:
+        host = min(host, max(0, limit - worker.monitor.get_process_memory()))
+    device = None
+    if backend == "cuda":
+        await_ends(END_S)
+        device = free_device_memory()
+    return FreeMemory(host, device, 0 if block is None else block.count_bytes(dtype))
 
 
 def begin_run(key: str, block_keys: Sequence[str], spec: TaskSpec[Any], piece: Any) -> int | str:

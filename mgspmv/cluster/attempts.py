@@ -22,8 +22,9 @@ import numpy as np
 from mgspmv.checkpoints import RestoredState, describe_failure
 from mgspmv.cluster.executors import AttemptWorkers, Executor, Supersteps, TaskRounds, find_layout
 from mgspmv.cluster.matrix import DistributedMatrix
-from mgspmv.cluster.messages import AnyTask, BatchPiece, PowerPiece, Report, TaskSpec
+from mgspmv.cluster.messages import AnyTask, BatchPiece, PowerPiece, Report, TaskSpec, VectorShare
 from mgspmv.cluster.scheduler_client import End, record_failure
+from mgspmv.cluster.vector_shares import VectorShares, hold_copies, plan_shares
 from mgspmv.errors import (
     CapacityError,
     ClosedError,
@@ -65,11 +66,12 @@ def run_attempt(
     pieces: Callable[[], Sequence[Any]],
     report: Progress,
     iterate: Callable[[AttemptWorkers], Outcome],
+    block_keys: Sequence[str] | None = None,
 ) -> Outcome:
-    """Begin a run on the workers of the matrices, and iterate; pieces as for `AttemptWorkers`."""
+    """Begin a run on the workers of the matrices, and iterate; pieces and block keys as for `AttemptWorkers`."""
     report("start", 0, None)
     began = time.perf_counter()
-    with AttemptWorkers(matrices, spec, pieces()) as workers:
+    with AttemptWorkers(matrices, spec, pieces(), block_keys) as workers:
         entered = time.perf_counter()
         outcome = iterate(workers)
     outcome.seconds["start"] += entered - began
@@ -237,7 +239,8 @@ def run_batch(
     emit: Callable[[Event, int], None],
     report: Progress,
 ) -> Outcome:
-    """Iterate all vectors to their ends on the workers of a matrix, bit-identical to a batch in one process.
+    """Iterate all vectors to their ends on the workers of a matrix, bit-identical to a batch in one process: each
+    worker its share of the vectors with all rows, if these fit in memory, else its rows of all vectors.
 
     Parameters
     ----------
@@ -270,10 +273,33 @@ def run_batch(
         for parts in zip(*(report.kept for report in reports), strict=True):
             keep(parts)
 
-    def iterate(workers: AttemptWorkers) -> Outcome:
+    def iterate_rows(workers: AttemptWorkers) -> Outcome:
         return run(Supersteps(workers, sys.maxsize, on_reports=hear), lambda event: emit(event, n_ended[0]))
 
-    return _run_once([matrix], task, cut, report, iterate)
+    def iterate_shares(numbers: Sequence[Sequence[int]], workers: AttemptWorkers) -> Outcome:
+        shares = VectorShares(workers, numbers, keep)
+        return run(shares, lambda event: emit(event, shares.n_ended))
+
+    def make() -> Outcome:
+        began = time.perf_counter()
+        spec = TaskSpec(task.run, matrix.members, matrix.cluster.patience, task, matrix.transport)
+        planned = plan_shares(matrix, queries, task)
+        if planned is None:
+            return run_attempt([matrix], spec, cut, report, iterate_rows)
+        keys = hold_copies(matrix, len(planned), report)
+        pieces = [
+            VectorShare(start, [queries[k] for k in own.numbers], order, rank, own.widest)
+            for rank, own in enumerate(planned)
+        ]
+        entered = time.perf_counter()
+        iterate = partial(iterate_shares, [own.numbers for own in planned])
+        outcome = run_attempt([matrix], spec, lambda: pieces, report, iterate, keys)
+        outcome.seconds["start"] += entered - began
+        idle = [0] * (len(matrix.members) - len(planned))
+        outcome.memory["planned_bytes"] = [*(own.planned_bytes for own in planned), *idle]
+        return outcome
+
+    return run_with_lease(matrix, report, make)
 
 
 def run_power(

@@ -130,19 +130,29 @@ class AttemptWorkers(HeldObjects):
     Parameters
     ----------
     matrices : whose row blocks the run multiplies with, on the same workers
-    pieces : inputs of each worker, as for `make_iteration`
+    pieces : inputs of each worker, as for `make_iteration`; fewer than there are workers for the first ones only
+    block_keys : keys of other blocks than the row blocks of the matrices, one per worker
     """
 
-    def __init__(self, matrices: Sequence[DistributedMatrix], spec: TaskSpec[Any], pieces: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        matrices: Sequence[DistributedMatrix],
+        spec: TaskSpec[Any],
+        pieces: Sequence[Any],
+        block_keys: Sequence[str] | None = None,
+    ) -> None:
         self.matrix, self.matrices = matrices[0], matrices
-        keys = [f"mgspmv-begin-{uuid.uuid4().hex}" for _ in self.matrix.members]
-        super().__init__(self.matrix.cluster, self.matrix.members, keys)
-        self._spec, self._pieces = spec, pieces
+        keys = [f"mgspmv-begin-{uuid.uuid4().hex}" for _ in pieces]
+        super().__init__(self.matrix.cluster, self.matrix.members[: len(pieces)], keys)
+        self._spec, self._pieces, self._block_keys = spec, pieces, block_keys
         self.hardware = ""
         """Threads or devices of the workers, as text."""
 
     def __enter__(self) -> Self:
-        blocks = zip(*(matrix.row_block_keys for matrix in self.matrices), strict=True)
+        all_keys = (
+            [matrix.row_block_keys for matrix in self.matrices] if self._block_keys is None else [self._block_keys]
+        )
+        blocks = zip(*all_keys, strict=True)
         try:
             with self.cluster.scatter_each(self._pieces, self.members, "start", "mgspmv-begin") as sent:
                 given = [(keys, self._spec, piece) for keys, piece in zip(blocks, sent, strict=True)]
@@ -170,12 +180,10 @@ class AttemptWorkers(HeldObjects):
             found: list[Collected] = self.do("collect", "collect", vector.address)
             values = [own.values for own in found]
             joined = values[0] if isinstance(values[0], list) else vector.join(values, self.matrix.bounds)
-        seconds = {phase: max(own.seconds[phase] for own in found) for phase in found[0].seconds}
-        names = dict.fromkeys(name for own in found for name in own.memory)
-        memory = {name: [own.memory.get(name, [0])[0] for own in found] for name in names}  # 0 without a device
         planned = zip(*map(list_planned, self.matrices), strict=True)
-        memory["planned_bytes"] = [sum(of_worker) for of_worker in planned]
-        return replace(found[0], values=joined, seconds=seconds, memory=memory)
+        collected = join_collected(found, joined)
+        collected.memory["planned_bytes"] = [sum(of_worker) for of_worker in planned]
+        return collected
 
     def _abandon(self, error: BaseException) -> None:
         """Abort the run on all reachable workers, and wait for its tasks to end, so that the next attempt can begin."""
@@ -183,6 +191,14 @@ class AttemptWorkers(HeldObjects):
         with suppress(Exception):  # the original error is raised instead
             reason = f"run {self._spec.run} was aborted: {error or type(error).__name__}"
             self.cluster.abort(self._spec.run, self.members, reason)
+
+
+def join_collected(found: Sequence[Collected], values: Any) -> Collected:
+    """Join the results of workers, of which the values are joined already."""
+    seconds = {phase: max(own.seconds[phase] for own in found) for phase in found[0].seconds}
+    names = dict.fromkeys(name for own in found for name in own.memory)
+    memory = {name: [own.memory.get(name, [0])[0] for own in found] for name in names}  # 0 without a device
+    return replace(found[0], values=values, seconds=seconds, memory=memory)
 
 
 class TaskSteps(Steps):

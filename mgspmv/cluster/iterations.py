@@ -3,6 +3,7 @@
 CsrRanking       PageRank by kernels over CSR; slices over Dask's comms, or through the client
 LayoutRanking    PageRank by steps on a device, enqueued several at a time; slices from device to device
 BatchPasses      PageRank of many vectors
+SharedPasses     the same of some of the vectors, with all rows, without the other workers
 PowerProducts    power iteration with the row blocks of one or several matrices
 """
 
@@ -18,7 +19,7 @@ import numpy as np
 from distributed.comm import get_address_host
 
 from mgspmv.checkpoints import StateAddress, WrittenSlice, write_slice
-from mgspmv.cluster.messages import BatchPiece, PowerPiece, RankCheck, RoundReport, TaskSpec
+from mgspmv.cluster.messages import BatchPiece, PowerPiece, RankCheck, RoundReport, TaskSpec, VectorShare
 from mgspmv.cluster.row_block import DeviceRowBlock, ProductOptions, RowBlock
 from mgspmv.exchange.exchange import ClientExchange, DeviceCopies, Exchange, LocalExchange
 from mgspmv.exchange.halo import Halo
@@ -30,6 +31,7 @@ from mgspmv.kernels.cpu_many import CpuMany
 from mgspmv.kernels.device import describe_device, free_device_memory
 from mgspmv.kernels.host import HostBlock
 from mgspmv.kernels.operands import WIDTHS
+from mgspmv.kernels.select import BoundMany
 from mgspmv.model import ChangeNorm, Normalization, StepSums, free_memory
 from mgspmv.solvers.batch import Batch, BatchTask, FinishedVector, ManyRows, choose_width, count_bytes
 from mgspmv.solvers.inputs import RunInputs
@@ -60,11 +62,13 @@ class BlockIteration(ABC):
     first_row : first row of the vectors on this worker
     threads : threads that read and write on this worker
     width : most vectors in a pass
+    is_alone : whether it needs nothing of the other workers
     """
 
     loop: Loop | Batch | PowerLoop
     computes: int | str
     width = 1
+    is_alone = False
 
     def __init__(self, parts: Sequence[RowBlock], halos: Sequence[Halo]) -> None:
         self.parts, self._part, self._halos = parts, parts[0], halos
@@ -263,28 +267,21 @@ class BatchPasses(BlockIteration):
     loop: Batch
 
     def __init__(self, worker: Any, part: RowBlock, spec: TaskSpec[BatchTask], piece: BatchPiece) -> None:
-        self._task = spec.task
-        dtype, precision = self._task.dtype, self._task.options.precision
-        if spec.transport == "nccl":
-            assert isinstance(part, DeviceRowBlock)
-            kernel, halos = part.bind_many_whole(dtype, precision), list[Halo]()
-        else:
-            assert part.halo is not None
-            kernel, halos = part.bind_many(dtype, precision, self._task.threads), [part.halo]
+        self._task, self._spec = spec.task, spec
+        dtype = self._task.dtype
+        kernel, halos = self._bind(part)
         super().__init__([part], halos)
         writable = partial(np.require, requirements="W")  # received arrays are read-only, and kernels take both
         weight = writable(piece.start.take_weight(lambda: part.out_weights.read(dtype is not None)))
         self._rows = ManyRows(kernel, kernel.put(weight), kernel.put(writable(piece.start.dangling)))
         self._n_dangling = int(np.count_nonzero(weight == 0))
-        self._worker, self._spec, self._piece = worker, spec, piece
+        self._worker, self._piece = worker, piece
         self._kept: list[FinishedVector] = []
         self.computes = kernel.threads if isinstance(kernel, CpuMany) else describe_device()
 
     def make_loop(self, turns: AllToAll, hellos: Mapping[int, Message]) -> Batch:
         exchange, queries, task = self._make_exchange(turns, hellos), self._piece.queries, self._task
-        where = f" on worker {self._spec.members[self.rank]}"
-        fastest, free = self._rows.kernel.best_width, self._measure_free(exchange)
-        self.width = min(turns.gather(choose_width(task.width, len(queries), fastest, free, where)))
+        self.width = min(turns.gather(self._choose_width(exchange)))
         kept, most = self._kept, self._count_kept()
         keep, is_full = partial(_keep, kept), lambda: len(kept) >= most
         given = (self.width, exchange, self._n_dangling, self._piece.order, keep, is_full)
@@ -298,6 +295,21 @@ class BatchPasses(BlockIteration):
     def collect(self) -> Collected:
         held = {"held_bytes": [self.loop.first_bytes]}
         return replace(self.loop.collect(), transport=self._spec.transport, memory=held)
+
+    def _bind(self, part: RowBlock) -> tuple[BoundMany, list[Halo]]:
+        """Bind the kernel of the rows; also return its `halos`, see `BlockIteration`."""
+        task = self._task
+        if self._spec.transport == "nccl":
+            assert isinstance(part, DeviceRowBlock)
+            return part.bind_many_whole(task.dtype, task.options.precision), []
+        assert part.halo is not None
+        return part.bind_many(task.dtype, task.options.precision, task.threads), [part.halo]
+
+    def _choose_width(self, exchange: Exchange) -> int:
+        """Choose the most vectors in a pass that fit in the memory of this worker."""
+        where = f" on worker {self._spec.members[self.rank]}"
+        fastest, free = self._rows.kernel.best_width, self._measure_free(exchange)
+        return choose_width(self._task.width, len(self._piece.queries), fastest, free, where)
 
     def _make_exchange(self, turns: AllToAll, hellos: Mapping[int, Message]) -> Exchange:
         part, kernel = self._part, self._rows.kernel
@@ -328,6 +340,37 @@ class BatchPasses(BlockIteration):
         """Return the number of kept vectors at which a superstep ends, the same on all workers."""
         n, top = self._part.bounds[-1], self._task.top
         return max(1, KEPT_BYTES // (8 * n if top is None else 16 * min(top, n) * len(self._spec.members)))
+
+
+class SharedPasses(BatchPasses):
+    """PageRank of this worker's share of many vectors, with all rows: workers make different passes.
+
+    Parameters
+    ----------
+    part : block of all rows
+    """
+
+    is_alone = True
+
+    def __init__(self, worker: Any, part: RowBlock, spec: TaskSpec[BatchTask], share: VectorShare) -> None:
+        super().__init__(worker, part, spec, share)
+        self.rank, self._widest = share.rank, share.widest  # the rank of a block of all rows is 0
+
+    def collect(self) -> Collected:
+        return replace(super().collect(), transport="local")
+
+    def _bind(self, part: RowBlock) -> tuple[BoundMany, list[Halo]]:
+        task = self._task
+        if isinstance(part, DeviceRowBlock):
+            return part.bind_many_whole(task.dtype, task.options.precision), []
+        return part.bind_many(task.dtype, task.options.precision, task.threads), []
+
+    def _choose_width(self, exchange: Exchange) -> int:
+        fastest = min(self._rows.kernel.best_width, self._widest)
+        return choose_width(self._task.width, len(self._piece.queries), fastest, [])
+
+    def _make_exchange(self, turns: AllToAll, hellos: Mapping[int, Message]) -> Exchange:
+        return LocalExchange(self._part.stop)
 
 
 def _keep(all_kept: list[FinishedVector], kept: FinishedVector) -> None:
@@ -421,6 +464,8 @@ def make_iteration(worker: Any, parts: Sequence[RowBlock], spec: TaskSpec[Any], 
     """Make the iteration of a run from its inputs on this worker: of a ranking the `RunInputs`, or a piece."""
     if isinstance(piece, PowerPiece):
         return PowerProducts(parts, spec, piece)
+    if isinstance(piece, VectorShare):
+        return SharedPasses(worker, parts[0], spec, piece)
     if isinstance(piece, BatchPiece):
         return BatchPasses(worker, parts[0], spec, piece)
     return (CsrRanking if spec.layout is None else LayoutRanking)(parts[0], spec, piece)

@@ -185,7 +185,7 @@ def load_matrix(
     """
     report("join", 0, None)
     is_again, held = held is not None, [] if held is None else held
-    _drop(cluster, held, [part for part in held if part.spec.backend == "cuda"])
+    drop_blocks(cluster, held, [part for part in held if part.spec.backend == "cuda"])
     arranged = _arrange(stored, cluster, place, reads, {part.member: part.n_bytes for part in held}, is_again=is_again)
     warn_of_streaming(arranged.plan, stacklevel=6)
     with nullcontext() if has_lease else cluster.lease(lambda: report("queue", 0, None)):
@@ -278,26 +278,23 @@ def _load(cluster: Cluster, arranged: LoadedRows, held: list[HeldRowBlock], repo
         if part.future.key in keys.get(part.member, ())
         and replace(part.spec, address=specs[part.member].address) == specs[part.member]
     }
-    _drop(cluster, held, [part for part in held if part.member not in kept])
+    drop_blocks(cluster, held, [part for part in held if part.member not in kept])
     jobs = [(member, spec) for member, spec in specs.items() if member not in kept]
-    read = {part.member: part for part in _read(cluster, arranged, jobs, report)}
+    read = {part.member: part for part in read_blocks(cluster, arranged.members, jobs, report)}
     return [kept.get(member) or read[member] for member in arranged.members]
 
 
-def _read(
-    cluster: Cluster,
-    arranged: LoadedRows,
-    jobs: list[tuple[Member, RowBlockSpec]],
-    report: Progress,
+def read_blocks(
+    cluster: Cluster, members: Sequence[Member], jobs: Sequence[tuple[Member, RowBlockSpec]], report: Progress
 ) -> list[HeldRowBlock]:
-    """Let workers read and hold rows."""
-    token, ranks, futures = uuid.uuid4().hex, [spec.rank for _, spec in jobs], list[Future]()
-    for member, spec in jobs:
-        key = f"mgspmv-load-{token}-{spec.rank}"
+    """Let some of the members read and hold rows, one block each."""
+    token, ranks, futures = uuid.uuid4().hex, [members.index(member) for member, _ in jobs], list[Future]()
+    for rank, (member, spec) in zip(ranks, jobs, strict=True):
+        key = f"mgspmv-load-{token}-{rank}"
         futures.append(cluster.submit(member, key, load_row_block, key, spec))
     report("load", 0, len(jobs))
     try:
-        sizes = cluster.settle(futures, arranged.members, "load", lambda done: report("load", done, len(jobs)), ranks)
+        sizes = cluster.settle(futures, members, "load", lambda done: report("load", done, len(jobs)), ranks)
     except BaseException as error:
         cluster.release(futures)
         if isinstance(error, StoreNotFoundError):
@@ -311,7 +308,7 @@ def _read(
     return [HeldRowBlock(member, future, spec, n_bytes) for (member, spec), future, n_bytes in loaded]
 
 
-def _drop(cluster: Cluster, held: list[HeldRowBlock], parts: list[HeldRowBlock]) -> None:
+def drop_blocks(cluster: Cluster, held: list[HeldRowBlock], parts: list[HeldRowBlock]) -> None:
     """Release row blocks, at once on workers that answer."""
     held[:] = [part for part in held if part not in parts]
     cluster.release([part.future for part in parts])

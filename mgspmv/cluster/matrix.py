@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from contextlib import ExitStack
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from mgspmv.cluster.agent import multiply_row_block
 from mgspmv.cluster.dask_cluster import Cluster
-from mgspmv.cluster.load import LoadedRows, load_matrix
+from mgspmv.cluster.load import HeldRowBlock, LoadedRows, drop_blocks, load_matrix
 from mgspmv.cluster.row_block import ProductOptions
 from mgspmv.cluster.scheduler_client import End, record_failure
 from mgspmv.errors import (
@@ -31,7 +31,7 @@ from mgspmv.kernels.operands import (
 )
 from mgspmv.model import Progress, Recovery, describe_entries, ignore
 from mgspmv.plan import Plan
-from mgspmv.solvers.options import Executor, Placement, Reads
+from mgspmv.solvers.options import Executor, MemoryLimits, Placement, Reads
 from mgspmv.store.stored_matrix import MatrixProperties, StoredMatrix
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class _HeldRows:
 
     loading: LoadedRows
     parts: list[Any]
+    copies: list[HeldRowBlock] = field(default_factory=list)
     is_closed: bool = False
 
 
@@ -163,6 +164,7 @@ class DistributedMatrix(MatrixProperties):
         """
         self._check_closed()
         held = self._held
+        drop_blocks(self.cluster, held.copies, [*held.copies])
         held.loading = load_matrix(
             self.stored, self.cluster, *self._request, on_progress or ignore, held.parts, has_lease=has_lease
         )
@@ -214,6 +216,21 @@ class DistributedMatrix(MatrixProperties):
         """
         self.check_open()
         return [part.future.key for part in self._held.parts]
+
+    @property
+    def loading(self) -> LoadedRows:
+        """Workers, and the rows that each was given to read."""
+        return self._held.loading
+
+    @property
+    def copies(self) -> list[HeldRowBlock]:
+        """Blocks of all rows that the first workers hold, one each, until the matrix is closed or redistributed."""
+        return self._held.copies
+
+    @property
+    def limits(self) -> MemoryLimits:
+        """Memory limits given by the user."""
+        return self._request[0].limits
 
     @property
     def held_bytes(self) -> list[int]:
@@ -364,7 +381,7 @@ class DistributedMatrix(MatrixProperties):
     def close(self) -> None:
         """Free the memory of the workers."""
         held = self._held
-        parts, held.parts = held.parts, []
+        parts, held.parts, held.copies = [*held.parts, *held.copies], [], []
         if held.is_closed:
             return
         held.is_closed = True

@@ -56,6 +56,16 @@ class BatchPiece:
 
 
 @dataclass(frozen=True, eq=False)
+class VectorShare(BatchPiece):
+    """Inputs of a batch on one worker that ranks some of the vectors, with all rows."""
+
+    rank: int
+    """Rank of the worker."""
+    widest: int
+    """Most vectors in a pass that fit in its memory."""
+
+
+@dataclass(frozen=True, eq=False)
 class PowerPiece:
     """Inputs of power iteration on one worker, cut to its rows and in the precision of the run."""
 

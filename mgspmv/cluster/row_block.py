@@ -155,6 +155,11 @@ class RowBlock:
         held: list[Any] = [self._pattern, self._halo, *self._values.values(), self.out_weights]
         return sum(int(h.nbytes) for h in held if h is not None)
 
+    def count_bytes(self, dtype: str | None) -> int:
+        """Count the bytes of the CSR block with values of this dtype, or without; 0 if it is not read yet."""
+        values = None if dtype is None or self.stored.info.is_pattern else self._values.get(dtype)
+        return 0 if self._pattern is None else self._pattern.nbytes + (0 if values is None else values.nbytes)
+
     def close(self, reason: str) -> None:
         """Close the connections to other devices, of which a block on a host has none."""
 
@@ -251,6 +256,10 @@ class DeviceRowBlock(RowBlock):
         held: list[Any] = [*self._blocks.values(), *streamed, *(laid for laid, _ in [*self._layouts.values()])]
         shared = 0 if self.group is None else self.group.nbytes
         return super().nbytes + shared + sum(int(h.nbytes) for h in held)
+
+    def count_bytes(self, dtype: str | None) -> int:
+        block = self._blocks.get(None if self.stored.info.is_pattern else dtype)
+        return 0 if block is None else block.nbytes
 
     def close(self, reason: str) -> None:
         """Close the connections to other devices."""

@@ -6,6 +6,8 @@ WorkerRun         a run of PageRank, of a batch, or of power iteration; its publ
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -56,16 +58,21 @@ class WorkerRun:
         """Connect to the other workers, and begin to iterate; return the status if the run has ended."""
         iteration = self.iteration
         with self._working("connect"):
-            turns = AllToAll(self.links, self.rank, self._n_workers)
-            iteration.loop = iteration.make_loop(turns, turns.greet(iteration.greet(turns.others)))
+            if iteration.is_alone:
+                iteration.loop = iteration.make_loop(AllToAll(self.links, 0, 1), {})
+            else:
+                turns = AllToAll(self.links, self.rank, self._n_workers)
+                iteration.loop = iteration.make_loop(turns, turns.greet(iteration.greet(turns.others)))
             self.links.heartbeat.phase = "iteration 1"
             iteration.loop.start()
             self.n_terms *= iteration.width
             return iteration.loop.status
 
-    def superstep(self, n: int) -> Report:
+    def superstep(self, n: int | None, most_s: float = math.inf) -> Report:
         """Make n iterations or fewer, up to the end, together with all other workers; publish their events, check the
-        ranks, and return a report."""
+        ranks, and return a report. A worker that iterates alone ends after the first iteration past `most_s` seconds.
+        """
+        deadline = time.monotonic() + most_s
         iteration, loop, events = self.iteration, self.iteration.loop, list[Event]()
         with self._working(f"iteration {loop.iteration + 1}") as heartbeat:
             heartbeat.begin_steps(self._slowest_s)
@@ -73,6 +80,9 @@ class WorkerRun:
                 events.append(event)
                 heartbeat.end_step()
                 heartbeat.phase = f"iteration {loop.iteration + 1}"
+                self._check_open(heartbeat.phase)
+                if time.monotonic() > deadline:
+                    break
             # Kept for the watchdog's limit in the next superstep; None ends that limit for the rest of this task.
             self._slowest_s, heartbeat.slowest_s = heartbeat.slowest_s, None
             if events:
@@ -105,8 +115,7 @@ class WorkerRun:
     @contextmanager
     def _working(self, phase: str) -> Iterator[Heartbeat]:
         """Mark a task of the run as running, and name worker and phase in its errors."""
-        if self._end is not None:
-            raise RunAbortedError(self._end, phase=phase)
+        self._check_open(phase)
         if self.is_busy:
             raise ClusterError(f"two tasks of run {self.run} are running on one worker", phase=phase)
         self.is_busy = True
@@ -115,6 +124,10 @@ class WorkerRun:
                 yield heartbeat
         finally:
             self.is_busy = False
+
+    def _check_open(self, phase: str) -> None:
+        if self._end is not None:
+            raise RunAbortedError(self._end, phase=phase)
 
     def _measure_memory(self) -> dict[str, int]:
         return measure_memory(has_device=self.iteration.has_device)

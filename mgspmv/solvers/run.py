@@ -39,7 +39,8 @@ class Outcome:
     memory: dict[str, list[int]] = field(default_factory=dict)
     """Bytes by kind, one element per worker; see `Solution.memory`."""
     transport: str | None = None
-    """Transport of slices between workers: `ipc`, `nccl`, `peer` or `client`; None in one process."""
+    """Transport of slices between workers: `ipc`, `nccl`, `peer` or `client`; `local` for workers that exchange none;
+    None in one process."""
     stability: Stability | None = None
     """Proven stability of the highest vertices; None where nothing was proven."""
     recoveries: tuple[Recovery, ...] = ()

@@ -61,7 +61,7 @@ def check_same(batch, wanted):
     assert (batch.statuses, batch.changes) == (wanted.statuses, wanted.changes)
     assert batch.top() == wanted.top()
     assert batch.error_bounds_l1 == pytest.approx(wanted.error_bounds_l1, rel=1e-6, abs=1e-18)
-    assert batch.options == wanted.options | {"executor": "supersteps"}
+    assert batch.options == wanted.options | {"executor": "supersteps", "vectors": "rows"}
 
 
 @pytest.mark.parametrize(

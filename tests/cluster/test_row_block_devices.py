@@ -300,7 +300,8 @@ def check_batch(batch: Any, wanted: Any, transport: str) -> None:
 
 
 @GRAPHS
-def test_many_vectors_have_the_bits_of_this_process(name, devices, stores):
+def test_many_vectors_have_the_bits_of_this_process(name, devices, stores, monkeypatch):
+    monkeypatch.setattr("mgspmv.cluster.vector_shares.may_share", lambda matrix: False)
     A = stores[name]
     vectors = draw(A, 21)
     for options in MANY_OPTIONS.values():
@@ -314,12 +315,30 @@ def test_many_vectors_have_the_bits_of_this_process(name, devices, stores):
         check_batch(batch, wanted, "peer" if transport == "peer" else "nccl")
 
 
+@GRAPHS
+def test_devices_share_out_vectors(name, devices, stores):
+    A = stores[name]
+    vectors = draw(A, 21)
+    for options in MANY_OPTIONS.values():
+        wanted = mg.pagerank_batch(A.on("cpu"), vectors, **options)
+        with A.distribute(devices) as D:
+            for _ in range(2):
+                batch = mg.pagerank_batch(D, vectors, **options)
+                is_alone = len(D.members) == 1
+                check_batch(batch, wanted, "nccl" if is_alone else "local")
+                assert batch.options["vectors"] == ("rows" if is_alone else "shared")
+            assert mg.pagerank(D, personalization=vectors[0]).status == "converged"  # with its own rows and layout
+    if not is_alone:
+        batch = mg.pagerank_batch(A.on(devices, transport="peer"), vectors, **options)
+        check_batch(batch, wanted, "local")
+
+
 def test_many_vectors_on_a_device_that_workers_share(sharing, stores):
     A = stores["dealt"]
     vectors = draw(A, 7)
     with pytest.warns(UserWarning, match="2 workers share GPUs"):
         batch = mg.pagerank_batch(A.on(sharing), vectors, width=4, keep_top=9)
-    check_batch(batch, mg.pagerank_batch(A.on("cpu"), vectors, width=4, keep_top=9), "peer")
+    check_batch(batch, mg.pagerank_batch(A.on("cpu"), vectors, width=4, keep_top=9), "local")
 
 
 def test_many_vectors_need_all_rows_on_the_devices(devices, stores):

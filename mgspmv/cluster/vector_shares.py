@@ -1,0 +1,234 @@
+"""Batches whose vectors are shared out: each worker ranks some of them, with a copy of all rows.
+
+    rows       every pass has vectors of the batch, and each worker computes its rows; workers exchange z in each pass
+    shared     every worker makes separate passes, and exchanges nothing
+
+A vector is bit-identical both ways. Sharing needs the memory for all rows on each worker.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from distributed.comm import get_address_host
+
+from mgspmv.cluster.agent import FreeMemory, measure_free
+from mgspmv.cluster.executors import SUPERSTEP_S, AttemptWorkers, HeldObjects, join_collected
+from mgspmv.cluster.load import read_blocks
+from mgspmv.cluster.matrix import DistributedMatrix
+from mgspmv.cluster.messages import Report
+from mgspmv.exchange.exchange import LocalExchange
+from mgspmv.exchange.peer_comm import Member
+from mgspmv.kernels.operands import WIDTHS, fit_width
+from mgspmv.model import Event, Progress, Status
+from mgspmv.partition import limit, plan_whole
+from mgspmv.plan import WorkerPlan
+from mgspmv.solvers.batch import MEMORY_SHARE, BatchTask, FinishedVector, count_bytes
+from mgspmv.solvers.run import Collected, Execution
+from mgspmv.solvers.vectors import Query
+
+LEAST_WIDTH = 16
+"""Number of vectors for which a pass over all rows must have memory, unless there are fewer."""
+
+
+@dataclass(frozen=True)
+class SharePlan:
+    """Share of one worker in the vectors of a batch."""
+
+    numbers: tuple[int, ...]
+    """Numbers of its vectors, in the order in which they enter passes."""
+    widest: int
+    """Most vectors in a pass that fit in its memory."""
+    planned_bytes: int
+    """Bytes planned for a run of one vector with all rows."""
+
+
+def may_share(matrix: DistributedMatrix) -> bool:
+    """Return True if workers gain by sharing out vectors: devices do; hosts share their memory bandwidth instead."""
+    return matrix.backend == "cuda"
+
+
+def deal_vectors(queries: Sequence[Query], n_workers: int) -> tuple[tuple[int, ...], ...]:
+    """Deal vectors to workers, those with the highest damping, which take the most iterations, first. Workers for which
+    there is no vector are left out."""
+    order = sorted(range(len(queries)), key=lambda k: -queries[k].alpha)
+    return tuple(tuple(order[rank::n_workers]) for rank in range(min(n_workers, len(order))))
+
+
+def plan_shares(matrix: DistributedMatrix, queries: Sequence[Query], task: BatchTask) -> list[SharePlan] | None:
+    """Plan the shares of the first workers; None if workers compute their rows of all vectors instead: hosts do, and
+    devices that cannot hold all rows with the vectors of a pass, or with the rows and vectors of other runs."""
+    numbers = deal_vectors(queries, len(matrix.members))
+    if len(numbers) < 2 or not may_share(matrix):
+        return None
+    members = matrix.members[: len(numbers)]
+    shares = list[SharePlan]()
+    for rank, free in enumerate(_measure(matrix, members, task.dtype)):
+        device, host = _divide(matrix, members, rank, free)
+        copy = _plan_copy(matrix, task, device, host)
+        if copy is None:
+            return None
+        room = (host if device is None else device) - copy.block_bytes
+        width = _find_widest(matrix, task, len(numbers[rank]), room)
+        if width is None or count_planned(matrix.plan.workers[rank]) > room:
+            return None
+        planned_bytes = copy.device_bytes if copy.has_device else copy.memory_bytes
+        shares.append(SharePlan(numbers[rank], width, planned_bytes))
+    return shares
+
+
+def hold_copies(matrix: DistributedMatrix, n: int, report: Progress) -> list[str]:
+    """Let each of the first n workers hold all rows; return the keys of the blocks, by rank. The caller holds the lease
+    of the cluster."""
+    members, n_held = matrix.members, len(matrix.copies)
+    if n_held < n:
+        bounds, nnz = (0, matrix.shape[0]), matrix.nnz
+        specs = [
+            replace(spec, rank=0, bounds=bounds, nnz=nnz, streaming=None, bin_bytes=0) for spec in matrix.loading.specs
+        ]
+        jobs = list(zip(members, specs, strict=True))[n_held:n]
+        matrix.copies.extend(read_blocks(matrix.cluster, members, jobs, report))
+    return [block.future.key for block in matrix.copies[:n]]
+
+
+def count_planned(worker: WorkerPlan) -> int:
+    """Count the bytes that runs with the rows of a worker may take where it computes."""
+    if not worker.has_device:
+        return worker.memory_bytes
+    building = worker.block_bytes if worker.reads_whole else worker.kept_piece_bytes
+    return worker.device_bytes + worker.bin_bytes + building
+
+
+def _measure(matrix: DistributedMatrix, members: Sequence[Member], dtype: str | None) -> list[FreeMemory]:
+    """Let workers measure their free memory, by rank."""
+    token, copy_keys = uuid.uuid4().hex, [block.future.key for block in matrix.copies]
+    keys = [f"mgspmv-measure-{token}-{rank}" for rank in range(len(members))]
+    measured = HeldObjects(matrix.cluster, members, keys)
+    try:
+        of_copies = [copy_keys[rank] if rank < len(copy_keys) else None for rank in range(len(members))]
+        return measured.make(measure_free, [(matrix.backend, key, dtype) for key in of_copies])
+    finally:
+        measured.release()
+
+
+def _divide(
+    matrix: DistributedMatrix, members: Sequence[Member], rank: int, free: FreeMemory
+) -> tuple[int | None, int]:
+    """Return the bytes of device and host memory that a worker may take, with those of the rows that it already has;
+    None without a device. Workers that share memory get equal parts."""
+    hosts = [get_address_host(member.address) for member in members]
+    host = free.host // hosts.count(hosts[rank])
+    host = host if matrix.limits.host is None else min(host, matrix.limits.host)
+    if free.device is None:
+        return None, host + free.block_bytes
+    devices = [worker.device.id for worker in matrix.loading.workers[: len(members)]]
+    device = free.device // devices.count(devices[rank]) + free.block_bytes
+    return limit(device, matrix.limits.device), host
+
+
+def _plan_copy(matrix: DistributedMatrix, task: BatchTask, device: int | None, host: int) -> WorkerPlan | None:
+    """Plan all rows on one worker; None if they do not fit."""
+    info = matrix.info if task.dtype else replace(matrix.info, dtype=None)
+    precision = task.options.precision
+    plan = plan_whole(info, precision=precision, device_memory=device, host_memory=host, threads=task.threads)
+    return None if plan is None else plan.workers[0]
+
+
+def _find_widest(matrix: DistributedMatrix, task: BatchTask, n_vectors: int, room: int) -> int | None:
+    """Return the most vectors in a pass that fit in `room` bytes; None if these are too few."""
+    n, precision = matrix.shape[0], task.options.precision
+    itemsize = 4 if precision == "float32" else 8
+    wanted = min(LEAST_WIDTH if task.width is None else task.width, fit_width(n_vectors))
+    most = int((MEMORY_SHARE if task.width is None else 1.0) * room)
+    fitting = [w for w in WIDTHS if count_bytes(LocalExchange(n), n, precision, itemsize, w) <= most]
+    return fitting[-1] if fitting and fitting[-1] >= wanted else None
+
+
+class VectorShares(Execution):
+    """Iterations of workers that rank a share of the vectors each, in tasks of about a second.
+
+    A worker whose vectors have ended waits for the others. The event of pass k joins the k-th passes of the workers.
+
+    Parameters
+    ----------
+    numbers : numbers of the vectors of each worker
+    keep : called with the result of each finished vector, as the only part
+
+    Attributes
+    ----------
+    n_ended : number of vectors that have ended, as last reported
+    """
+
+    def __init__(
+        self,
+        workers: AttemptWorkers,
+        numbers: Sequence[Sequence[int]],
+        keep: Callable[[Sequence[FinishedVector]], None],
+    ) -> None:
+        self._workers, self._numbers, self._keep = workers, numbers, keep
+        self._n_all, self.n_ended = len(workers.matrix.members), 0
+
+    def describe(self) -> str:
+        return self._workers.hardware
+
+    def start(self) -> None:
+        """Begin to iterate on each worker."""
+        self._workers.do("start", "start")
+
+    def advance(self, n: int | None = None) -> Iterator[Event]:
+        made, has_ended = 0, [False]
+        waiting: list[deque[Event]] = [deque() for _ in self._numbers]
+        held_bytes = [0] * self._n_all
+        while self.status is None:
+            reports: list[Report] = self._workers.do(f"iterations from {made + 1}", "superstep", None, SUPERSTEP_S)
+            has_ended = [report.status is not None for report in reports]
+            self.status = Status.COMPLETED if all(has_ended) else None
+            self.n_ended = sum(report.n_ended for report in reports)
+            for events, report, numbers in zip(waiting, reports, self._numbers, strict=True):
+                events.extend(report.events)
+                for kept in report.kept:
+                    self._keep([replace(kept, number=numbers[kept.number])])
+            while any(waiting) and all(own or ended for own, ended in zip(waiting, has_ended, strict=True)):
+                made += 1
+                heads = [own.popleft() if own else None for own in waiting]
+                yield join_passes(heads, held_bytes)
+
+    def collect(self) -> Collected:
+        found: list[Collected] = self._workers.do("collect", "collect")
+        endings: list[Any] = [None] * sum(map(len, self._numbers))
+        for own, numbers in zip(found, self._numbers, strict=True):
+            for number, ending in zip(numbers, own.values, strict=True):
+                endings[number] = ending
+        joined = join_collected(found, endings)
+        n_idle = self._n_all - len(found)
+        memory = {name: [*own, *[0] * n_idle] for name, own in joined.memory.items()}
+        return replace(joined, memory=memory, width=max(own.width for own in found))
+
+
+def join_passes(events: Sequence[Event | None], held_bytes: list[int]) -> Event:
+    """Join passes of the same number, one per worker, into one event, with the greatest change.
+
+    Parameters
+    ----------
+    events : pass of each worker that has vectors; None if its vectors had ended
+    held_bytes : bytes held by each worker of the matrix after its last pass, which are brought up to date
+    """
+    made = [event for event in events if event is not None]
+    product_s = [0.0] * len(held_bytes)
+    for rank, event in enumerate(events):
+        if event is not None:
+            product_s[rank], held_bytes[rank] = event.product_s[0], event.memory_bytes[0]
+    nothing = (0.0,) * len(held_bytes)
+    return replace(
+        made[0],
+        change=max(event.change for event in made),
+        product_s=tuple(product_s),
+        exchange_s=nothing,
+        wait_s=nothing,
+        exchanged_bytes=(0,) * len(held_bytes),
+        memory_bytes=tuple(held_bytes),
+    )
