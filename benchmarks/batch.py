@@ -1,10 +1,11 @@
 """Time PageRank of many personalized vectors in a batch, compared with single runs that take turns with it.
 
     python -m benchmarks.batch --scale 20 --vectors 256 --precision both
+    python -m benchmarks.batch --scale 22 --vectors 256 --precision both --workers 2
 
 The single runs are a random sample of the vectors. One of them is made whenever the batch has made some passes, while
 it waits, so that noise of the machine meets both. Tables are Markdown. Both must give the same ranks, or the exit code
-is 1.
+is 1. With `--workers` the batch in this process takes turns with the same on the workers of a cluster.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 
 import mgspmv as mg
+from benchmarks import batch_workers
 from benchmarks.machines import choose_machine
 from benchmarks.measure import say
 from benchmarks.program import (
@@ -30,6 +32,7 @@ from benchmarks.program import (
     choose_precisions,
     end,
     make_parser,
+    parse_count,
     run_program,
     write_json,
 )
@@ -142,6 +145,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     setting = Setting.observe("benchmarks.batch", arguments, choose_machine(backend))
     with open_graph(options) as (store, graph):
         precisions = choose_precisions(options.precision)
+        if options.workers is not None:
+            return _time_workers(options, setting.note(**graph), store, backend)
         records = run_batch(store, precisions, options.vectors, backend, options.width, say)
     setting = setting.note(**graph)
     found = [asdict(r) | {"share": r.share} for r in records]
@@ -149,11 +154,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return end(format_report(setting, records), "ranks", [r.precision for r in records if not r.is_right])
 
 
+def _time_workers(options: argparse.Namespace, setting: Setting, store: str, backend: Backend) -> int:
+    with mg.open_matrix(store) as A:
+        seeds = _draw(A, store, options.vectors)
+    given = (choose_precisions(options.precision), options.workers, backend, options.width)
+    found = batch_workers.run_on_workers(store, seeds, *given, say)
+    records = [asdict(r) | {"ratio": r.ratio} for r in found]
+    write_json(options.json, {"setting": asdict(setting), "records": records})
+    wrong = [r.precision for r in found if not r.is_right]
+    return end(batch_workers.format_report(setting, found), "ranks", wrong)
+
+
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     add_graph_options(parser, scale=20)
     parser.add_argument("--vectors", type=int, default=256, help="personalized vectors (256)")
     parser.add_argument("--width", type=int, metavar="2|4|8|16|32|64", help="vectors per pass (what is fast and fits)")
+    parser.add_argument("--workers", type=parse_count, metavar="N", help="time one process and N workers instead")
     add_backend_option(parser)
     add_precision_option(parser, default="float32")
     add_json_option(parser)
@@ -178,14 +195,18 @@ def run_batch(
         raise OptionError(f"there must be at least 2 vectors, not {n_vectors}")
     records = []
     with mg.open_matrix(store) as A:
-        if A.vertex_ids is not None:
-            raise OptionError(f"{store} has ids of its own, and seeds are drawn from 0..n-1; pass another graph")
-        seeds = make_seeds(A.shape[0], n_vectors)
+        seeds = _draw(A, store, n_vectors)
         for precision in precisions:
             record = _run_one(A, seeds, precision, backend, width)
             say(f"{precision}: {record.batch_s:.3g} s, {record.share:.1%} of {n_vectors} single runs")
             records.append(record)
     return records
+
+
+def _draw(A: mg.Matrix, store: str, n_vectors: int) -> list[dict[int, float]]:
+    if A.vertex_ids is not None:
+        raise OptionError(f"{store} has ids of its own, and seeds are drawn from 0..n-1; pass another graph")
+    return make_seeds(A.shape[0], n_vectors)
 
 
 def _run_one(A: mg.Matrix, seeds: Seeds, precision: Any, backend: Backend, width: int | None) -> Record:

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import batch
 from benchmarks.batch import LEAST_SAMPLED
+from benchmarks.measure import Rounds
 
 
 @pytest.mark.slow
@@ -22,6 +23,20 @@ def test_all_is_checked_and_timed(rmat: str) -> None:
         assert r["n_sampled"] >= LEAST_SAMPLED
         assert min(r["batch_s"], r["singles_by_iterations_s"], r["singles_by_mean_s"], r["single_step_s"]) > 0
         assert 0 < r["scipy_permitted"] < 1e-5
+
+
+@pytest.mark.slow
+def test_workers_take_turns_with_one_process(rmat: str, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(batch.batch_workers, "ROUNDS", Rounds(least=1, least_s=0.0))
+    options = ["--vectors", "10", "--width", "4", "--precision", "both", "--backend", "cpu", "--json", "found.json"]
+    assert batch.main(["--store", rmat, *options, "--workers", "2"]) == 0
+    records = json.loads(Path("found.json").read_text())["records"]
+    assert [(r["precision"], r["n_workers"], r["n_vectors"]) for r in records] == [("float32", 2, 10), ("exact", 2, 10)]
+    for r in records:
+        assert r["is_same"]
+        assert (r["vectors"], r["widths"]) == ("rows", [4, 4])
+        assert min(*r["one_s"], *r["workers_s"], r["ratio"]) > 0
+    assert "| exact | 10 |" in capsys.readouterr().out
 
 
 def test_wrong_ranks_are_an_error(rmat: str, monkeypatch, capsys) -> None:
