@@ -71,7 +71,7 @@ def end_meanwhile(end: Callable[[], None]) -> None:
 
 def await_ends() -> None:
     """Wait for the threads of `end_meanwhile`."""
-    with suppress(KeyboardInterrupt):  # the answer is there, and Python waits again as it ends
+    with suppress(KeyboardInterrupt):  # the answer is printed, and Python waits again as it ends
         while _ENDING:
             _ENDING[-1].join()
             _ENDING.pop()
