@@ -319,7 +319,8 @@ def test_interrupt_ends_local_workers(number, moment, folder, monkeypatch):
     log = ("--log", "log.jsonl", "--debug")
     with start("pagerank", "g.zarr", *on_cluster, *log, **PIPES, start_new_session=True) as process:
         if moment == "the workers start":
-            assert wait_for(lambda: len(psutil.Process(process.pid).children()) > 2, HANG_S)  # and one counts resources
+            begun = psutil.Process(process.pid)
+            assert wait_for(lambda: len(begun.children(recursive=True)) > 2, HANG_S)  # a server and a tracker besides
             shown = ""
         else:
             shown = process.stderr.readline()
