@@ -1,4 +1,4 @@
-// Build the layout sell-slices from CSR; described in mgspmv/kernels/sell_slices.py, read by rank_slices.cu.
+// Build the layout sell-slices from CSR; described in mgspmv/kernels/layout.py, read by rank_slices.cu.
 //
 // Formula: none; each entry (row, column, value) of CSR is written to a place in its slice.
 // Shapes: CSR is processed in pieces of rows first_row .. first_row + n_rows, where first_row is a multiple of 32. Entry k of row

@@ -24,7 +24,8 @@ FILL_THREADS = {4: 512, 8: 1024}
 FILL_ITEMS = 16
 """Approximate thread blocks per multiprocessor that fill bins."""
 LEAST_FILL = 4096
-"""Minimum octets for which a separate thread block is worthwhile: to read a window takes as long as 1,300 to 1,900."""
+"""Minimum octets for which a separate thread block is worthwhile: it reads a window, of as many bytes as 1,300 to 1,900
+octets move."""
 GRIDS = {True: 4, False: 2}
 """Resident thread blocks per multiprocessor that multiply slices: for a pattern (True), and with values (False)."""
 
