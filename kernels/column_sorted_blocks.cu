@@ -308,6 +308,11 @@ rate_cells(int64 n_windows, const int* __restrict__ wide_shifts, const int64* __
     }
 }
 
+// Return the number, in sorted order, of the entry at position k of a tile.
+__device__ __forceinline__ int find_source(int k, bool is_near) {
+    return is_near ? k : k / CHUNK * CHUNK + k % 4 * 32 + k % CHUNK / 4;
+}
+
 // Sort each tile of a cell by column, into 2^BUCKET_BITS buckets of the cell's window; pad the cell's last chunk with entries of
 // row `height`, which does not exist; and interleave each chunk, so that a warp whose lanes each load four adjacent entries
 // processes 32 entries at a time that are adjacent in sorted order. If rows are near, adjacent entries have the same rows: a chunk is not
@@ -361,7 +366,7 @@ sort_tiles(const int* tile_cells, const int* tile_blocks, const int64* tile_star
         }
     __syncthreads();
     for (int k = threadIdx.x; k < padded; k += SORT_THREADS) {
-        const int from = is_near ? k : k / CHUNK * CHUNK + k % 4 * 32 + k % CHUNK / 4;
+        const int from = find_source(k, is_near);
         entries[first + k] = from < n ? sorted[from] : unsigned(cells.height);
         if (k % CHUNK == 0) chunk_columns[(first + k) / CHUNK] = unsigned(cell - cells.starts[block]) << bits;
     }
@@ -379,7 +384,7 @@ sort_tiles(const int* tile_cells, const int* tile_blocks, const int64* tile_star
         if (i * SORT_THREADS + threadIdx.x < n) sorted_values[target[i]] = own_values[i];
     __syncthreads();
     for (int k = threadIdx.x; k < padded; k += SORT_THREADS) {
-        const int from = is_near ? k : k / CHUNK * CHUNK + k % 4 * 32 + k % CHUNK / 4;
+        const int from = find_source(k, is_near);
         values[first + k] = from < n ? sorted_values[from] : VALUE(0);
     }
 }

@@ -228,10 +228,11 @@ def build_column_sorted_blocks(
     block = read(0, n_rows) if len(cuts) == 2 else None
     nnz = int(indptr[-1]) if block is None else block.nnz
     block_starts = np.append(cupy.asnumpy(starts[:n_filled:height]), nnz)
-    is_binned = can_bin(nnz, n_cols, len(block_starts) - 1, bin_bytes)
-    n_narrow, windows, wide_windows = 0, cut_windows(np.diff(block_starts), n_cols), None
-    if is_binned:
+    windows, wide, first_bin, n_binned = cut_windows(np.diff(block_starts), n_cols), None, None, 0
+    if can_bin(nnz, n_cols, len(block_starts) - 1, bin_bytes):
         n_narrow, windows, wide_windows = cut_bin_windows(windows, n_cols)
+        first_bin, n_binned = int(windows.cell_starts[n_narrow]), len(windows.shifts) - n_narrow
+        wide = _Cells(wide_windows, columns, height)
     whole = None
     if block is None:  # free the tables of all rows, as the layout needs their memory
         del indptr_there, lengths, starts, in_order
@@ -239,7 +240,7 @@ def build_column_sorted_blocks(
     else:
         whole = _Piece(block, in_order, order, starts, block_starts, windows)
         whole.keep_columns(None if columns is None else nnz)
-    cells = _Cells(windows, columns, height)
+    cells = _Cells(windows, columns, height, first_bin)
 
     def each_piece() -> Iterator[_Piece]:
         if whole is not None:
@@ -256,14 +257,10 @@ def build_column_sorted_blocks(
         value = piece.value
         piece.run("count_cells", (cells.there, piece.block.indices, piece.found, counts))
         del piece  # frees it before the next one is read
-    if wide_windows is not None:
-        wide = _Cells(wide_windows, columns, height)
-        rates, wide_counts = _rate_cells(cells, counts, wide, n_narrow, value)
-        is_binned = rates.pays(nnz, n_cols, cells.n_blocks / shared_memory()[0], cache_bytes())
-        if is_binned:
-            cells = _Cells(windows, columns, height, int(windows.cell_starts[n_narrow]))
-        else:
-            cells, counts = wide, wide_counts
+    if wide is not None:
+        rates, wide_counts = _rate_cells(cells, counts, wide, n_binned, value)
+        if not rates.pays(nnz, n_cols, cells.n_blocks / shared_memory()[0], cache_bytes()):
+            cells, counts, n_binned = wide, wide_counts, 0
     taken = cupy.zeros(cells.n, np.uint32)
     tiles, block_chunks = _cut_cells(cells, counts, nnz, value)
     if whole is None:
@@ -271,10 +268,10 @@ def build_column_sorted_blocks(
     n_chunks = int(block_chunks[-1])
     entries, columns = cupy.empty(n_chunks * CHUNK, np.uint32), cupy.empty(n_chunks, np.uint32)
     values = None if value is None else cupy.empty(n_chunks * CHUNK, value)
-    n_binned = cells.n_blocks - n_narrow if is_binned else 0
     builder = None
     if n_binned:
-        builder = BinBuilder(counts[cells.first_bin :], n_narrow, n_binned, height, value, is_exact=is_exact)
+        n_before = cells.n_blocks - n_binned
+        builder = BinBuilder(counts[cells.first_bin :], n_before, n_binned, height, value, is_exact=is_exact)
     binned = pack(*NO_BINS) if builder is None else builder.there
     target = (taken, tiles.chunk_starts, entries, address(values), binned)
     for piece in each_piece():
@@ -341,28 +338,21 @@ def _cut_cells(cells: _Cells, counts: Any, nnz: int, value: np.dtype[Any] | None
 
 
 def _rate_cells(
-    cells: _Cells, counts: Any, wide: _Cells, n_narrow: int, value: np.dtype[Any] | None
+    cells: _Cells, counts: Any, wide: _Cells, n_binned: int, value: np.dtype[Any] | None
 ) -> tuple[CellRates, Any]:
-    """Rate cells of these entry counts, except for those of the first `n_narrow` blocks; return the wide counts too."""
+    """Rate the cells of the last `n_binned` blocks by their entry counts; return the wide counts too."""
     import cupy
 
     found, wide_counts = cupy.zeros(7, np.uint64), cupy.empty(wide.n, np.uint32)
-    n_rest = cells.n_blocks - n_narrow
-    n_kept = cells.n - n_rest * cells.n_windows
-    wide_counts[:n_kept] = counts[:n_kept]
+    first, n_before = cells.first_bin, cells.n_blocks - n_binned
+    wide_counts[:first] = counts[:first]
     kernel = load_kernel("column_sorted_blocks.cu", "rate_cells", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
-    tables = (
-        wide.shifts[n_narrow:],
-        wide.starts[n_narrow:],
-        counts[n_kept:],
-        np.int64(LEAST_DENSE),
-        wide_counts,
-        found,
-    )
-    if n_rest:
-        kernel((n_rest,), (256,), (np.int64(cells.n_windows), *tables))
-    n_binned, n_cells, n_dense, *costs = map(int, found.get())
-    return CellRates(n_binned, n_cells, n_dense, (costs[0], costs[1]), (costs[2], costs[3])), wide_counts
+    of_blocks = (wide.shifts[n_before:], wide.starts[n_before:])
+    if n_binned:
+        sizes = (np.int64(cells.n_windows), *of_blocks, counts[first:], np.int64(LEAST_DENSE))
+        kernel((n_binned,), (256,), (*sizes, wide_counts, found))
+    n_sparse, n_cells, n_dense, *costs = map(int, found.get())
+    return CellRates(n_sparse, n_cells, n_dense, (costs[0], costs[1]), (costs[2], costs[3])), wide_counts
 
 
 def _sort_tiles(cells: _Cells, tiles: _Tiles, arrays: tuple[Any, ...], value: np.dtype[Any] | None) -> None:
