@@ -27,6 +27,7 @@ from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.context import begin_sorting
 from mgspmv.kernels.cuda import StreamedCsr
 from mgspmv.kernels.device import (
+    LITTLE,
     current_device,
     describe_device,
     get,
@@ -370,6 +371,7 @@ class DeviceRowBlock(RowBlock):
             begin_sorting(current_device())
             with report_full_device("the layout of the matrix for steps of PageRank"):
                 self._layouts[key] = self._lay_out(*key, precision == "exact", join, check)
+            release_device_memory(beyond=LITTLE)  # that of the rows in CSR, which plans of runs do not count
         laid, columns = self._layouts[key]
         if columns is None or self.group is None:
             return RankSteps(laid, precision)
