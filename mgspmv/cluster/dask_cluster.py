@@ -368,10 +368,18 @@ class Cluster(SchedulerClient):
         sending.add_done_callback(lambda done: done.cancelled() or done.exception())  # mark the error as retrieved
         try:
             sent: dict[str, Future] = await asyncio.shield(sending)
+        except asyncio.CancelledError:
+            sending.add_done_callback(self._release_sent)
+            raise
         except TimeoutError as error:
             why = f"{error}; Dask pauses workers that run out of memory"
             raise worker_error(WorkerTimeoutError, members, rank, phase, "did not accept data", why) from error
         return sent[key]
+
+    def _release_sent(self, sending: asyncio.Future[dict[str, Future]]) -> None:
+        """Release scattered data that has arrived."""
+        if not sending.cancelled() and sending.exception() is None:
+            self.release(sending.result().values())
 
     def free(self, keys: Sequence[str], members: Iterable[Member]) -> None:
         """Free the objects of the keys at once on members that answer, without waiting for others."""

@@ -12,7 +12,7 @@ from mgspmv.cluster import dask_cluster as module
 from mgspmv.cluster.dask_cluster import Cluster
 from mgspmv.errors import ClusterError, VersionMismatchError, WorkerTimeoutError
 from tests.support.clusters import check_left, find_left
-from tests.support.waiting import HANG_S
+from tests.support.waiting import HANG_S, wait_for
 
 CHECKED = ["python", "mgspmv", "dask", "distributed", "numpy", "numba", "zarr"]
 
@@ -96,6 +96,29 @@ def test_pieces_of_which_one_is_not_taken_are_let_go_of(graph, in_process, monke
             D.cluster.scatter_each([[0], [1], [2]], D.members, "start", "mgspmv-begin").__enter__()
         monkeypatch.undo()
         assert caught.value.rank == 1
+        check_left(client, before)
+
+
+def test_a_piece_that_comes_after_another_was_not_taken_is_let_go_of(graph, in_process, monkeypatch):
+    client = in_process(2)
+    with graph.distribute(client) as D:
+        before, scatter, has_failed, late = find_left(client), client.scatter, asyncio.Event(), []
+
+        async def take(data, workers):
+            if workers == [D.members[1].address]:
+                has_failed.set()
+                raise TimeoutError("no valid workers found")
+            await has_failed.wait()
+            await asyncio.sleep(0.2)  # the other error has ended the call meanwhile, or soon will
+            sent = await scatter(data, workers=workers)
+            late.extend(sent.values())  # else the collector of garbage would let go of them some time
+            return sent
+
+        monkeypatch.setattr(client, "scatter", take)
+        with pytest.raises(WorkerTimeoutError, match="did not accept data"):
+            D.cluster.scatter_each([[0], [1]], D.members, "start", "mgspmv-begin").__enter__()
+        monkeypatch.undo()
+        assert wait_for(lambda: late)
         check_left(client, before)
 
 
