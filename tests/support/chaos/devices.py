@@ -195,12 +195,11 @@ def _await_kept(process: subprocess.Popen[bytes], log: Path) -> str:
 
 
 def _find_worker(pid: int) -> int:
-    """Id of the last worker that the program started."""
-    return max(
-        (child.create_time(), child.pid)
-        for child in psutil.Process(pid).children()
-        if "spawn_main" in " ".join(child.cmdline())
-    )[1]
+    """Id of the last worker that the program started, or that was forked from the server it started."""
+    children = [(child, " ".join(child.cmdline())) for child in psutil.Process(pid).children()]
+    workers = [child for child, command in children if "spawn_main" in command]
+    workers += [forked for child, command in children if "forkserver" in command for forked in child.children()]
+    return max((worker.create_time(), worker.pid) for worker in workers)[1]
 
 
 def _say(line: str) -> None:
