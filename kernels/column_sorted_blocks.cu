@@ -77,7 +77,7 @@ struct Jobs {
     int64 n_rows;
     const int64* row_starts;
     const int64* jumps;  // null if places are in the order of CSR
-    const int* places;
+    const int* places;   // null if row q has place q
 };
 
 struct Cells {
@@ -150,7 +150,7 @@ take_entries(const Jobs& jobs, const Cells& cells, const int* __restrict__ indic
             const unsigned window = columns[i] >> shift, number = atomicAdd(windows + window, 1u);
             const unsigned column = columns[i] & ((1u << shift) - 1);
             const int64 row = first_row + rows[k], own = cell + window - cells.first_bin;
-            const unsigned local_row = unsigned(__ldg(jobs.places + row) - block * cells.height);
+            const unsigned local_row = unsigned((jobs.places ? __ldg(jobs.places + row) : row) - block * cells.height);
             const VALUE value = PATTERN ? VALUE(1) : data[(jobs.jumps ? jobs.jumps[row] : 0) + begin + k];
             if (own >= 0 && __ldg(bins.counts + own) < cells.least) {
                 const unsigned by_block = __ldg(bins.by_block + own), by_window = __ldg(bins.by_window + own);
@@ -428,10 +428,49 @@ survey(int64 n_rows, int64 row_offset, const int64* indptr, int64 first_entry, i
 }
 
 // Key of each row for a sort by length, the longest first: rows that are columns before the others. Lengths from MOST_LENGTH on are equal.
+// Adds to n_columns: rows that are columns.
 extern "C" __global__ void __launch_bounds__(256)
-key_rows(int64 n_rows, const int64* __restrict__ indptr, const bool* __restrict__ is_column, unsigned short* keys) {
-    const int64 row = int64(blockIdx.x) * 256 + threadIdx.x;
-    if (row >= n_rows) return;
-    const int64 length = min(indptr[row + 1] - indptr[row], int64(MOST_LENGTH));
-    keys[row] = static_cast<unsigned short>((is_column[row] ? MOST_LENGTH : 2 * MOST_LENGTH + 1) - length);
+key_rows(int64 n_rows, const int64* __restrict__ indptr, const bool* __restrict__ is_column, unsigned short* keys, unsigned long long* n_columns) {
+    __shared__ int n_own;
+    if (threadIdx.x == 0) n_own = 0;
+    __syncthreads();
+    int n = 0;
+    for (int64 row = int64(blockIdx.x) * 256 + threadIdx.x; row < n_rows; row += int64(gridDim.x) * 256) {
+        const int64 length = min(indptr[row + 1] - indptr[row], int64(MOST_LENGTH));
+        keys[row] = static_cast<unsigned short>((is_column[row] ? MOST_LENGTH : 2 * MOST_LENGTH + 1) - length);
+        n += is_column[row];
+    }
+    atomicAdd(&n_own, n);
+    __syncthreads();
+    if (threadIdx.x == 0) atomicAdd(n_columns, (unsigned long long)n_own);
+}
+
+// Store the row at each place of a piece of n_rows rows that begins at row `first`, and the place of each row, from first_place on;
+// `order` are its rows, beginning with 0.
+extern "C" __global__ void __launch_bounds__(256)
+place_rows(int64 n_rows, int64 first, int64 first_place, const int64* __restrict__ order, int* by_place, int* places) {
+    for (int64 k = int64(blockIdx.x) * 256 + threadIdx.x; k < n_rows; k += int64(gridDim.x) * 256) {
+        const int64 row = first + order[k];
+        by_place[first + k] = int(row);
+        places[row] = int(first_place + k);
+    }
+}
+
+// Length of the row at each place, and its first entry unless `begins` is null; `order` has the row at each place, null if that is the
+// place. n_filled is increased to the places up to the last row that has entries.
+extern "C" __global__ void __launch_bounds__(256)
+measure_rows(int64 n_rows, const int64* __restrict__ indptr, const int* __restrict__ order, int* lengths, int64* begins, int64* n_filled) {
+    __shared__ int64 shared_last;
+    if (threadIdx.x == 0) shared_last = 0;
+    __syncthreads();
+    int64 last = 0;
+    for (int64 k = int64(blockIdx.x) * 256 + threadIdx.x; k < n_rows; k += int64(gridDim.x) * 256) {
+        const int64 row = order ? order[k] : k, begin = indptr[row], length = indptr[row + 1] - begin;
+        lengths[k] = int(length);
+        if (begins) begins[k] = begin - indptr[0];
+        if (length) last = k + 1;
+    }
+    atomicMax(&shared_last, last);
+    __syncthreads();
+    if (threadIdx.x == 0) atomicMax(n_filled, shared_last);
 }

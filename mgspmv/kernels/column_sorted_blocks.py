@@ -26,6 +26,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from mgspmv.kernels.bins import (
+    LEAST_COLUMNS,
     LEAST_DENSE,
     NO_BINS,
     WINDOW_BITS,
@@ -63,9 +64,14 @@ JOB_THREADS, JOB_SIZES = 1024, (15, 7)
 SORT_THREADS = 512
 CUT_THREADS = 256
 """Threads that cut blocks into jobs, one for each job."""
-LEAST_HEIGHT = 256
+ROW_THREADS, ROW_BLOCKS = 256, 8
+"""Threads, and most thread blocks for each multiprocessor, of kernels that process rows."""
+LEAST_HEIGHT, HEIGHT_UNIT = 256, 32
 SHARE_OF_SHARED_MEMORY = 0.5
 """Maximum share for the sums of a block; the rest is cache, whose lines limit the number of reads in flight."""
+TALL_SHARES, FEW_ENTRIES = (0.8, 0.98), 64
+"""The same where rows are even and most cells binned, so that few reads are kept in the cache; the larger one where
+cells have few entries, many of which are padding."""
 KEPT_COLUMNS = 1 << 28
 """Maximum entries for which the places of their columns are kept on the device, if the matrix is read in one piece."""
 
@@ -126,17 +132,27 @@ class Windows:
         return 4 * (JOB_THREADS * per_thread + int(np.diff(self.cell_starts).max(initial=0)))
 
 
-def choose_height(n_filled: int, n_multiprocessors: int, shared_bytes: int) -> int:
-    """Choose the rows of a block: two blocks per multiprocessor, as far as their sums fit in its shared memory.
+def choose_share(nnz: int, n_filled: int, n_cols: int) -> float:
+    """Choose the share of shared memory for the sums of blocks whose rows are even and whose cells may be binned."""
+    height = TALL_SHARES[0] * shared_memory()[1] / 8
+    is_sparse = nnz * height * (1 << WINDOW_BITS) < FEW_ENTRIES * n_filled * n_cols
+    return TALL_SHARES[is_sparse]
+
+
+def choose_height(
+    n_filled: int, n_multiprocessors: int, shared_bytes: int, share: float = SHARE_OF_SHARED_MEMORY
+) -> int:
+    """Choose the rows of a block: as many as fit, and as many blocks for each multiprocessor, at least two.
 
     Parameters
     ----------
     n_filled : rows, without those at the end that have no entries
     shared_bytes : of a multiprocessor
+    share : most of that for the sums of a block
     """
-    most = min(int(SHARE_OF_SHARED_MEMORY * shared_bytes / 8), (1 << ROW_BITS) - 1)
-    balanced = -(-n_filled // (2 * n_multiprocessors))
-    return max(LEAST_HEIGHT, min(most, balanced) // LEAST_HEIGHT * LEAST_HEIGHT)
+    most = min(int(share * shared_bytes / 8), (1 << ROW_BITS) - 1) // HEIGHT_UNIT * HEIGHT_UNIT
+    n_blocks = n_multiprocessors * max(2, -(-n_filled // (n_multiprocessors * most)))
+    return max(LEAST_HEIGHT, -(-n_filled // (n_blocks * HEIGHT_UNIT)) * HEIGHT_UNIT)
 
 
 def cut_windows(block_nnz: np.ndarray, n_cols: int) -> Windows:
@@ -186,6 +202,7 @@ def build_column_sorted_blocks(
     bin_bytes: int = 0,
     is_exact: bool = True,
     is_near: bool = False,
+    is_even: bool = False,
 ) -> ColumnSortedBlocks:
     """Build column-sorted blocks on the current device.
 
@@ -206,6 +223,7 @@ def build_column_sorted_blocks(
     bin_bytes : memory of the device for the products of binned cells, and what else these take beyond chunks
     is_exact : whether steps will be in fixed point, which layouts of either kind allow
     is_near : whether neighboring columns have the same rows, to which a warp should not add at the same time
+    is_even : whether no row is much longer than the mean
 
     Raises
     ------
@@ -213,32 +231,36 @@ def build_column_sorted_blocks(
     """
     import cupy
 
-    indptr_there = cupy.asarray(indptr, np.int64)
     n_rows, cuts = len(indptr) - 1, cut_pieces(indptr, piece_entries)
-    lengths = cupy.subtract(indptr_there[1:], indptr_there[:-1], dtype=np.int32)
-    in_order = cupy.arange(n_rows, dtype=np.int32)
-    if order is None:
-        places = in_order
-    elif places is None:
-        places = cupy.empty_like(in_order)
-        places[order] = in_order
-    starts = accumulate(lengths if order is None else lengths[order])
-    n_filled = int(cupy.searchsorted(starts, starts[-1:])[0])  # rows without entries are at the end
-    height = height or choose_height(n_filled, *shared_memory())
+    lengths, found = cupy.empty(n_rows, np.int32), cupy.zeros(1, np.int64)
+    begins = None if order is None or len(cuts) > 2 else cupy.empty(n_rows, np.int64)
+    rows = (cupy.asarray(indptr, np.int64), address(order), lengths, address(begins), found)
+    run_rows("measure_rows", n_rows, rows)
+    starts = accumulate(lengths)
+    n_filled = int(found[0])  # rows without entries are at the end
     block = read(0, n_rows) if len(cuts) == 2 else None
     nnz = int(indptr[-1]) if block is None else block.nnz
+    if height is None:
+        is_tall = is_even and bin_bytes > 0 and n_cols >= LEAST_COLUMNS
+        share = choose_share(nnz, n_filled, n_cols) if is_tall else SHARE_OF_SHARED_MEMORY
+        height = choose_height(n_filled, *shared_memory(), share)
     block_starts = np.append(cupy.asnumpy(starts[:n_filled:height]), nnz)
-    windows, wide, first_bin, n_binned = cut_windows(np.diff(block_starts), n_cols), None, None, 0
+    windows, wide_windows, first_bin, n_binned = cut_windows(np.diff(block_starts), n_cols), None, None, 0
     if can_bin(nnz, n_cols, len(block_starts) - 1, bin_bytes):
         n_narrow, windows, wide_windows = cut_bin_windows(windows, n_cols)
         first_bin, n_binned = int(windows.cell_starts[n_narrow]), len(windows.shifts) - n_narrow
-        wide = _Cells(wide_windows, columns, height)
     whole = None
     if block is None:  # free the tables of all rows, as the layout needs their memory
-        del indptr_there, lengths, starts, in_order
+        del rows, lengths, starts
         release_device_memory()
+        if order is None or places is None:
+            in_order = cupy.arange(n_rows, dtype=np.int32)
+            places = in_order if order is None else cupy.empty_like(in_order)
+            places[slice(None) if order is None else order] = in_order
     else:
-        whole = _Piece(block, in_order, order, starts, block_starts, windows)
+        if begins is not None:
+            begins -= starts[:-1]
+        whole = _Piece(block, None, begins, starts, block_starts, windows)
         whole.keep_columns(None if columns is None else nnz)
     cells = _Cells(windows, columns, height, first_bin)
 
@@ -246,6 +268,7 @@ def build_column_sorted_blocks(
         if whole is not None:
             yield whole
             return
+        assert places is not None
         bounds = np.minimum(np.arange(len(block_starts)) * height, n_rows)
         for first, last in pairwise(cuts):
             release_device_memory(beyond=LITTLE)  # memory of the previous piece may be too small to reuse
@@ -257,7 +280,8 @@ def build_column_sorted_blocks(
         value = piece.value
         piece.run("count_cells", (cells.there, piece.block.indices, piece.found, counts))
         del piece  # frees it before the next one is read
-    if wide is not None:
+    if wide_windows is not None:
+        wide = _Cells(wide_windows, columns, height)
         rates, wide_counts = _rate_cells(cells, counts, wide, n_binned, value)
         if not rates.pays(nnz, n_cols, cells.n_blocks / shared_memory()[0], cache_bytes()):
             cells, counts, n_binned = wide, wide_counts, 0
@@ -280,6 +304,13 @@ def build_column_sorted_blocks(
     _sort_tiles(cells, tiles, (counts, cells.there, np.int64(is_near), entries, address(values), columns), value)
     bins = None if builder is None or not builder.bins.n_octets else builder.bins
     return ColumnSortedBlocks((n_rows, n_cols), nnz, height, block_chunks, entries, columns, values, bins)
+
+
+def run_rows(name: str, n_rows: int, arguments: tuple[Any, ...]) -> None:
+    """Run a kernel that processes rows, whose first argument is their number."""
+    kernel = load_kernel("column_sorted_blocks.cu", name, ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(None))
+    grid = max(1, min(count_blocks(n_rows, ROW_THREADS), shared_memory()[0] * ROW_BLOCKS))
+    kernel((grid,), (ROW_THREADS,), (np.int64(n_rows), *arguments))
 
 
 class _Cells:
@@ -372,13 +403,19 @@ class _Piece:
     Parameters
     ----------
     places : (n_rows,) of the rows in the order of their places
-    by_place : (n_rows,) the piece's rows in the order of their places; None where that is CSR's
+    jumps : (n_rows,) int64 from the first entry of each row in that order to that in CSR; None where they are the same
     starts : (n_rows + 1,) the first entry of each row in that order
     block_starts : (n_blocks + 1,) on the host: first entry of each block in that order
     """
 
     def __init__(
-        self, block: CsrBlock, places: Any, by_place: Any, starts: Any, block_starts: np.ndarray, windows: Windows
+        self,
+        block: CsrBlock,
+        places: Any | None,
+        jumps: Any | None,
+        starts: Any,
+        block_starts: np.ndarray,
+        windows: Windows,
     ) -> None:
         import cupy
 
@@ -386,7 +423,6 @@ class _Piece:
         job_starts = accumulate(-(-np.diff(block_starts) // windows.job_entries))
         self._n_jobs = n_jobs = int(job_starts[-1])
         jobs = (cupy.empty(n_jobs, np.int32), *cupy.empty((3, n_jobs), np.int64))
-        jumps = None if by_place is None else block.indptr[by_place] - starts[:-1]
         sizes = map(np.int64, (n_jobs, windows.job_entries, len(block_starts) - 1))
         tables = (*put_all(block_starts, job_starts), np.int64(block.n_rows), starts)
         # keep the memory alive until the enqueued kernels have run
@@ -412,7 +448,8 @@ class _Piece:
         by_place = cupy.argsort(places)
         starts = accumulate(cupy.diff(block.indptr)[by_place])
         own_bounds = cupy.searchsorted(places[by_place], cupy.asarray(bounds))
-        return cls(block, places[by_place], by_place, starts, cupy.asnumpy(starts[own_bounds]), windows)
+        jumps = block.indptr[by_place] - starts[:-1]
+        return cls(block, places[by_place], jumps, starts, cupy.asnumpy(starts[own_bounds]), windows)
 
     @property
     def value(self) -> np.dtype[Any] | None:

@@ -20,10 +20,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from mgspmv.kernels.bins import LEAST_COLUMNS
-from mgspmv.kernels.column_sorted_blocks import JOB_SIZES, ColumnSortedBlocks, build_column_sorted_blocks
-from mgspmv.kernels.device import address, count_blocks, load_kernel, release_device_memory, shared_memory
+from mgspmv.kernels.column_sorted_blocks import ColumnSortedBlocks, build_column_sorted_blocks, run_rows
+from mgspmv.kernels.device import address, load_kernel, release_device_memory
 from mgspmv.kernels.features import EVEN_ROWS
-from mgspmv.kernels.formats import MatrixFormat, array_module, count_true, cut_pieces
+from mgspmv.kernels.formats import MatrixFormat, array_module, cut_pieces
 from mgspmv.kernels.modules import value_types
 from mgspmv.kernels.streaming import ChunkStream, hold_pieces
 from mgspmv.model import CsrBlock
@@ -37,8 +37,6 @@ NEAR = 0.5
 LEAST_FILL = 0.8
 """Minimum share of the places of SELL slices that hold entries, as padding is read too."""
 
-SURVEYORS = 8
-"""Thread blocks per multiprocessor that survey rows."""
 SAMPLES = 1 << 14
 REACH = 1 << 14
 """Distance from the diagonal, in columns, below which entries are near: rows of a block have such columns in common."""
@@ -47,7 +45,7 @@ SHORT_ROW = 64
 
 SLICE = 32
 """Rows per slice."""
-_THREADS, _KEY_THREADS = 1024, 256
+_THREADS = 1024
 
 
 # --- SELL slices -----------------------------------------------------------------------------------------------------
@@ -124,6 +122,10 @@ class Survey:
     near: float
     """Share of the entries that are near the diagonal, estimated from a sample."""
 
+    def is_even(self, nnz: int, n_rows: int, *, may_bin: bool) -> bool:
+        """Return whether no row is much longer than the mean; of rows that may be binned, than few threads add to."""
+        return self.longest * n_rows <= EVEN_ROWS * nnz or (may_bin and self.longest <= SHORT_ROW)
+
 
 def survey_rows(indptr: Any, piece: CsrBlock, first_row: int, row_offset: int) -> Survey:
     """Survey rows on the device, and a sample of the entries of some of them.
@@ -138,17 +140,10 @@ def survey_rows(indptr: Any, piece: CsrBlock, first_row: int, row_offset: int) -
 
     found, n_samples = cupy.zeros(3, np.int64), min(piece.nnz, SAMPLES)
     first_entry = int(indptr[first_row]) if first_row else 0
-    kernel = _load_survey("survey")
-    rows = (np.int64(len(indptr) - 1), np.int64(row_offset), indptr)
     sample = (np.int64(first_entry), np.int64(piece.nnz), piece.indices, np.int64(n_samples), np.int64(REACH))
-    kernel((shared_memory()[0] * SURVEYORS,), (256,), (*rows, *sample, found))
+    run_rows("survey", len(indptr) - 1, (np.int64(row_offset), indptr, *sample, found))
     longest, places, n_near = map(int, found.get())
     return Survey(longest, 32 * places, n_near / max(1, n_samples))
-
-
-def _load_survey(name: str) -> Any:
-    """Load a kernel that reads no entries."""
-    return load_kernel("column_sorted_blocks.cu", name, ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(None))
 
 
 def choose_layout(nnz: int, n_rows: int, survey: Survey, *, may_bin: bool = False) -> tuple[LayoutName, Order]:
@@ -162,8 +157,7 @@ def choose_layout(nnz: int, n_rows: int, survey: Survey, *, may_bin: bool = Fals
     ----------
     may_bin : whether cells of column-sorted blocks may be binned
     """
-    is_even, is_near = survey.longest * n_rows <= EVEN_ROWS * nnz, survey.near > NEAR
-    is_even = is_even or (may_bin and survey.longest <= SHORT_ROW)
+    is_even, is_near = survey.is_even(nnz, n_rows, may_bin=may_bin), survey.near > NEAR
     if is_even and is_near and nnz >= LEAST_FILL * survey.n_places:
         return "sell-slices", "none"
     return "column-sorted-blocks", "none" if is_even or is_near else "degree"
@@ -274,6 +268,7 @@ class LayoutBuilder:
         may_bin = bin_bytes > 0 and len(indptr) > LEAST_COLUMNS
         found, suited = choose_layout(nnz, len(indptr) - 1, self._survey, may_bin=may_bin)
         self.layout: LayoutName = layout or found
+        self._is_even = self._survey.is_even(nnz, len(indptr) - 1, may_bin=may_bin)
         self._bin_bytes, self._is_exact = bin_bytes, is_exact
         self.order: Order = "none" if self.layout == "sell-slices" else order or suited
 
@@ -307,21 +302,18 @@ class LayoutBuilder:
 
         n_rows = len(is_read)
         cuts = (0, n_rows) if cuts is None else tuple(cuts)
-        in_order = cupy.arange(n_rows, dtype=np.int32)
         if self.order == "none":
-            return RowOrder(None, in_order, cuts, cuts)
+            return RowOrder(None, cupy.arange(n_rows, dtype=np.int32), cuts, cuts)
         by_place, columns, n_sent = cupy.empty(n_rows, np.int32), cupy.empty(n_rows, np.int32), [0]
-        for first, last in pairwise(cuts):
-            own, starts = is_read[first:last], cupy.asarray(self._indptr[first : last + 1], np.int64)
-            keys = cupy.empty(last - first, np.uint16)
+        n_columns = cupy.zeros(len(cuts) - 1, np.uint64)
+        for k, (first, last) in enumerate(pairwise(cuts)):
+            indptr, keys = cupy.asarray(self._indptr[first : last + 1], np.int64), cupy.empty(last - first, np.uint16)
             if last > first:
-                grid = (count_blocks(last - first, _KEY_THREADS),)
-                _load_survey("key_rows")(grid, (_KEY_THREADS,), (np.int64(last - first), starts, own, keys))
-            by_place[first:last] = cupy.argsort(keys, kind="stable")
-            if first:
-                by_place[first:last] += first
-            columns[by_place[first:last]] = n_sent[-1] + in_order[: last - first]
-            n_sent.append(n_sent[-1] + count_true(own))
+                run_rows("key_rows", last - first, (indptr, is_read[first:last], keys, n_columns[k:]))
+                order = cupy.argsort(keys, kind="stable")
+                there = (np.int64(first), np.int64(n_sent[-1]), order, by_place, columns)
+                run_rows("place_rows", last - first, there)
+            n_sent.append(n_sent[-1] + int(n_columns[k]))
         return RowOrder(by_place, columns, cuts, tuple(n_sent))
 
     def build_share(
@@ -347,7 +339,7 @@ class LayoutBuilder:
             return build_sell_slices(indptr, n_columns, read, columns=columns, piece_entries=size)
         own_places = places.columns if places.n_pieces == 1 else None  # those of all rows
         options = {"order": order, "places": own_places, "columns": columns, "piece_entries": size}
-        kinds = {"is_exact": self._is_exact, "is_near": self.is_near}
+        kinds = {"is_exact": self._is_exact, "is_near": self.is_near, "is_even": self._is_even}
         return build_column_sorted_blocks(indptr, n_columns, read, **options, bin_bytes=bin_bytes, **kinds)
 
     def build_layout(

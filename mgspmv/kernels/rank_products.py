@@ -17,6 +17,9 @@ LEAST_ITEM = 64
 OCTETS_PER_CHUNK = CHUNK // OCTET
 ITEMS = 4
 """Approximate work items per multiprocessor if all entries are in one block."""
+EVEN = 1.25
+"""Length of a block, in mean lengths, up to which it is one item if there are as many blocks as multiprocessors: to add
+parts takes time."""
 MOST_LARGE = 1 << 15
 """Most products of more than 48 bits; a sum of ranks of 1 permits half as many."""
 FILL_THREADS = {4: 512, 8: 1024}
@@ -126,7 +129,9 @@ def cut_items(
     n_chunks, n_octets = chunks[1], octets[1]
     length = n_chunks + n_octets / OCTETS_PER_CHUNK
     size = max(LEAST_ITEM, int(length.sum()) // (n_multiprocessors * ITEMS))
-    parts = np.maximum(1, np.rint(length / size).astype(np.int64))
+    n_filled = np.count_nonzero(length)
+    whole = EVEN * length.sum() / n_filled if n_filled >= n_multiprocessors else 0
+    parts = np.where(length <= whole, 1, np.maximum(1, np.rint(length / size))).astype(np.int64)
     blocks = np.repeat(np.arange(n_blocks), parts)
     number = np.arange(len(blocks)) - np.repeat(np.cumsum(parts) - parts, parts)
     both = np.stack([number, number + 1], 1)

@@ -181,7 +181,7 @@ def fetch(made, names) -> dict:
 
 
 @ON_BOTH
-@cover_pairs(order=["none", "degree"], data=DTYPES, height=[None, 256], piece_entries=[None, 20_000])
+@cover_pairs(order=["none", "degree"], data=DTYPES, height=[1000, 256], piece_entries=[None, 20_000])
 def test_binned_cells_of_a_device(order, data, height, piece_entries, device, wide_block, monkeypatch):
     use(device, monkeypatch)
     cupy = pytest.importorskip("cupy")

@@ -12,9 +12,11 @@ import pytest
 from mgspmv.kernels import column_sorted_blocks
 from mgspmv.kernels.column_sorted_blocks import (
     CHUNK,
+    HEIGHT_UNIT,
     ROW_BITS,
     TILE,
     build_column_sorted_blocks,
+    choose_height,
     cut_windows,
 )
 from mgspmv.kernels.formats import to_host
@@ -190,7 +192,7 @@ def test_what_the_host_does_to_build_column_sorted_blocks(piece_entries, order, 
         begun.clear()
         made = build_square(block, read, order, height=height, piece_entries=piece_entries)
         check_built(block, made, order)
-        assert set(begun) == {"cut_jobs", "count_cells", "cut_cells", "place_entries", "sort_tiles"}
+        assert set(begun) == {"measure_rows", "cut_jobs", "count_cells", "cut_cells", "place_entries", "sort_tiles"}
         assert (begun.count("count_cells") > 1) == (piece_entries is not None)
 
 
@@ -284,3 +286,37 @@ def test_row_pointers_may_be_on_the_device():
             indptr, block.n_cols, read_to_device(block, offset), piece_entries=piece_entries
         )
         check_built(block, made, "none")
+
+
+@pytest.mark.parametrize(("n_filled", "share"), [(1 << 23, 0.5), (1 << 24, 0.8), (1 << 25, 0.98), (5_000_000, 0.5)])
+def test_multiprocessors_have_as_many_blocks_each(n_filled, share):
+    """As few of them as their sums permit, up to rows that are rounded up."""
+    height = choose_height(n_filled, 132, 233_472, share)
+    n_each = -(-n_filled // (132 * height))
+    assert height <= min(share * 233_472 / 8, (1 << ROW_BITS) - 1)
+    assert 132 * n_each * (height - HEIGHT_UNIT) < n_filled
+    assert (n_each - 1) * 132 * share * 233_472 / 8 < n_filled
+
+
+def test_few_rows_are_in_two_blocks_each_multiprocessor():
+    assert choose_height(1_000_000, 132, 233_472) == 3808
+    assert choose_height(5, 132, 233_472) == 256
+    assert choose_height(0, 132, 233_472) == 256
+
+
+def test_blocks_are_taller_where_rows_are_even_and_cells_binned(monkeypatch):
+    """Tallest where cells have few entries."""
+    played_build.play_build(monkeypatch)
+    monkeypatch.setattr(column_sorted_blocks, "LEAST_COLUMNS", 1)
+    heights = {}
+    for name, n_cols, options in (
+        ("uneven", 60_000, {}),
+        ("even", 60_000, {"is_even": True}),
+        ("few entries", 1 << 26, {"is_even": True}),
+        ("without bins", 60_000, {"is_even": True, "bin_bytes": 0}),
+    ):
+        block = make_random(np.ones(100_000, np.int64), n_cols)
+        given = {"bin_bytes": 1 << 32, **options}
+        made = build_column_sorted_blocks(block.indptr, n_cols, lambda *_, own=block: own, **given)
+        heights[name] = made.height
+    assert heights["uneven"] == heights["without bins"] < heights["even"] < heights["few entries"]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.kernels import rank_products
-from mgspmv.kernels.rank_products import OCTETS_PER_CHUNK, BinProducts, cut_fills, cut_items
+from mgspmv.kernels.rank_products import EVEN, OCTETS_PER_CHUNK, BinProducts, cut_fills, cut_items
 
 
 @given(st.lists(st.integers(0, 3) | st.integers(0, 20_000), max_size=30), st.integers(1, 20))
@@ -51,7 +51,8 @@ def test_items(n_chunks, n_empty, n_multiprocessors, least):
     sizes = made.bounds[:, 1] - made.bounds[:, 0]
     assert (np.diff(sizes) <= 0).all()
     assert made.parts.tolist() == np.bincount(made.blocks, minlength=n_blocks).tolist()
-    size = max(least, sum(n_chunks) // (4 * n_multiprocessors))
+    size, n_filled = max(least, sum(n_chunks) // (4 * n_multiprocessors)), np.count_nonzero(n_chunks)
+    whole = EVEN * sum(n_chunks) / n_filled if n_filled >= n_multiprocessors else 0
     for block, n in enumerate([*n_chunks, *[0] * n_empty]):
         own = made.bounds[made.blocks == block]
         if n == 0:
@@ -65,7 +66,8 @@ def test_items(n_chunks, n_empty, n_multiprocessors, least):
         assert lengths.min() > 0
         assert lengths.max() - lengths.min() <= 1
         assert len(own) == 1 or size / 2 < lengths.max() <= 1.5 * size + 1
-        assert len(own) > 1 or n <= 1.5 * size
+        assert len(own) > 1 or n <= max(whole, 1.5 * size)
+        assert len(own) == 1 or n > whole
 
 
 def test_items_have_their_share_of_chunks_and_octets() -> None:

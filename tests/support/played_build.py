@@ -121,6 +121,14 @@ def _take_entries(n_jobs, jobs, cells, indices, found):
         yield blocks[j], own, sources, columns, cell_starts[blocks[j]] + (columns >> shifts[blocks[j]])
 
 
+def measure_rows(_, n_rows, indptr, order, lengths, begins, n_filled):
+    rows = np.arange(n_rows) if order is None else order
+    lengths[:] = np.diff(indptr)[rows]
+    n_filled[0] = np.flatnonzero(lengths).max(initial=-1) + 1
+    if begins is not None:
+        begins[:] = indptr[rows] - indptr[0]
+
+
 def cut_jobs(n_blocks_begun, n_jobs, size, n_blocks, block_starts, job_starts, n_rows, row_starts, blocks, *bounds):
     begins, ends, rows = bounds
     assert n_blocks_begun == -(-n_jobs // 256)
@@ -140,7 +148,7 @@ def place_entries(n_jobs, jobs, cells, indices, found, data, taken, chunk_starts
     counts, of_block, of_window, bin_rows, bin_columns, places, bin_values, unit = binned
     for block, rows, sources, columns, own in _take_entries(n_jobs, jobs, cells, indices, found):
         inside = columns & ((1 << shifts[block]) - 1)
-        packed = inside << ROW_BITS | jobs[-1][rows] - block * height
+        packed = inside << ROW_BITS | (rows if jobs[-1] is None else jobs[-1][rows]) - block * height
         for n, cell in enumerate(own):
             number = int(taken[cell])
             taken[cell] += 1
@@ -226,4 +234,6 @@ def rate_cells(n_blocks, n_windows, wide_shifts, wide_starts, counts, least, wid
             wide_counts[wide_starts[b] + w] = narrow[b, w * width : (w + 1) * width].sum()
 
 
-_KERNELS = {f.__name__: f for f in (cut_jobs, count_cells, place_entries, cut_cells, rate_cells, sort_tiles)}
+_KERNELS = {
+    f.__name__: f for f in (measure_rows, cut_jobs, count_cells, place_entries, cut_cells, rate_cells, sort_tiles)
+}
