@@ -33,6 +33,10 @@ typedef long long int64;
 #define BUCKETS (1 << BUCKET_BITS)
 #define COUNT(n, size) (((n) + int64(size) - 1) / (size))  // parts of `size` in n, rounded up
 #define MOST_LENGTH 32767
+#define BINNED 0x80000000u
+#ifndef MOST_SLOTS
+#define MOST_SLOTS BINNED  // slots of a block from which they are not counted from its first one, as a word could not hold their number
+#endif
 #define FULL 0xffffffffu
 
 // Return the largest value of a warp in all of its lanes.
@@ -134,12 +138,16 @@ take_entries(const Jobs& jobs, const Cells& cells, const int* __restrict__ indic
         }
     }
     __syncthreads();
+    const int64 first_chunk = PLACE ? chunk_starts[cell] : 0;
+    const bool is_short = PLACE && (chunk_starts[cell + n_windows] - first_chunk) * CHUNK < MOST_SLOTS;
     for (int w = threadIdx.x; w < n_windows; w += THREADS) {
         const unsigned count = windows[w];
-        if (count) {
-            const unsigned taken = atomicAdd(counters + cell + w, count);
-            if (PLACE) windows[w] = taken;
-        }
+        if (!count) continue;
+        const unsigned taken = atomicAdd(counters + cell + w, count);
+        if (!PLACE) continue;
+        const int64 own = cell + w - cells.first_bin;
+        const bool is_binned = own >= 0 && bins.counts[own] < cells.least;
+        windows[w] = taken + (is_binned ? BINNED : is_short ? unsigned(chunk_starts[cell + w] - first_chunk) * CHUNK : 0);
     }
     if (!PLACE) return;
     __syncthreads();
@@ -149,20 +157,22 @@ take_entries(const Jobs& jobs, const Cells& cells, const int* __restrict__ indic
         if (k < n) {
             const unsigned window = columns[i] >> shift, number = atomicAdd(windows + window, 1u);
             const unsigned column = columns[i] & ((1u << shift) - 1);
-            const int64 row = first_row + rows[k], own = cell + window - cells.first_bin;
+            const int64 row = first_row + rows[k];
             const unsigned local_row = unsigned((jobs.places ? __ldg(jobs.places + row) : row) - block * cells.height);
             const VALUE value = PATTERN ? VALUE(1) : data[(jobs.jumps ? jobs.jumps[row] : 0) + begin + k];
-            if (own >= 0 && __ldg(bins.counts + own) < cells.least) {
+            if (number >= BINNED) {
+                const int64 own = cell + window - cells.first_bin;
                 const unsigned by_block = __ldg(bins.by_block + own), by_window = __ldg(bins.by_window + own);
-                const int64 slot = int64(by_block) * OCTET + number;
+                const unsigned in_cell = number - BINNED;
+                const int64 slot = int64(by_block) * OCTET + in_cell;
                 bins.rows[slot] = static_cast<unsigned short>(local_row);
-                bins.columns[int64(by_window) * OCTET + number] = static_cast<unsigned short>(column);
-                if (number % unsigned(bins.unit) == 0)
-                    for (unsigned octet = number / OCTET; octet < (number + unsigned(bins.unit)) / OCTET; ++octet)
+                bins.columns[int64(by_window) * OCTET + in_cell] = static_cast<unsigned short>(column);
+                if (in_cell % unsigned(bins.unit) == 0)
+                    for (unsigned octet = in_cell / OCTET; octet < (in_cell + unsigned(bins.unit)) / OCTET; ++octet)
                         bins.places[by_window + octet] = by_block + octet;
                 if (!PATTERN) bins.values[slot] = value;
             } else {
-                const int64 slot = __ldg(chunk_starts + cell + window) * CHUNK + number;
+                const int64 slot = (is_short ? first_chunk : __ldg(chunk_starts + cell + window)) * CHUNK + number;
                 entries[slot] = column << ROW_BITS | local_row;
                 if (!PATTERN) values[slot] = value;
             }
@@ -177,7 +187,7 @@ count_cells(Jobs jobs, Cells cells, const int* indices, int* found, unsigned* co
 }
 
 // Write each entry to a slot of its cell. counters[c]: number of entries of cell c that have a slot already.
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
 place_entries(Jobs jobs, Cells cells, const int* indices, int* found, const VALUE* data, unsigned* counters,
               const int64* chunk_starts, unsigned* entries, VALUE* values, Bins bins) {
     take_entries<true>(jobs, cells, indices, found, data, counters, chunk_starts, entries, values, bins);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors
 from tests.kernels.test_column_sorted_blocks import DTYPES, find_places, place_rows, read_back
 from tests.support import played_build
 from tests.support.blocks import cut_rows, make_random, read_to_device
-from tests.support.emulated import ON_BOTH, use
+from tests.support.emulated import ON_BOTH, needs_compiler, use
 from tests.support.pairwise import cover_pairs
 from tests.support.played import PlayedDevice
 
@@ -198,6 +199,24 @@ def test_binned_cells_of_a_device(order, data, height, piece_entries, device, wi
         name: None if (a := getattr(made, name)) is None else to_host(a) for name in ("entries", "columns", "values")
     }
     check_holds(block, replace(made, **arrays, bins=replace(made.bins, **own)), by_place)
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_blocks_of_more_slots_than_a_word_numbers(wide_block, monkeypatch):
+    """As if a word held few: entries of cells with bins and without."""
+    use("emulated", monkeypatch)
+    force(monkeypatch)
+    load, made = column_sorted_blocks.load_kernel, []
+    for more in ({}, {"MOST_SLOTS": 1000}):
+        monkeypatch.setattr(column_sorted_blocks, "load_kernel", partial(load, **more))
+        made.append(build(wide_block, "degree", height=1000))
+    for names, few, many in (
+        (("entries", "columns"), *made),
+        (("rows", "columns", "places"), *(own.bins for own in made)),
+    ):
+        for name in names:
+            np.testing.assert_array_equal(getattr(few, name), getattr(many, name), err_msg=name)
 
 
 @ON_BOTH
