@@ -34,7 +34,7 @@ from numba import njit
 from mgspmv.errors import OptionError
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.source import FileSource, Layout
-from mgspmv.kernels.compiled import compile_kernel
+from mgspmv.kernels.later import compile_later
 from mgspmv.model import CooBatch, check_choice, default_threads
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -155,7 +155,7 @@ def fill_rmat(
         rows[i], cols[i] = np.int64(row), np.int64(col)
 
 
-_fill_rmat = compile_kernel(fill_rmat)
+_fill_rmat = compile_later()(fill_rmat)
 
 
 class GeneratedSource(FileSource, ABC):

@@ -22,6 +22,7 @@ from mgspmv.kernels.lanes import (
     choose,
     load,
     magnitude,
+    replace_lane,
     spread,
     store,
     sum_row_many,
@@ -30,6 +31,7 @@ from mgspmv.kernels.lanes import (
     to_type_of,
     zeros_in_lines,
 )
+from mgspmv.kernels.later import compile_later
 from mgspmv.kernels.operands import Terms
 from mgspmv.model import (
     CHANGE_POINT,
@@ -194,7 +196,7 @@ def _store_sums(sums, place):
     store(place, 3, sums[3])
 
 
-@compile_kernel
+@compile_later()
 def _scale_many(counter, bounds, x, weight, z_next, unit, sums, width):
     part = take(counter)
     while part < len(bounds) - 1:
@@ -207,24 +209,22 @@ def _scale_many(counter, bounds, x, weight, z_next, unit, sums, width):
 
 
 @compile_kernel
-def _patch_rest(rest, i, place, alpha_mass, jump, dangling, rows, columns, weights, scratch, width):
+def _patch_rest(rest, i, place, alpha_mass, jump, dangling, rows, columns, weights):
     """Return row i's `rest` corrected where p differs from its base, from entry `place` of p on, and the next place."""
-    store(scratch, 0, rest)
     d_stride = min(1, len(dangling) - 1)
     while place < len(rows) and rows[place] == i:
         c, p = columns[place], weights[place]
         d = dangling[i * d_stride] if len(dangling) else p
-        scratch[0, c] = alpha_mass[c] * d + jump[c] * p
+        rest = replace_lane(rest, c, alpha_mass[c] * d + jump[c] * p)
         place += 1
-    return load(scratch, 0, width), place
+    return rest, place
 
 
-@compile_kernel
+@compile_later()
 def _step_many(
     counter, bounds, indptr, indices, data, z, x, z_next, weight, unit, zero, alpha, alpha_mass, jump, dangling,
     base, first, rows, columns, weights, sums, relative, width,
 ):  # fmt: skip
-    scratch = np.empty((1, len(width)))
     alphas, masses = load(alpha, None, width), load(alpha_mass, None, width)
     p = load(base, None, width)
     jumped = load(jump, None, width) * p
@@ -238,9 +238,7 @@ def _step_many(
             total = sum_row_many(indices, data, z, indptr[i], indptr[i + np.uint64(1)], none, width)
             own = masses * dangling[i] + jumped if len(dangling) > 1 else rest
             if place < len(rows) and rows[place] == i:
-                own, place = _patch_rest(
-                    own, i, place, alpha_mass, jump, dangling, rows, columns, weights, scratch, width
-                )
+                own, place = _patch_rest(own, i, place, alpha_mass, jump, dangling, rows, columns, weights)
             old = to_float64(load(x, i, width))
             rounded = to_type_of(alphas * (to_float64(total) * unit) + own, x)
             store(x, i, rounded)
@@ -251,12 +249,11 @@ def _step_many(
         part = take(counter)
 
 
-@compile_kernel
+@compile_later()
 def _residual_many(
     counter, bounds, indptr, indices, data, z, x, value_rounding, alpha, alpha_mass, jump, dangling,
     base, first, rows, columns, weights, sums, width,
 ):  # fmt: skip
-    scratch = np.empty((1, len(width)))
     alphas, masses = load(alpha, None, width), load(alpha_mass, None, width)
     p = load(base, None, width)
     jumped = load(jump, None, width) * p
@@ -269,9 +266,7 @@ def _residual_many(
             product = alphas * sum_row_many(indices, data, z, indptr[i], indptr[i + np.uint64(1)], none, width)
             own = masses * dangling[i] + jumped if len(dangling) > 1 else rest
             if place < len(rows) and rows[place] == i:
-                own, place = _patch_rest(
-                    own, i, place, alpha_mass, jump, dangling, rows, columns, weights, scratch, width
-                )
+                own, place = _patch_rest(own, i, place, alpha_mass, jump, dangling, rows, columns, weights)
             ranks = to_float64(load(x, i, width))
             n_terms = np.float64(indptr[i + np.uint64(1)] - indptr[i] + 4)
             # As in `CpuBlock.residual`.

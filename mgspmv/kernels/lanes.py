@@ -20,6 +20,7 @@ from numba.extending import intrinsic, lower_builtin, models, overload, register
 
 from mgspmv.kernels.compiled import compile_kernel, take
 from mgspmv.kernels.host import run_parts
+from mgspmv.kernels.later import compile_later
 from mgspmv.kernels.operands import fit_width
 
 CACHE_LINE = 64
@@ -192,6 +193,16 @@ def choose(typing_context, is_first, first, second):
     return first(is_first, first, second), generate
 
 
+@intrinsic
+def replace_lane(typing_context, lanes, place, number):
+    """Return lanes with a number of their type at one place."""
+
+    def generate(context, builder, signature, args):
+        return builder.insert_element(args[0], args[2], args[1])
+
+    return lanes(lanes, place, number), generate
+
+
 def _call(builder, name, vector):
     called = ir.FunctionType(vector.type, [vector.type])
     return builder.call(_declare(builder, called, f"llvm.{name}.v{vector.type.count}f64"), [vector])
@@ -302,7 +313,7 @@ def sum_row_many(indices, data, z, start, stop, zero, width):
     return total
 
 
-@compile_kernel
+@compile_later()
 def _multiply_many(counter, bounds, indptr, indices, data, x, y, alpha, beta, width):
     none = spread(0.0, width)
     part = take(counter)

@@ -2,7 +2,7 @@
 
 To load Numba takes 0.5 s and to compile a function 0.1 s or more, which is longer than all work on a small input. So a
 caller that can do the same without a function asks first whether it is worth calling. Code that was compiled before is
-loaded without Numba, see `mgspmv.kernels.machine_code`.
+loaded without Numba, see `mgspmv.kernels.compiled`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any, ClassVar
 
-from mgspmv.kernels.machine_code import Types, find_code, find_types
+from mgspmv.kernels.compiled import Types, compile_kernel, find_code, find_types
 
 
 class CompiledLater:
@@ -43,8 +43,6 @@ class CompiledLater:
 
     @functools.cached_property
     def _by_numba(self) -> Callable[..., Any]:
-        from mgspmv.kernels.compiled import compile_kernel
-
         compiled: Callable[..., Any] = compile_kernel(self._function)
         return compiled
 

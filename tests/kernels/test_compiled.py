@@ -1,4 +1,4 @@
-"""Compiled functions that are kept are compiled anew when another file is edited that they take something from."""
+"""Compiled functions: the same results as by Python, and files of code that belong to one state of the sources."""
 
 from __future__ import annotations
 
@@ -6,96 +6,193 @@ import ast
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import mgspmv
 from mgspmv.kernels import compiled
-
-ROOT = Path(mgspmv.__file__).parents[1]
-COMPILING = {"njit", "overload", "compile_kernel", "compile_later"}
-"""Decorators of functions that Numba compiles, and of what overloads others."""
-INNER = "from numba import njit\n\n@njit\ndef inner(x):\n    return x + {}\n"
-OUTER = """
-from pathlib import Path
-from mgspmv.kernels import compiled
-from mgspmv.kernels.compiled import compile_kernel
-from constants import TERM
-from inner import inner
-from numba import njit
-
-compiled.SOURCES = tuple(Path(__file__).with_name(name) for name in ("constants.py", "inner.py"))
-
-@{decorator}
-def outer(x):
-    return inner(x) + TERM
-
-print(outer(0), sum(outer.stats.cache_hits.values()))
-"""
-
-ADD = """
-from mgspmv.kernels.compiled import compile_kernel
+from mgspmv.kernels.compiled import find_code, find_types
+from mgspmv.kernels.later import compile_later
 from mgspmv.kernels.modules import watch_compiling
 
-@compile_kernel
-def add(x):
-    return x + {}
+ROOT = Path(mgspmv.__file__).parents[1]
+FACTOR = 3
+COMPILING = {"njit", "overload", "compile_kernel", "compile_later"}
+"""Decorators of functions that Numba compiles, and of what overloads others."""
 
-heard = []
-with watch_compiling(lambda: heard.append(None)):
-    print(add(1), len(heard), end=" ")
-add(1.5)
-print(sum(add.stats.cache_hits.values()), len(heard))
-"""
+
+def describe(matrix, weights, is_doubled, start, share, out):
+    total = 0
+    for i in range(matrix.shape[0]):
+        for j in range(matrix.shape[1]):
+            weight = 1.0 if weights is None else weights[j]
+            out[i] += matrix[i, j] * weight * share * (2 if is_doubled else 1)
+            total += FACTOR
+    return np.int64(start + total), matrix.shape[1]
+
+
+def find_first(keys, key):
+    for k in range(len(keys)):
+        if keys[k] == key:
+            return k
+    return -1
+
+
+def add_one(keys):
+    for k in range(len(keys)):
+        keys[k] += 1
+
+
+def find_highest(numbers):
+    highest = -np.inf
+    for number in numbers:
+        highest = max(highest, number)
+    return highest
+
+
+def add_sizes(keys, sizes):
+    total = 0
+    for size in sizes:
+        total += size
+    for key in keys:
+        total += key
+    return total
+
+
+def divide(a, b):
+    return a // b, a / b
+
+
+def allocate(n):
+    return len(np.empty(n))
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint64, np.float32, np.float64, bool])
+@pytest.mark.parametrize("weights", [None, np.array([0.5, 2.0, 3.0])])
+@pytest.mark.parametrize("share", [0.25, np.float32(0.5), 2, np.uint8(3)])
+def test_results_are_those_of_python(dtype, weights, share):
+    matrix = (np.arange(6).reshape(2, 3) % 4).astype(dtype)
+    expected, found = np.zeros(2), np.zeros(2)
+    args = matrix, weights, True, np.int64(-7), share
+    code = find_code(describe, find_types((*args, found)))
+    assert code is not None
+    assert code(*args, found) == describe(*args, expected) == (11, 3)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_no_result_and_one():
+    keys = np.arange(5)
+    assert find_code(add_one, find_types((keys,)))(keys) is None
+    assert find_code(find_first, find_types((keys, 3)))(keys, 3) == 2
+    assert find_code(find_first, find_types((keys, 9)))(keys, 9) == -1
+    assert find_code(find_first, find_types((keys[:0], 9)))(keys[:0], 9) == -1
+
+
+@pytest.mark.parametrize("n", [0, 3])
+def test_a_float(n):
+    numbers = np.array([0.1, 1e300, -3.0])[:n]
+    assert find_code(find_highest, find_types((numbers,)))(numbers) == find_highest(numbers)
+
+
+def test_tuples_are_constants_of_the_code(folder):
+    for sizes in ((0,), (2, 5)):
+        code = find_code(add_sizes, find_types((np.arange(3), sizes)))
+        assert code is not None
+        assert code(np.arange(3), sizes) == 3 + sum(sizes)
+    assert len(list(folder.rglob("*.o"))) == 2
+
+
+def test_numbers_of_several_types_are_left_to_numba():
+    assert find_code(divide, find_types((7, 2))) is None
+    assert compile_later()(divide)(7, 2) == (3, 3.5)
+
+
+def test_what_needs_the_runtime_of_numba_is_left_to_numba(folder):
+    assert find_code(allocate, find_types((3,))) is None
+    assert compile_later()(allocate)(3) == 3
+    assert not list(folder.rglob("*.o"))
+
+
+@pytest.mark.parametrize(
+    "arg",
+    [np.arange(6)[::2], np.arange(3, dtype=">i4"), np.array(3), "text", 1 << 63, np.array(["a"]), (1, 2.0), (), 1j],
+)
+def test_arguments_that_are_left_to_numba(arg):
+    assert find_types((1, arg)) is None
+
+
+def test_strided_keys_are_counted_too():
+    later = compile_later()(find_first)
+    assert later(np.arange(10)[::2], 4) == 2
+    assert later(np.arange(10), 4) == 4
+
+
+def test_code_is_loaded_in_place_of_compiled_and_damaged_files_are_replaced(folder):
+    keys, heard = np.arange(5), []
+    types = find_types((keys, 3))
+    with watch_compiling(lambda: heard.append(1)):
+        find_code(find_first, types)
+        n = len(heard)
+        assert n
+        assert find_code(find_first, types)(keys, 3) == 3
+        assert len(heard) == n
+        [path] = folder.rglob("*.o")
+        path.write_bytes(b"damaged")
+        assert find_code(find_first, types)(keys, 3) == 3
+        assert len(heard) > n
+    assert path.stat().st_size > 100
+
+
+def test_without_a_folder_code_is_compiled_after_a_warning(monkeypatch):
+    keys = np.arange(5)
+    monkeypatch.setattr(compiled, "find_compiled", lambda folder: None)
+    compiled.warn_once.cache_clear()
+    with pytest.warns(UserWarning, match="every process will compile them"):
+        assert find_code(find_first, find_types((keys, 3)))(keys, 3) == 3
+
+
+def test_other_settings_and_types_have_other_files(folder, monkeypatch):
+    keys = np.arange(5)
+    find_code(find_first, find_types((keys, 3)))
+    find_code(find_first, find_types((keys.astype(np.int32), 3)))
+    monkeypatch.setenv("NUMBA_OPT", "2")
+    find_code(find_first, find_types((keys, 3)))
+    assert len(list(folder.rglob("*.o"))) == 3
+
+
+def test_threads_share_the_code():
+    later, keys = compile_later()(find_first), np.arange(1000)
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda key: later(keys, key), range(1000))) == list(range(1000))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("decorator", ["compile_kernel", "njit(nogil=True, cache=True)"])
-def test_an_edit_elsewhere_is_seen(decorator, tmp_path):
-    """As by Numba alone it is not, which is what makes this needed."""
-    (tmp_path / "outer.py").write_text(OUTER.format(decorator=decorator))
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}", "NUMBA_CACHE_DIR": str(tmp_path / "n")}
-
-    def run(added, term):
-        (tmp_path / "inner.py").write_text(INNER.format(added))
-        (tmp_path / "constants.py").write_text(f"TERM = {term}\n")
-        command = [sys.executable, "-B", "-c", "import outer"]
-        said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
-        return [int(word) for word in said.split()]
-
-    is_seen = decorator == "compile_kernel"
-    assert run(1, 10) == [11, 0]
-    assert run(1, 10) == [11, 1]
-    assert run(2, 10) == ([12, 0] if is_seen else [11, 1])
-    assert run(2, 30) == ([32, 0] if is_seen else [11, 1])
-
-
-@pytest.mark.slow
-def test_a_file_written_again_is_not_compiled_again_but_an_edited_one(tmp_path):
-    """As an upgrade writes all files; and what is compiled is heard, only while it is wanted."""
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}", "NUMBA_CACHE_DIR": str(tmp_path / "n")}
-    for seconds, term, wanted in ((100, 1, "2 1 0 1"), (200, 1, "2 0 2 0"), (300, 3, "4 1 0 1")):
-        (tmp_path / "add.py").write_text(ADD.format(term))
-        os.utime(tmp_path / "add.py", (seconds, seconds))
-        command = [sys.executable, "-B", "-c", "import add"]
-        said = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
-        assert said.strip() == wanted
-
-
-@pytest.mark.slow
-def test_processes_at_once_keep_their_code_apart(tmp_path):
-    """Both begin with an empty index: the second has not seen what the first saved."""
-    (tmp_path / "twice.py").write_text(
-        "from mgspmv.kernels.compiled import compile_kernel\n\n@compile_kernel\ndef twice(x):\n    return x + x\n"
+def test_the_next_process_does_not_load_numba(folder):
+    program = (
+        "import sys, numpy as np; from mgspmv.kernels.later import compile_later\n"
+        "import counting\n"
+        "print(counting.count(np.arange(9)), 'numba' in sys.modules)"
     )
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}", "NUMBA_CACHE_DIR": str(tmp_path / "n")}
-    for argument in ("1", "1.5"):
-        command = [sys.executable, "-B", "-c", f"import twice; twice.twice({argument})"]
-        subprocess.run(command, env=environment, check=True)
-        [index] = (tmp_path / "n").rglob("*.nbi")
-        index.unlink()
-    assert len(list((tmp_path / "n").rglob("*.nbc"))) == 2
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
+    for term, expected in ((1, ["9 True", "9 False"]), (2, ["18 True", "18 False"])):
+        (folder / "counting.py").write_text(
+            "from mgspmv.kernels.later import compile_later\n\n@compile_later()\ndef count(keys):\n"
+            f"    n = 0\n    for key in keys:\n        n += {term}\n    return n\n"
+        )
+        for said in expected:
+            run = subprocess.run(
+                [sys.executable, "-B", "-c", program], env=environment, check=True, capture_output=True, text=True
+            )
+            assert run.stdout.strip() == said
 
 
 def find_compiled(tree):
@@ -134,19 +231,20 @@ def find_unlisted(tree):
     return {name for name in used if taken[name] not in listed}
 
 
-def test_without_a_writable_folder_functions_are_compiled_after_a_warning(monkeypatch):
-    monkeypatch.setattr(compiled, "find_compiled", lambda folder: None)
-    compiled.warn_once.cache_clear()
-    with pytest.warns(UserWarning, match="cannot be kept, so every process will compile them; set .NUMBA_CACHE_DIR"):
-        add = compiled.compile_kernel(lambda x: x + 1)
-    assert add(1) == 2
-
-
 def test_a_folder_that_cannot_be_written_is_not_chosen(tmp_path):
     assert compiled.find_compiled(str(tmp_path / "new")).parent == tmp_path / "new"
     assert compiled.find_compiled("/proc/none") == compiled.find_compiled("")
 
 
-def test_numba_has_the_attributes_that_caches_are_kept_by():
-    add = compiled.compile_kernel(lambda x: x + 1)
-    assert {"_source_stamp", "_data_name_pattern"} <= vars(add._cache._cache_file).keys()
+def test_code_is_made_anew_when_a_file_is_edited_that_functions_of_others_use(folder, monkeypatch):
+    source = folder / "source.py"
+    monkeypatch.setattr(compiled, "SOURCES", (source,))
+    places = []
+    for text in ("FACTOR = 3", "FACTOR = 3", "FACTOR = 4"):
+        source.write_text(text)
+        compiled.digest_files.cache_clear()
+        compiled.find_compiled.cache_clear()
+        places.append(compiled.find_compiled(str(folder)))
+    compiled.digest_files.cache_clear()
+    compiled.find_compiled.cache_clear()
+    assert places[0] == places[1] != places[2]
