@@ -36,46 +36,27 @@ if TYPE_CHECKING:
     from mgspmv.version import __version__ as __version__
 
 _HOMES = {
-    "BatchSolution": "mgspmv.batch_results",
-    "Checkpoint": "mgspmv.api.ranking",
-    "DistributedMatrix": "mgspmv.cluster.matrix",
-    "Event": "mgspmv.model",
-    "IngestReport": "mgspmv.ingest_report",
-    "Matrix": "mgspmv.api.matrix",
-    "MatrixInfo": "mgspmv.model",
-    "Phase": "mgspmv.model",
-    "Plan": "mgspmv.plan",
-    "Solution": "mgspmv.results",
-    "Status": "mgspmv.model",
-    "__version__": "mgspmv.version",
-    "drop_versions": "mgspmv.store.write",
-    "eigenvector_centrality": "mgspmv.api.centrality",
-    "export": "mgspmv.api.extracts",
-    "gemv": "mgspmv.api.powers",
-    "generate": "mgspmv.api.stores",
-    "hits": "mgspmv.api.centrality",
-    "ingest": "mgspmv.api.stores",
-    "katz": "mgspmv.api.centrality",
-    "list_versions": "mgspmv.store.versions",
-    "load_batch": "mgspmv.batch_results",
-    "load_solution": "mgspmv.results",
-    "open": "mgspmv.api.matrix",
-    "open_matrix": "mgspmv.api.matrix",
-    "pagerank": "mgspmv.api.ranking",
-    "pagerank_batch": "mgspmv.api.batch_ranking",
-    "plan_pipeline": "mgspmv.pipeline",
-    "power_iteration": "mgspmv.api.powers",
-    "reorder": "mgspmv.api.reordering",
-    "run_pipeline": "mgspmv.pipeline",
-    "show_progress": "mgspmv.monitor.progress",
-    "spmv": "mgspmv.api.powers",
-    "stationary": "mgspmv.api.centrality",
-    "subgraph": "mgspmv.api.extracts",
-    "transpose": "mgspmv.api.reordering",
-    "update": "mgspmv.api.stores",
-    "verify": "mgspmv.api.stores",
+    "mgspmv.api.batch_ranking": ("pagerank_batch",),
+    "mgspmv.api.centrality": ("eigenvector_centrality", "hits", "katz", "stationary"),
+    "mgspmv.api.extracts": ("export", "subgraph"),
+    "mgspmv.api.matrix": ("Matrix", "open", "open_matrix"),
+    "mgspmv.api.powers": ("gemv", "power_iteration", "spmv"),
+    "mgspmv.api.ranking": ("Checkpoint", "pagerank"),
+    "mgspmv.api.reordering": ("reorder", "transpose"),
+    "mgspmv.api.stores": ("generate", "ingest", "update", "verify"),
+    "mgspmv.batch_results": ("BatchSolution", "load_batch"),
+    "mgspmv.cluster.matrix": ("DistributedMatrix",),
+    "mgspmv.ingest_report": ("IngestReport",),
+    "mgspmv.model": ("Event", "MatrixInfo", "Phase", "Status"),
+    "mgspmv.monitor.progress": ("show_progress",),
+    "mgspmv.pipeline": ("plan_pipeline", "run_pipeline"),
+    "mgspmv.plan": ("Plan",),
+    "mgspmv.results": ("Solution", "load_solution"),
+    "mgspmv.store.versions": ("list_versions",),
+    "mgspmv.store.write": ("drop_versions",),
+    "mgspmv.version": ("__version__",),
 }
-"""Modules of the public names."""
+"""Public names by module."""
 
 __all__ = [
     "BatchSolution",
@@ -117,15 +98,14 @@ __all__ = [
     "verify",
 ]
 
-
-_NAMES = frozenset({*__all__, "__version__"})
+_MODULES = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     """Import a name when it is first used: Numba and Zarr take a second each, and `mgspmv --help` needs neither."""
-    if name not in _NAMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'mgspmv' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    value = getattr(importlib.import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 
@@ -134,12 +114,12 @@ class _Package(ModuleType):
     """Module that keeps `ingest` and `export` as functions when the subpackages of these names are imported."""
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _NAMES and isinstance(value, ModuleType)):
+        if not (name in _MODULES and isinstance(value, ModuleType)):
             super().__setattr__(name, value)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_NAMES])
+    return sorted([*globals(), *_MODULES])
 
 
 sys.modules[__name__].__class__ = _Package
