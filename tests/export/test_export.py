@@ -360,7 +360,7 @@ def test_a_renumbered_matrix_is_sorted_by_way_of_files_where_memory_is_short(tmp
     mg.reorder(tmp_path / "a.zarr", tmp_path / "b.zarr", method="degree")
     mg.export(tmp_path / "a.zarr", tmp_path / "a.npz")
     monkeypatch.setattr(sys.modules["mgspmv.ingest.external_sort"], "GROUPED_ENTRIES", 500)
-    monkeypatch.setattr(sys.modules["mgspmv.api.extracts"], "find_budget", lambda *_: MemoryBudget(60_000, 2, tmp_path))
+    monkeypatch.setattr(sys.modules["mgspmv.api.derived"], "find_budget", lambda *_: MemoryBudget(60_000, 2, tmp_path))
     spilled = []
     write_run = sys.modules["mgspmv.ingest.external_sort"]._write_run
     monkeypatch.setattr(
@@ -374,7 +374,7 @@ def test_a_renumbered_matrix_is_sorted_by_way_of_files_where_memory_is_short(tmp
 @pytest.mark.parametrize("format", ["npz", *GROUPS])
 def test_an_order_for_which_there_is_no_memory(tmp_path, format, monkeypatch):
     mg.generate("rmat", tmp_path / "a.zarr", scale=8, order="degree")
-    monkeypatch.setattr(sys.modules["mgspmv.api.extracts"], "find_budget", lambda *_: MemoryBudget(1000, 2, None))
+    monkeypatch.setattr(sys.modules["mgspmv.api.derived"], "find_budget", lambda *_: MemoryBudget(1000, 2, None))
     with pytest.raises(CapacityError, match=r"reordering .*a.zarr needs .* raise memory="):
         mg.export(tmp_path / "a.zarr", tmp_path / name_target(format), format=format)
     assert not (tmp_path / name_target(format)).exists()

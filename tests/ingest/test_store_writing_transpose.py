@@ -57,9 +57,7 @@ def test_it_is_that_of_ingesting_with_it(monkeypatch, source, options):
     place, wanted_place = MemoryStore(), MemoryStore()
     before = mg.ingest(source, place, **options).info
     wanted = mg.ingest(source, wanted_place, transpose=True, **options).info
-    monkeypatch.setattr(
-        "mgspmv.api.reordering.find_budget", lambda *_: MemoryBudget(4000, 2, None)
-    )  # entries go to files
+    monkeypatch.setattr("mgspmv.api.derived.find_budget", lambda *_: MemoryBudget(4000, 2, None))  # entries go to files
     info = mg.transpose(place).info
     assert (info.digest, info.has_transpose, info.number) == (before.digest, True, 2)
     check_same(info, wanted)

@@ -18,7 +18,7 @@ BAGS = {
     "api/batch_ranking.py": 1,  # likewise
     "api/ranking.py": 2,  # identity of a run, likewise
     "solvers/checkpointing.py": 1,
-    "api/extracts.py": 1,  # provenance, likewise
+    "api/derived.py": 1,  # provenance, likewise
     "api/reading.py": 2,  # options of a source
     "api/stores.py": 5,  # likewise, and provenance
     "cluster/ingest.py": 4,  # provenance
