@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from markdown_tables import escape, make_table, show_code, split_default
 
 from mgspmv.pipeline.definition import ReadingSection
-from mgspmv.pipeline.reading import make_schema
 
+SCHEMA = Path(__file__).parents[2] / "pipelines" / "mgspmv.schema.json"
 BYTES = ["string", "integer"]
 BOUNDS = {"minimum": "of at least", "exclusiveMinimum": "above"}
 
 
 def write_keys() -> str:
     """A heading for each table, with a table of its keys."""
-    schema = make_schema()
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     parts = []
     for heading, model in list_tables("", schema, schema):
         rows = [_describe(key, value, key in model.get("required", ())) for key, value in _order(model["properties"])]

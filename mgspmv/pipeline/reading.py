@@ -1,13 +1,7 @@
-"""Reading of a TOML file into a checked definition: variables, overrides, and all problems in one message.
-
-The JSON schema of definitions, by which editors complete and check them, is printed by
-
-    python -m mgspmv.pipeline.reading > pipelines/mgspmv.schema.json
-"""
+"""Reading of a TOML file into a checked definition: variables, overrides, and all problems in one message."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import tomllib
@@ -19,8 +13,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
-from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import core_schema
 
 from mgspmv.api.ranking import read_checkpoint
 from mgspmv.errors import OptionError, PipelineError, StoreError, hide_value
@@ -310,35 +302,3 @@ def _check_ranks(pipeline: Pipeline, key: Key, section: Any) -> Problems:
         if not set(output.formats) & set(LOADABLE):
             said = 'nstart = "previous" reads ranks in zarr or parquet; add one of them to formats in [output]'
             yield (*key, "nstart"), said
-
-
-# --- JSON schema --------------------------------------------------------------------------------------------------
-
-
-class _TomlSchema(GenerateJsonSchema):
-    """Schema without null, which TOML lacks, without null defaults, and without titles that only repeat the key."""
-
-    def nullable_schema(self, schema: core_schema.NullableSchema) -> dict[str, Any]:
-        return self.generate_inner(schema["schema"])
-
-    def default_schema(self, schema: core_schema.WithDefaultSchema) -> dict[str, Any]:
-        has_value = not isinstance(self.get_default_value(schema), dict | BaseModel | None)
-        return super().default_schema(schema) if has_value else self.generate_inner(schema["schema"])
-
-    def field_title_should_be_set(self, schema: Any) -> bool:
-        return False
-
-
-def make_schema() -> dict[str, Any]:
-    """Return the JSON schema of definitions, as JSON values."""
-    schema = Pipeline.model_json_schema(schema_generator=_TomlSchema)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "Pipeline of mgspmv"}
-
-
-def main() -> None:
-    """Print the JSON schema."""
-    print(json.dumps(make_schema(), indent=1))
-
-
-if __name__ == "__main__":
-    main()

@@ -11,7 +11,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from mgspmv.pipeline.reading import main, make_schema
+from tests.support.schema import main, make_schema
 
 ROOT = Path(__file__).parents[2]
 PIPELINES = sorted((ROOT / "pipelines").glob("*.toml"))
@@ -22,7 +22,7 @@ def test_the_schema_beside_the_definitions_is_current(capsys):
     printed = capsys.readouterr().out
     assert json.loads(printed) == make_schema()
     assert (ROOT / "pipelines" / "mgspmv.schema.json").read_text() == printed, (
-        "run python -m mgspmv.pipeline.reading > pipelines/mgspmv.schema.json"
+        "run python -m tests.support.schema > pipelines/mgspmv.schema.json"
     )
 
 

@@ -13,7 +13,7 @@ import typer
 
 import mgspmv
 from mgspmv.cli.program import app
-from mgspmv.pipeline.reading import make_schema
+from tests.support.schema import make_schema
 
 PACKAGE = Path(mgspmv.__file__).parent
 TABLE = Path(__file__).with_name("renames.tsv")
