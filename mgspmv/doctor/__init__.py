@@ -62,10 +62,7 @@ def examine(
 
     run(machine.CHECKS, timeout)
     if warm:
-        from mgspmv.doctor.warm import TIMEOUT_S as most_s
-        from mgspmv.doctor.warm import compile_kernels
-
-        run({"kernels": compile_kernels}, max(timeout, most_s))
+        run({"kernels": machine.compile_kernels}, max(timeout, machine.COMPILING_S))
     for store in stores:
         run({"store": partial(machine.check_store, store)}, timeout)
     if reach is None:

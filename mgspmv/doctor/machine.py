@@ -1,4 +1,4 @@
-"""Findings, and checks of this machine: packages, limits, folders, GPUs and stores."""
+"""Findings, and checks of this machine: packages, limits, folders, GPUs and stores; and compilation of its kernels."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ import resource
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from mgspmv.control_groups import find_memory_limit, list_groups, read_text
 from mgspmv.display.numbers import format_bytes
-from mgspmv.errors import MgspmvError
+from mgspmv.errors import FormatError, MgspmvError
 from mgspmv.files import find_inside, is_url
 from mgspmv.ingest.files import translate_error
-from mgspmv.model import free_memory
+from mgspmv.model import Precision, free_memory
 
 TWINS = (("cupy-cuda12x", "cupy-cuda13x", "cupy"), ("distributed-ucxx-cu12", "distributed-ucxx-cu13"))
 """Groups of distributions that exclude each other, as they write the same files."""
@@ -42,6 +43,10 @@ SHARED_MEMORY = Path("/dev/shm")
 GPU_EXTRA = "mgspmv[cuda12] for a driver of CUDA 12, or mgspmv[cuda13] for one of CUDA 13 or later"
 FREE_SHARE = 0.5
 """Share of a device's memory; less free memory means that another process uses it."""
+COMPILING_S = 600.0
+"""Most seconds that all kernels take to compile on a slow machine."""
+VERTICES = 1 << 16
+"""Vertices of the graphs that are ranked to compile kernels, enough for edges that are not merged."""
 
 
 FindingStatus = Literal["ok", "warning", "wrong", "skipped"]
@@ -346,6 +351,58 @@ def check_store(store: str) -> Finding:
     rate = n_bytes / elapsed_s
     said = f"{store}: {n_bytes:,} bytes of {len(names)} files read at {rate / 1e6:.3g} MB/s"
     return ok(said, store=store, files=len(names), bytes_per_s=rate)
+
+
+# --- kernels ---------------------------------------------------------------------------------------------------------
+
+
+def compile_kernels() -> Finding:
+    """Compile the kernels of usual runs of ingest and PageRank on this machine's CPU and GPU, and keep them."""
+    from mgspmv.kernels.compiled import find_compiled
+    from mgspmv.kernels.device import has_device
+    from mgspmv.kernels.modules import watch_compiling
+
+    if find_compiled(os.environ.get("NUMBA_CACHE_DIR", "")) is None:
+        return wrong(NOT_KEPT, "Set NUMBA_CACHE_DIR or MGSPMV_CACHE to a writable folder.")
+    backends = ["cpu", "cuda"] if has_device() else ["cpu"]
+    compiled: list[float] = []
+    began = time.perf_counter()
+    folders = tempfile.TemporaryDirectory(prefix="mgspmv-warm-")
+    with folders as folder, watch_compiling(lambda: compiled.append(0.0)):
+        _run_all(Path(folder), backends)
+    seconds = time.perf_counter() - began
+    found = f"compiled and kept in {seconds:.3g} s" if compiled else "all were compiled before"
+    return ok(f"kernels of {' and '.join(backends)}: {found}", seconds=seconds, is_new=bool(compiled))
+
+
+def _run_all(folder: Path, backends: Sequence[str]) -> None:
+    """Make small runs: ingest of texts and of arrays, with and without weights, and PageRank in each precision."""
+    import mgspmv as mg
+    from mgspmv.ingest.block_sorting import SMALL
+    from mgspmv.kernels.host import SMALL_NNZ
+    from mgspmv.kernels.select import list_kernels
+
+    texts = {
+        "pattern": "0 1\n1 2\n2 0\n",
+        "weighted": "0 1 0.5\n1 2 2\n2 0 1\n",
+        "names": "ann bob\nbob eve\neve ann\n",
+    }
+    for name, text in texts.items():
+        path = folder / f"{name}.txt"
+        path.write_text(text * (2 * SMALL // text.count("\n") + 1))  # more than what is not compiled
+        mg.ingest(path, folder / f"{name}-text.zarr")
+    # More than what NumPy's functions compute.
+    edges = np.random.default_rng(0).integers(0, VERTICES, (2, 2 * SMALL_NNZ))
+    for name, columns in (("pattern", (*edges,)), ("weighted", (*edges, np.ones(edges.shape[1])))):
+        store = folder / f"{name}.zarr"
+        mg.ingest(columns, store)
+        for backend in backends:
+            for kernel in ("auto", *(list_kernels("cuda", for_steps=True) if backend == "cuda" else ())):
+                for precision in get_args(Precision):
+                    with suppress(FormatError):  # a layout that does not support the values
+                        placed = mg.open(store).on(backend, kernel=kernel)
+                        mg.pagerank(placed, precision=precision, max_iter=1, norm="fixed")
+            mg.pagerank(store, stop="topk:10", throw=False)
 
 
 CHECKS: dict[str, Callable[[], Findings]] = {

@@ -47,7 +47,7 @@ def test_a_cluster_that_is_not_reached(monkeypatch):
 @pytest.mark.slow
 def test_kernels_are_compiled_once(tmp_path):
     program = """
-from mgspmv.doctor.warm import compile_kernels
+from mgspmv.doctor.machine import compile_kernels
 print(compile_kernels().values["is_new"])
 """
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "n"), "MGSPMV_CACHE": str(tmp_path / "c")}
@@ -59,5 +59,5 @@ print(compile_kernels().values["is_new"])
 
 
 def test_kernels_are_compiled_on_request(played, monkeypatch):
-    monkeypatch.setattr("mgspmv.doctor.warm.compile_kernels", lambda: ok("compiled"))
+    monkeypatch.setattr("mgspmv.doctor.machine.compile_kernels", lambda: ok("compiled"))
     assert [finding.name for finding in examine(warm=True)][-1] == "kernels"
