@@ -371,7 +371,7 @@ def _multiply_in_rounds(D: DistributedMatrix, held: Sequence[DistributedMatrix],
         partial(D.multiply, precision=run.precision, weights=run.weights),
         partial(np.ascontiguousarray, dtype=run.precision),
         np.asarray,
-        f"{len(D.workers)} workers on {_name_backend(D)}",
+        f"{len(D.workers)} workers on {'hosts' if D.backend == 'cpu' else 'devices'}",
         report_times=lambda elapsed_s, _: Times((elapsed_s,) * n, *rest),
     )
 
@@ -385,10 +385,6 @@ def _sum_by_worker(
         for member, n_bytes in zip(matrix.members, measure(matrix), strict=True):
             sums[member] = sums.get(member, 0) + n_bytes
     return list(sums.values())
-
-
-def _name_backend(D: DistributedMatrix) -> str:
-    return "hosts" if D.backend == "cpu" else "devices"
 
 
 def conclude(

@@ -20,7 +20,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mgspmv.errors import OptionError
 from mgspmv.model import (
     CHANGE_POINT,
     FIXED_POINT,
@@ -57,8 +56,6 @@ class HostBlock(ABC):
     """
 
     def __init__(self, block: CsrBlock, precision: Precision = "float64", threads: int | None = None) -> None:
-        if threads is not None and threads < 1:
-            raise OptionError(f"threads must be at least 1, not {threads}")
         self.block, self.precision = block, precision
         self.threads = 1 if block.nnz < SERIAL_NNZ else threads or default_threads()
         item = block.indices.itemsize + (0 if block.data is None else block.data.itemsize)
