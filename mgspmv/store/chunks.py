@@ -21,9 +21,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
-import google_crc32c
 import numpy as np
 import zarr
+from crc32c import crc32c
 from numcodecs import blosc
 from numcodecs.vlen import VLenUTF8
 from zarr.abc.store import Store
@@ -182,7 +182,7 @@ class Chunks:
         """Decode a chunk, into `out` if given and the elements are not strings; errors as for `read`."""
         fetched = self._fetch(number)
         raw, last = fetched[:-_CRC_BYTES], fetched[-_CRC_BYTES:].tobytes()
-        checksum = google_crc32c.value(raw)
+        checksum = crc32c(raw.data)
         if checksum != int.from_bytes(last, "little") or len(last) != _CRC_BYTES:
             raise ValueError("its CRC-32C does not match")
         if self.checksums is not None and checksum != self.checksums[int(number)]:
@@ -203,7 +203,7 @@ class Chunks:
         if self.dtype == object:
             chunk = np.frombuffer(VLenUTF8().encode(chunk), np.uint8)
         raw = blosc.compress(chunk, b"lz4", 1, blosc.SHUFFLE)
-        checksum = int(google_crc32c.value(raw))
+        checksum = crc32c(raw)
         self._put(first // self.size, raw, checksum.to_bytes(_CRC_BYTES, "little"))
         return checksum
 
