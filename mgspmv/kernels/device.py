@@ -386,8 +386,8 @@ def read_graph(
         ranges.append(Range("data", first, last, allocate, dtype))
     if stored.original is None:
         ranges.insert(0, Range("out_degree", start, stop, allocate))
-    if reads_ids:
-        ranges.append(Range("vertex_ids"))
+    if reads_ids:  # first, as their chunks take longest
+        ranges.insert(0, Range("vertex_ids"))
     with report_full_device(f"a block of rows {start} to {stop}"):
         found = dict(zip((own.name for own in ranges), stored.read_arrays(ranges, threads), strict=True))
         indptr, ids = found["indptr"], found.get("vertex_ids")

@@ -178,6 +178,7 @@ class _FilledRange:
         self._chunks, self._is_on_host = chunks.find_chunks(array, checksums), asked.allocate is HostArray
         limits = {"indices": stored.info.shape[1], "out_degree": stored.info.nnz + 1}
         self._limit = limits.get(name) if asked.checks else None
+        self._is_of_ids = asked.checks and name == "vertex_ids"
 
     def open_ahead(self, piece: slice, opened: contextlib.ExitStack) -> None:
         """Open the files of a piece, see `Chunks.open_ahead`."""
@@ -191,6 +192,8 @@ class _FilledRange:
                 self._chunks.read(piece, target)
                 if self._limit is not None and self._is_on_host:
                     stored.check_limit(self._name, piece, target, self._limit)
+                if self._is_of_ids:
+                    self._check_ids(piece.start, target)
         except FloatingPointError as error:
             raise OptionError(
                 f"{self._describe(piece)} have values beyond the range of float32 "
@@ -209,13 +212,20 @@ class _FilledRange:
             stored.check_limit(name, whole, elements, self._limit)
         if self._checks and name == "indptr":
             stored.check_pointers(self.start, elements)
-        if self._checks and name == "vertex_ids" and (fall := _find_fall(elements)) is not None:
-            row = self.start + fall
-            raise StoreDamagedError(
-                f"{self._describe(whole)}: the ids must ascend, but the id of row {row + 1} is not "
-                f"greater than that of row {row}; {MEND}"
-            )
+        if self._is_of_ids:  # each piece was checked when it was read
+            for piece in digests.cut_pieces(self.start, self.stop):
+                last = piece.stop - 1
+                self._check_ids(last, elements[last - self.start : last + 2 - self.start])
         return elements
+
+    def _check_ids(self, first: int, ids: np.ndarray) -> None:
+        is_fall = ids[1:] <= ids[:-1]
+        if is_fall.any():
+            row = first + int(is_fall.argmax())
+            raise StoreDamagedError(
+                f"{self._describe(slice(self.start, self.stop))}: the ids must ascend, but the id of row {row + 1} is "
+                f"not greater than that of row {row}; {MEND}"
+            )
 
     def _describe(self, piece: slice) -> str:
         return self._stored.name_elements(self._name, piece.start, piece.stop)
@@ -368,16 +378,6 @@ def _is_ascending(array: Any) -> bool:
     size = digests.CHUNK_ELEMENTS if isinstance(array, np.ndarray) else DEVICE_PIECE
     parts = (array[k : k + size + 1] for k in range(0, len(array) - 1, size))
     return all(int(part.min()) >= 0 and int((part[1:] - part[:-1]).min()) >= 0 for part in parts)
-
-
-def _find_fall(ids: np.ndarray) -> int | None:
-    """Return the place before the first element that is not greater than the one before it; None for none."""
-    for k in range(0, len(ids) - 1, digests.CHUNK_ELEMENTS):  # in pieces, which fit in a cache
-        piece = ids[k : k + digests.CHUNK_ELEMENTS + 1]
-        is_fall = piece[1:] <= piece[:-1]
-        if is_fall.any():
-            return k + int(is_fall.argmax())
-    return None
 
 
 def _is_permutation(array: np.ndarray) -> bool:

@@ -151,7 +151,8 @@ def test_a_device_computes_with_none_of_them(make_store, planted):
     assert_refused(store, hits, said)
 
 
-def test_other_arrays_that_are_looked_up_in(make_store, tmp_path):
+@pytest.mark.parametrize("size", [digests.CHUNK_ELEMENTS, 2], ids=["within a piece", "between two pieces"])
+def test_other_arrays_that_are_looked_up_in(make_store, tmp_path, monkeypatch, size):
     store = make_store("graph")
     put(store, "out_degree", {3: -1})
     with pytest.raises(StoreDamagedError, match=r"out_degree.*element 3 is -1, which is outside 0\.\.80"):
@@ -159,6 +160,7 @@ def test_other_arrays_that_are_looked_up_in(make_store, tmp_path):
     for ids in (np.arange(4) * 2 + 1, np.array(["a", "b", "c", "d"], object)):
         mg.ingest((ids[[0, 1, 2]], ids[[1, 2, 3]]), tmp_path / "named.zarr", overwrite=True)
         put(tmp_path / "named.zarr", "vertex_ids", {1: ids[2]})
+        monkeypatch.setattr(digests, "CHUNK_ELEMENTS", size)
         A = mg.open_matrix(tmp_path / "named.zarr")
         said = "the ids must ascend, but the id of row 2 is not greater than that of row 1"
         with pytest.raises(StoreDamagedError, match=said):
