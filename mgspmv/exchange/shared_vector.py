@@ -61,10 +61,11 @@ class VectorAddress:
         raw, first = np.ascontiguousarray(values).view(np.uint8), start * values.itemsize
 
         def put(place: int) -> None:
-            own = raw[place : place + WRITTEN_BYTES]
-            while len(own):
-                n = os.pwrite(descriptor, own.data, first + place)
-                own, place = own[n:], place + n
+            """Write by a map, as the system lets one thread of all processes at a time call `write`."""
+            own, at = raw[place : place + WRITTEN_BYTES], first + place
+            skipped = at % mmap.ALLOCATIONGRANULARITY
+            mapped = mmap.mmap(descriptor, skipped + len(own), offset=at - skipped)
+            np.frombuffer(mapped, np.uint8)[skipped:] = own
 
         try:
             run_parts(put, range(0, len(raw), WRITTEN_BYTES), threads)

@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from mgspmv.exchange import shared_vector
 from mgspmv.exchange.shared_vector import LEAST_BYTES, SharedVector, WrittenElements
 
 N = LEAST_BYTES // 4
@@ -33,7 +34,8 @@ def make_parts(dtype):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("sent", [[], [0], [2], [0, 1, 2]])
-def test_parts_are_joined_wherever_they_are(dtype, sent):
+def test_parts_are_joined_wherever_they_are(dtype, sent, monkeypatch):
+    monkeypatch.setattr(shared_vector, "WRITTEN_BYTES", 10_000)
     whole, parts = make_parts(dtype)
     with SharedVector(N) as vector:
         told = [
