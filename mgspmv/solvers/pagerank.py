@@ -25,6 +25,7 @@ from mgspmv.solvers.mass_check import MassCheck, check_rows
 from mgspmv.solvers.options import PageRankOptions, RankTask
 from mgspmv.solvers.run import Collected, Execution, Outcome, run
 from mgspmv.solvers.steps import LocalSteps, Steps
+from mgspmv.store.digests import map_pieces
 from mgspmv.store.stored_matrix import MatrixProperties
 
 if TYPE_CHECKING:
@@ -230,7 +231,7 @@ def add_underflow(
 def _find_underflow(
     A: MatrixProperties, x: np.ndarray, start: RunInputs, task: RankTask, step: OneStep, *, on_device: bool
 ) -> Underflow | None:
-    if x.min(initial=1.0) > 0:
+    if all(map_pieces(lambda piece: bool(x[piece].min() > 0), 0, len(x), task.threads)):
         return None
     options, use_weights, is_zero = task.options, task.dtype is not None, x == 0
     is_lost = is_zero & (start.personalization > 0)
