@@ -134,7 +134,13 @@ def split_rows(
     last, bounds = len(rows) - 1, [0]
     for k in range(1, n_parts):
         target = cost(last) * k // n_parts
-        above = bisect_left(range(last), target, key=cost)
+        low = high = last * k // n_parts  # near the bound in most graphs: other pointers may have to be read first
+        step = max(1, last >> 8)
+        while low > 0 and cost(low) >= target:
+            low, step = max(0, low - step), 2 * step
+        while high < last and cost(high) < target:
+            high, step = min(last, high + step), 2 * step
+        above = bisect_left(range(last), target, low, high, key=cost)
         below = max(above - 1, 0)
         bounds.append(int(rows[below if target - cost(below) < cost(above) - target else above]))
     return np.array([*bounds, len(indptr) - 1], np.int64)

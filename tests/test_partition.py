@@ -280,6 +280,21 @@ def test_parts_begin_at_the_given_row_nearest_to_their_target(
         assert abs(costs[bounds[k]] - target) == min(abs(cost - target) for cost in costs.values())
 
 
+def test_few_pointers_are_looked_up_where_rows_are_about_even() -> None:
+    looked = set[int]()
+
+    class Looked(np.ndarray):  # type: ignore[type-arg]
+        def __getitem__(self, row: Any) -> Any:
+            looked.add(int(row))
+            return super().__getitem__(row)
+
+    n_rows = 2**20
+    counts = np.random.default_rng(1).integers(0, 9, n_rows)
+    indptr = make_indptr(counts.tolist())
+    bounds = split_rows(indptr.view(Looked), 4, bytes_per_nonzero=4, bytes_per_row=8)
+    assert all(min(abs(bounds - row)) <= 2 * (n_rows >> 8) for row in looked)
+
+
 @pytest.mark.parametrize("n_rows", [0, 1, 7, 255, 256, 257, 511, 512, 1000, 2**16 + 3])
 def test_rows_that_are_dealt_one_by_one_fill_the_parts(n_rows: int) -> None:
     bounds = part_bounds(n_rows)

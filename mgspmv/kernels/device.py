@@ -400,7 +400,8 @@ def read_graph(
 
 def _find_entries(stored: StoredMatrix, start: int, stop: int, threads: int | None) -> tuple[int, int]:
     """Return the first entry of rows `start` .. `stop`, and the end of the last."""
-    first, last = (int(stored.read_pointers(row, row)[0]) for row in (start, stop))
+    ends = stored.ends
+    first, last = (ends[k] if k in ends else int(stored.read_pointers(k, k)[0]) for k in (start, stop))
     if first > last:  # the store is damaged, which the check of all pointers says
         stored.read_pointers(start, stop, threads)
     return first, last

@@ -11,7 +11,8 @@ from mgspmv.store.stored_matrix import StoredMatrix
 
 
 class StoredPointers:
-    """(n_rows + 1,) row pointers, of which a chunk is read when one of its elements is first needed, and kept.
+    """(n_rows + 1,) row pointers, of which a chunk is read when one of its elements is first needed, and kept; `ends`
+    are not read.
 
     Raises
     ------
@@ -25,6 +26,8 @@ class StoredPointers:
         return self._stored.info.shape[0] + 1
 
     def __getitem__(self, row: Any) -> int:
+        if (known := self._stored.ends.get(int(row))) is not None:
+            return known
         number, place = divmod(int(row), CHUNK_ELEMENTS)
         if number not in self._held:
             first = number * CHUNK_ELEMENTS

@@ -132,6 +132,11 @@ class StoredMatrix(ABC):
         return self.info
 
     @property
+    def ends(self) -> dict[int, int]:
+        """First and last row pointer by row, known before any are read; to read all rows checks them."""
+        return {0: 0, self.info.shape[0]: self.info.nnz}
+
+    @property
     def digest(self) -> str:
         """Digest of the matrix, or of the one that it is the transpose of."""
         return self.info.digest
