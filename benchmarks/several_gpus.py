@@ -155,6 +155,7 @@ class Bench:
                     laps.end("close")
                     found.add(solution.digest())
                 runs.append(laps.stop(rank=_split(solution.seconds)))
+                del solution  # to free its memory is no part of the next run
                 say(f"  {runs[-1].elapsed_s:.2f} s")
         return Row("warm", (*runs[1:],), self._compare(found, digest))
 
@@ -176,6 +177,7 @@ class Bench:
                 laps.end("close")
                 found.add(solution.digest())
             runs.append(laps.stop(rank=solution.seconds))
+            del solution
             say(f"  {runs[-1].elapsed_s:.2f} s")
         return Row("parquet", (*runs[1:],), self._compare(found, digest))
 
