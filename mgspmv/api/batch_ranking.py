@@ -28,7 +28,7 @@ from mgspmv.solvers.batch import (
     Batch,
     BatchTask,
     Ending,
-    FinishedVector,
+    FinishedVectors,
     ManyRows,
     choose_width,
     count_bytes,
@@ -298,20 +298,21 @@ class _ResultCollector:
             )
         self.ranks = np.empty(self._shape, self._dtype)
 
-    def keep(self, parts: Sequence[FinishedVector]) -> None:
-        """Store the ranks of one finished vector, given as one part per block of stored rows, in row order."""
-        number, ranks = parts[0].number, _join([part.ranks for part in parts])
+    def keep(self, parts: Sequence[FinishedVectors]) -> None:
+        """Store the ranks of finished vectors, given as one part per block of stored rows, in row order."""
+        numbers, ranks = list(parts[0].numbers), _join([part.ranks for part in parts])
         if self.ids is None or self._top is None:
-            self.ranks[number] = restore(ranks, self._order)
+            for number, own in zip(numbers, ranks, strict=True):
+                self.ranks[number] = restore(own, self._order)
             return
         sources = _join([part.sources for part in parts if part.sources is not None])
-        highest = order_highest(ranks, sources, self._top)
-        highest = highest[ranks[highest] != 0]
-        n_kept = len(highest)
-        self.ids[number, :n_kept] = sources[highest] if self._ids is None else self._ids[sources[highest]]
-        self.ids[number, n_kept:] = fill_id(self.ids)
-        self.ranks[number, :n_kept], self.ranks[number, n_kept:] = ranks[highest], 0
+        order = order_highest(ranks, sources, self._top)
+        # Ranks of 0 are left out: they come last, even after NaN.
+        order = np.take_along_axis(order, (np.take_along_axis(ranks, order, 1) == 0).argsort(1, kind="stable"), 1)
+        ranks, sources = np.take_along_axis(ranks, order, 1), np.take_along_axis(sources, order, 1)
+        ids = sources if self._ids is None else self._ids[sources]
+        self.ranks[numbers], self.ids[numbers] = ranks, np.where(ranks == 0, fill_id(self.ids), ids)
 
 
 def _join(parts: Sequence[np.ndarray]) -> np.ndarray:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)

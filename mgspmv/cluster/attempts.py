@@ -38,7 +38,7 @@ from mgspmv.errors import (
 )
 from mgspmv.model import Event, Progress, Recovery, ignore
 from mgspmv.order import permute, restore
-from mgspmv.solvers.batch import BatchTask, FinishedVector
+from mgspmv.solvers.batch import BatchTask, FinishedVectors
 from mgspmv.solvers.checkpointing import Checkpointer
 from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.options import RankTask
@@ -235,7 +235,7 @@ def run_batch(
     queries: Sequence[Query],
     task: BatchTask,
     start: RunInputs,
-    keep: Callable[[Sequence[FinishedVector]], None],
+    keep: Callable[[Sequence[FinishedVectors]], None],
     emit: Callable[[Event, int], None],
     report: Progress,
 ) -> Outcome:
@@ -245,7 +245,7 @@ def run_batch(
     Parameters
     ----------
     start : only d, empty for the p of each vector, and the out-weights are used
-    keep : called with the values that each worker, by rank, keeps of a vector that has ended
+    keep : called with the values that each worker, by rank, keeps of vectors that have ended
     emit : called with the event of each pass, and the number of vectors that have ended, as last reported
 
     Raises

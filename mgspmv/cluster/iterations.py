@@ -33,7 +33,7 @@ from mgspmv.kernels.host import HostBlock
 from mgspmv.kernels.operands import WIDTHS
 from mgspmv.kernels.select import BoundMany
 from mgspmv.model import ChangeNorm, Normalization, StepSums, free_memory
-from mgspmv.solvers.batch import Batch, BatchTask, FinishedVector, ManyRows, choose_width, count_bytes
+from mgspmv.solvers.batch import Batch, BatchTask, FinishedVectors, ManyRows, choose_width, count_bytes
 from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.mass_check import Rounding
 from mgspmv.solvers.options import RankTask
@@ -95,7 +95,7 @@ class BlockIteration(ABC):
         """Check the ranks; None if the run does not compute ranks of one vector."""
         return None
 
-    def take_kept(self) -> tuple[Sequence[FinishedVector], int]:
+    def take_kept(self) -> tuple[Sequence[FinishedVectors], int]:
         """Return the results of vectors that have ended since the last call, and the number of all that have."""
         return (), 0
 
@@ -276,18 +276,18 @@ class BatchPasses(BlockIteration):
         self._rows = ManyRows(kernel, kernel.put(weight), kernel.put(writable(piece.start.dangling)))
         self._n_dangling = int(np.count_nonzero(weight == 0))
         self._worker, self._piece = worker, piece
-        self._kept: list[FinishedVector] = []
+        self._kept: list[FinishedVectors] = []
         self.computes = kernel.threads if isinstance(kernel, CpuMany) else describe_device()
 
     def make_loop(self, turns: AllToAll, hellos: Mapping[int, Message]) -> Batch:
         exchange, queries, task = self._make_exchange(turns, hellos), self._piece.queries, self._task
         self.width = min(turns.gather(self._choose_width(exchange)))
         kept, most = self._kept, self._count_kept()
-        keep, is_full = partial(_keep, kept), lambda: len(kept) >= most
+        keep, is_full = partial(_keep, kept), lambda: sum(len(own.numbers) for own in kept) >= most
         given = (self.width, exchange, self._n_dangling, self._piece.order, keep, is_full)
         return Batch(self._rows, queries, task, *given)
 
-    def take_kept(self) -> tuple[Sequence[FinishedVector], int]:
+    def take_kept(self) -> tuple[Sequence[FinishedVectors], int]:
         kept = [*self._kept]
         self._kept.clear()
         return kept, self.loop.n_ended
@@ -373,9 +373,9 @@ class SharedPasses(BatchPasses):
         return LocalExchange(self._part.stop)
 
 
-def _keep(all_kept: list[FinishedVector], kept: FinishedVector) -> None:
+def _keep(all_kept: list[FinishedVectors], kept: FinishedVectors) -> None:
     """Keep a copy, as the arrays may be overwritten. Not a method, as a batch must not reference its iteration."""
-    all_kept.append(replace(kept, ranks=kept.ranks.copy()))
+    all_kept.append(replace(kept, ranks=np.array(kept.ranks, order="C")))
 
 
 # --- power iteration -------------------------------------------------------------------------------------------------

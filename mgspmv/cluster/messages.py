@@ -13,7 +13,7 @@ from mgspmv.exchange.peer_comm import Member, RunSpec
 from mgspmv.kernels.select import StepLayout
 from mgspmv.model import Event, RowCheck, Status, StepSums
 from mgspmv.run_progress import BEGINNING, RunProgress
-from mgspmv.solvers.batch import BatchTask, FinishedVector
+from mgspmv.solvers.batch import BatchTask, FinishedVectors
 from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.mass_check import ADVICE, MassCheck, check_rows, describe_off
 from mgspmv.solvers.options import RankTask
@@ -102,8 +102,8 @@ class Report:
     """Status of the run; None if it has not ended."""
     ranks: RankCheck | None = None
     """Check of the ranks; None if there are no ranks or they are not finite."""
-    kept: Sequence[FinishedVector] = ()
-    """Kept values of this worker's rows, one item per finished vector of a batch."""
+    kept: Sequence[FinishedVectors] = ()
+    """Kept values of this worker's rows of finished vectors of a batch."""
     n_ended: int = 0
     """Number of vectors that have ended."""
 
@@ -140,7 +140,7 @@ def check_reports(reports: Sequence[Report], members: Sequence[Member], phase: s
 def _list_made(report: Report) -> Hashable:
     """Return the fields of a report that must be equal on all workers: all add up the same sums."""
     changes = tuple((event.iteration, event.change) for event in report.events)
-    return report.status, changes, tuple(kept.number for kept in report.kept), report.n_ended
+    return report.status, changes, tuple(kept.numbers for kept in report.kept), report.n_ended
 
 
 def check_ranks(

@@ -27,7 +27,7 @@ from mgspmv.kernels.operands import WIDTHS, fit_width
 from mgspmv.model import Event, Progress, Status
 from mgspmv.partition import limit, plan_whole
 from mgspmv.plan import WorkerPlan
-from mgspmv.solvers.batch import MEMORY_SHARE, BatchTask, FinishedVector, count_bytes
+from mgspmv.solvers.batch import MEMORY_SHARE, BatchTask, FinishedVectors, count_bytes
 from mgspmv.solvers.run import Collected, Execution
 from mgspmv.solvers.vectors import Query
 
@@ -156,7 +156,7 @@ class VectorShares(Execution):
     Parameters
     ----------
     numbers : numbers of the vectors of each worker
-    keep : called with the result of each finished vector, as the only part
+    keep : called with the results of finished vectors, as the only part
 
     Attributes
     ----------
@@ -167,7 +167,7 @@ class VectorShares(Execution):
         self,
         workers: AttemptWorkers,
         numbers: Sequence[Sequence[int]],
-        keep: Callable[[Sequence[FinishedVector]], None],
+        keep: Callable[[Sequence[FinishedVectors]], None],
     ) -> None:
         self._workers, self._numbers, self._keep = workers, numbers, keep
         self._n_all, self.n_ended = len(workers.matrix.members), 0
@@ -191,7 +191,7 @@ class VectorShares(Execution):
             for events, report, numbers in zip(waiting, reports, self._numbers, strict=True):
                 events.extend(report.events)
                 for kept in report.kept:
-                    self._keep([replace(kept, number=numbers[kept.number])])
+                    self._keep([replace(kept, numbers=tuple(numbers[k] for k in kept.numbers))])
             while any(waiting) and all(own or ended for own, ended in zip(waiting, has_ended, strict=True)):
                 made += 1
                 heads = [own.popleft() if own else None for own in waiting]

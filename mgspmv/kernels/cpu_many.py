@@ -99,10 +99,6 @@ class CpuMany(CpuBlock):
         for vector, column in zip(out, columns, strict=True):  # avoids a second copy of all columns
             vector[:] = x[:, column]
 
-    def fill(self, x: np.ndarray, columns: np.ndarray, vectors: np.ndarray) -> None:
-        """Set x[:, columns[j]] = vectors[j], (j, n_rows), or (j, 1) for one number in all rows."""
-        x[:, columns] = vectors.T
-
     def select_highest(self, vectors: np.ndarray, k: int, numbers: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """Return the numbers of the k highest entries of each vector, (j, n), and these entries, as `select_each` does;
         only they leave the block's device."""

@@ -262,12 +262,7 @@ class CudaMany(CudaBlock):
         return total
 
     def take(self, x: Any, columns: np.ndarray, out: Any) -> None:
-        out[...] = x.T[put(columns)]
-
-    def fill(self, x: Any, columns: np.ndarray, vectors: Any) -> None:
-        import cupy
-
-        x[:, put(columns)] = cupy.asarray(vectors).T
+        out.T[...] = x[:, put(columns)]
 
     def select_highest(self, vectors: Any, k: int, numbers: Any | None) -> tuple[np.ndarray, np.ndarray]:
         import cupy

@@ -5,6 +5,7 @@ The functions at the end judge whether a bound on the error of the ranks certifi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +13,10 @@ import numpy as np
 
 from mgspmv.model import Stability
 
-SAMPLED = 16
-"""Sampling interval, in entries, for a lower bound on the k highest."""
+LEAST_GROUP = 8
+"""Least entries per group whose maxima are compared before entries are."""
+MOST_TIES = 4
+"""Most groups that are searched, as a multiple of the entries to select."""
 
 
 def select_highest(values: np.ndarray, k: int) -> np.ndarray:
@@ -38,40 +41,64 @@ def select_each(
     -------
     Numbers, int64, and entries, both (j, min(k, n)) and on the host.
     """
-    shape = len(vectors), min(k, vectors.shape[1])
-    chosen, highest = np.empty(shape, np.int64), np.empty(shape, vectors.dtype)
-    for own_numbers, own, vector in zip(chosen, highest, vectors, strict=True):
-        places = find_highest(vector, k, numbers, xp)
-        found, named = get(vector[places]), get(places if numbers is None else numbers[places])
-        order = order_highest(found, named, k)
-        own_numbers[:], own[:] = named[order], found[order]
+    k = min(k, vectors.shape[1])
+    chosen, highest = np.empty((len(vectors), k), np.int64), np.empty((len(vectors), k), vectors.dtype)
+    found = _search_groups(vectors, k, xp, get)
+    for own_numbers, own, vector, candidates in zip(chosen, highest, vectors, found, strict=True):
+        if candidates is None:
+            places = _find(vector, k, numbers, xp)
+            values, named = get(vector[places]), get(places if numbers is None else numbers[places])
+        else:
+            named, values = candidates
+            named = named if numbers is None else get(numbers[xp.asarray(named)])
+        order = order_highest(values, named, k)
+        own_numbers[:], own[:] = named[order], values[order]
     return chosen, highest
 
 
 def order_highest(values: np.ndarray, numbers: np.ndarray, k: int) -> np.ndarray:
-    """Return positions of the k highest entries, highest first, ties by number, NaN last; O(n log n), on the host."""
+    """Return positions of the k highest entries along the last axis, highest first, ties by number, NaN last;
+    O(n log n), on the host."""
     keys = np.where(np.isnan(values), values.dtype.type(-np.inf), values)
-    return np.lexsort((numbers, -keys))[:k]
+    return np.lexsort((numbers, -keys))[..., :k]
 
 
-def find_highest(values: Any, k: int, numbers: Any | None = None, xp: Any = np) -> Any:
-    """Find the positions of the k highest entries, in any order; ties by number, NaN last.
+def _search_groups(
+    vectors: Any, k: int, xp: Any, get: Callable[[Any], np.ndarray]
+) -> list[tuple[np.ndarray, np.ndarray] | None]:
+    """Find places and values of entries that include the k highest, on the host; None for a vector with NaN or ties.
 
-    Parameters
-    ----------
-    values : (n,) float32 or float64, of `xp`
-    numbers, xp : as for `select_each`
+    Entries i, i + n_groups, i + 2 n_groups, ... are a group. The k-th highest of the maxima of groups is a lower bound
+    on the k-th highest entry, so that only groups with a maximum of at least that are searched.
     """
-    if k < len(values) // (4 * SAMPLED):
-        # The k-th highest of a sample is a lower bound on the k-th highest of all.
-        least = xp.partition(values[::SAMPLED], -k)[-k]
-        places = xp.flatnonzero(values >= least)
-        if len(places) >= k:  # fewer only if there are NaN
-            return places[_find(values[places], k, None if numbers is None else numbers[places], xp)]
-    return _find(values, k, numbers, xp)
+    n_vectors, n = vectors.shape
+    size = math.isqrt(n // k) if k else 0
+    if size < LEAST_GROUP:
+        return [None] * n_vectors
+    n_groups = n // size
+    rest = size * n_groups  # entries from here on are in no group
+    maxima = get(vectors.T[:rest].reshape(size, n_groups, n_vectors).max(axis=0)).T
+    least = np.partition(maxima, n_groups - k, axis=1)[:, n_groups - k]  # NaN are highest
+    searched = [np.flatnonzero(own >= bound) for own, bound in zip(maxima, least, strict=True)]
+    n_searched = [len(own) if len(own) <= MOST_TIES * k else 0 for own in searched]
+    if not any(n_searched):
+        return [None] * n_vectors
+    groups = np.zeros((n_vectors, max(n_searched)), np.int64)
+    for padded, own, n_own in zip(groups, searched, n_searched, strict=True):
+        padded[:n_own] = own[:n_own]
+    places = groups[:, None] + n_groups * np.arange(size)[:, None]
+    values, last = get(vectors[xp.arange(n_vectors)[:, None, None], xp.asarray(places)]), get(vectors[:, rest:])
+    found = list[tuple[np.ndarray, np.ndarray] | None]()
+    for i, (n_own, bound) in enumerate(zip(n_searched, least, strict=True)):
+        own_places = np.append(places[i, :, :n_own], np.arange(rest, n))
+        own = np.append(values[i, :, :n_own], last[i])
+        is_high = own >= bound
+        found.append((own_places[is_high], own[is_high]) if n_own and not np.isnan(maxima[i]).any() else None)
+    return found
 
 
 def _find(values: Any, k: int, numbers: Any | None, xp: Any) -> Any:
+    """Find the places of the k highest entries, in any order; O(n log n) on a device, whose partition sorts."""
     keys = xp.where(xp.isnan(values), values.dtype.type(-np.inf), values)
     k = min(k, len(keys))
     if k == 0:

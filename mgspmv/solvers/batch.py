@@ -40,15 +40,16 @@ KEEP_BYTES = 48
 
 
 @dataclass(frozen=True, eq=False)
-class FinishedVector:
-    """Result of a finished vector on some rows."""
+class FinishedVectors:
+    """Results of finished vectors on some rows."""
 
-    number: int
-    """Number of the vector."""
+    numbers: tuple[int, ...]
+    """Numbers of the vectors."""
     ranks: np.ndarray
-    """Ranks of all these rows, in their order; or the highest of them, in descending order."""
+    """(n_vectors, k): ranks of all these rows, in their order; or the highest of them, in descending order."""
     sources: np.ndarray | None
-    """int64: numbers in the source of the vertices with the highest ranks; None where all ranks are kept."""
+    """(n_vectors, k) int64: numbers in the source of the vertices with the highest ranks; None where all ranks are
+    kept."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,8 @@ class BatchTask(Task):
     """Whether the rank of dangling vertices is dropped, so that the first x is (1 - alpha) p; else it is p."""
 
 
-Keep = Callable[[FinishedVector], None]
-"""Receiver of the result of a vector; `FinishedVector.ranks` may be overwritten afterwards."""
+Keep = Callable[[FinishedVectors], None]
+"""Receiver of the results of vectors; `FinishedVectors.ranks` may be overwritten afterwards."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,15 +107,16 @@ class Pass:
     panels : open z of all rows
     width : columns, one of `mgspmv.kernels.operands.WIDTHS`
     x_dtype : of the ranks
+    x : (n_rows, width) ranks; None for zeros
 
     Attributes
     ----------
     queries : the vector of each column; None for a free one
     """
 
-    def __init__(self, rows: ManyRows, panels: Exchange, width: int, x_dtype: Any) -> None:
+    def __init__(self, rows: ManyRows, panels: Exchange, width: int, x_dtype: Any, x: Any = None) -> None:
         self._rows, self._panels, self.width = rows, panels, width
-        self._x = rows.kernel.zeros_many(rows.stop - rows.start, width, x_dtype)
+        self.x = rows.kernel.zeros_many(rows.stop - rows.start, width, x_dtype) if x is None else x
         kernel = rows.kernel
         self._panel = panels.open(lambda n: kernel.zeros_many(n, width, kernel.z_dtype))
         self._terms: Terms
@@ -123,36 +125,32 @@ class Pass:
     @property
     def nbytes(self) -> int:
         """Bytes of vectors."""
-        return int(self._panel.nbytes + self._x.nbytes)
+        return int(self._panel.nbytes + self.x.nbytes)
 
-    def enter(self, columns: np.ndarray, queries: Sequence[Query | None], vectors: Any) -> None:
-        """Assign vectors to columns. Needs `scale` before the next step.
-
-        Parameters
-        ----------
-        vectors : the first x of each, (len(columns), n_rows), or (len(columns), 1) for one number everywhere
-        """
+    def enter(self, columns: np.ndarray, queries: Sequence[Query]) -> None:
+        """Assign vectors to columns whose x are theirs. Needs `scale` before the next step."""
         for column, query in zip(columns, queries, strict=True):
             self.queries[column] = query
-        self._rows.kernel.fill(self._x, columns, vectors)
         self._terms = self._make_terms()
 
     def enter_at_jump(self, columns: np.ndarray, queries: Sequence[Query], shares: Sequence[float]) -> None:
         """Assign vectors to columns, with a share of their p as first x. Needs `scale` before the next step."""
-        bases = np.array([[share * query.base] for query, share in zip(queries, shares, strict=True)])
-        r = self._rows
-        self.enter(columns, queries, r.kernel.put(bases))
-        for column, query, share in zip(columns, queries, shares, strict=True):
-            self._x[r.kernel.put(query.rows - r.start), column] = r.kernel.put(share * query.weights)
+        put = self._rows.kernel.put
+        self.x[:, put(columns)] = put(np.array([share * q.base for q, share in zip(queries, shares, strict=True)]))
+        rows = np.concatenate([q.rows for q in queries]) - self._rows.start
+        weights = np.concatenate([share * q.weights for q, share in zip(queries, shares, strict=True)])
+        if len(rows):
+            self.x[put(rows), put(np.repeat(columns, [len(q.rows) for q in queries]))] = put(weights)
+        self.enter(columns, queries)
 
     def take(self, columns: np.ndarray, out: Any) -> None:
         """Copy x of columns[j] to out[j]: (len(columns), n_rows)."""
-        self._rows.kernel.take(self._x, columns, out)
+        self._rows.kernel.take(self.x, columns, out)
 
     def scale(self) -> list[StepSums]:
         """Compute z from x; return the sums over all rows of each x."""
         r = self._rows
-        return self._panel.exchange_columns(r.kernel.scale_many(self._x, r.weight, self._panel.slot()))
+        return self._panel.exchange_columns(r.kernel.scale_many(self.x, r.weight, self._panel.slot()))
 
     def step(self, mass: np.ndarray, *, is_relative: bool = False) -> tuple[list[StepSums], Times]:
         """Make one step of all columns; return its sums over all rows, and its times. `mass` is (width,), of the x
@@ -160,14 +158,14 @@ class Pass:
 
         def multiply() -> list[StepSums]:
             r, z = self._rows, self._panel.z
-            vectors = (z, self._x, self._panel.slot(), r.weight, mass, self._terms)
+            vectors = (z, self.x, self._panel.slot(), r.weight, mass, self._terms)
             return r.kernel.step_many(*vectors, is_relative=is_relative)
 
         return time_step(self._panel, multiply)
 
     def residual(self, mass: np.ndarray) -> np.ndarray:
         """Bound how far a step would move x of all rows, in L1, (width,); blocks and z must be `float64`."""
-        own = self._rows.kernel.residual_many(self._panel.z, self._x, mass, self._terms)
+        own = self._rows.kernel.residual_many(self._panel.z, self.x, mass, self._terms)
         total: np.ndarray = sum(self._panels.gather(own), np.zeros(self.width))
         return total
 
@@ -236,13 +234,12 @@ class Batch(Execution):
         self._rows, self._queries, self._task, self._options = rows, queries, task, task.options
         self._panels, self._keep, self._is_full = panels, keep, is_full
         self._numbers = None if order is None or task.top is None else rows.kernel.put(order)
-        self._n_rows, self._n_dangling = rows.stop - rows.start, n_dangling
+        self._n_dangling = n_dangling
         self._x_dtype = np.dtype(np.float32 if task.options.precision == "float32" else np.float64)
         self._residual_width = min(width, RESIDUAL_WIDTH)
         self._waiting = deque(range(len(queries)))
         self._seats: list[_Seat] = []
         self._left: list[_Seat] = []
-        self._room = rows.kernel.zeros_many(self._residual_width, self._n_rows, self._x_dtype)
         self._wide: Pass | None = None
         self._endings: dict[int, Ending] = {}
         self._width, self.iteration = width, 0
@@ -317,9 +314,9 @@ class Batch(Execution):
         rest = deque(ended)
         while rest:
             some = [rest.popleft() for _ in range(min(len(rest), self._residual_width - len(self._left)))]
-            with self._time("enter"):
-                columns = np.array([seat.column for seat in some])
-                self._pass.take(columns, self._room[len(self._left) : len(self._left) + len(some)])
+            with self._time("residual"):
+                columns, free = np.array([seat.column for seat in some]), len(self._left)
+                self._pass.take(columns, self._find_wide().x[:, free : free + len(some)].T)
             self._left += some
             if len(self._left) == self._residual_width:
                 self._bound_errors()
@@ -347,14 +344,14 @@ class Batch(Execution):
 
     def _narrow(self, width: int) -> None:
         """Continue in a pass of fewer columns."""
-        held = self._rows.kernel.zeros_many(len(self._seats), self._n_rows, self._x_dtype)
-        self._pass.take(np.array([seat.column for seat in self._seats]), held)
+        x = self._rows.kernel.zeros_many(self._rows.stop - self._rows.start, width, self._x_dtype)
+        self._pass.take(np.array([seat.column for seat in self._seats]), x[:, : len(self._seats)].T)
         del self._pass  # before the next one is made, so that both are never in memory
-        self._pass = Pass(self._rows, self._panels, width, self._x_dtype)
+        self._pass = Pass(self._rows, self._panels, width, self._x_dtype, x)
         for column, seat in enumerate(self._seats):
             seat.column = column
         queries = [self._queries[seat.number] for seat in self._seats]
-        self._pass.enter(np.arange(len(self._seats)), queries, held)
+        self._pass.enter(np.arange(len(self._seats)), queries)
         self._pass.scale()
 
     # --- errors ---
@@ -366,11 +363,11 @@ class Batch(Execution):
         with self._time("residual"):
             bounds = self._find_bounds()
         with self._time("keep"):
-            ranks, sources = self._choose_kept(self._room[: len(self._left)])
-            for k, (seat, bound) in enumerate(zip(self._left, bounds, strict=True)):
+            for seat, bound in zip(self._left, bounds, strict=True):
                 assert seat.status is not None
                 self._endings[seat.number] = Ending(seat.status, tuple(seat.changes), bound)
-                self._keep(FinishedVector(seat.number, ranks[k], None if sources is None else sources[k]))
+            numbers = tuple(seat.number for seat in self._left)
+            self._keep(FinishedVectors(numbers, *self._choose_kept(self._find_wide().x[:, : len(numbers)].T)))
         self._left = []
 
     def _choose_kept(self, vectors: Any) -> tuple[np.ndarray, np.ndarray | None]:
@@ -381,16 +378,20 @@ class Batch(Execution):
         numbers, ranks = kernel.select_highest(vectors, self._task.top, self._numbers)
         return ranks, numbers if self._numbers is not None else numbers + self._rows.start
 
-    def _find_bounds(self) -> list[float]:
+    def _find_wide(self) -> Pass:
+        """Return the pass in which errors are bounded, whose first columns are the ranks of the vectors that left."""
         if self._wide is None:
             wide = replace(self._rows, kernel=self._rows.kernel.with_precision("float64"))
             self._wide = Pass(wide, self._panels, self._residual_width, self._x_dtype)
-        queries = [self._queries[seat.number] for seat in self._left]
-        self._wide.enter(np.arange(len(queries)), queries, self._room[: len(queries)])
-        self._wide.scale()
+        return self._wide
+
+    def _find_bounds(self) -> list[float]:
+        wide, queries = self._find_wide(), [self._queries[seat.number] for seat in self._left]
+        wide.enter(np.arange(len(queries)), queries)
+        wide.scale()
         mass = np.zeros(self._residual_width)
         mass[: len(queries)] = [seat.mass for seat in self._left]
-        residuals = self._wide.residual(mass)[: len(queries)]
+        residuals = wide.residual(mass)[: len(queries)]
         rounding = bound_mass_rounding(self._n_dangling)
         bounds = [bound_error(r + q.alpha * rounding, q.alpha) for q, r in zip(queries, residuals, strict=True)]
         is_wrong = [seat.status == Status.NON_FINITE for seat in self._left]

@@ -139,7 +139,7 @@ def check_batches_have_the_bits_of_one_process(nccl, kind, precision):
         batch = Batch(rows, of_rows, task, 4, panels, n_dangling, None, keep)
         batch.start()
         assert len(list(batch.advance())) == batch.iteration
-        return batch.collect().values, {one.number: one.ranks for one in kept}
+        return batch.collect().values, {k: x for own in kept for k, x in zip(own.numbers, own.ranks, strict=True)}
 
     wanted = mg.pagerank_batch(A.on("cpu"), seeds, precision=precision, width=4)
     found = run_panels(nccl, kind, halos, rank_own)

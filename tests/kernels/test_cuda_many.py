@@ -68,7 +68,7 @@ def run_steps(block, precision, width, dangling, backend, is_relative):
     kernel.compile_many((width,), width, is_relative=is_relative)
     start = np.random.default_rng(1).random((width, N)).astype(rank)
     start /= start.sum(axis=1, keepdims=True)
-    kernel.fill(x, np.arange(width), kernel.put(start))
+    x[...] = kernel.put(start.T)
     sums = [kernel.scale_many(x, weight, z)]
     for _ in range(4):
         mass = np.array([s.dangling for s in sums[-1]]) / 2.0**62
@@ -79,9 +79,11 @@ def run_steps(block, precision, width, dangling, backend, is_relative):
     wide.scale_many(x, weight, z)
     mass = np.array([s.dangling for s in sums[-1]]) / 2.0**62
     residual = wide.residual_many(z, x, mass, terms)
-    out = kernel.zeros_many(2, N, rank)
+    out, wide_x = kernel.zeros_many(2, N, rank), kernel.zeros_many(N, 2, rank)
     kernel.take(x, np.array([width - 1, 0]), out)
     assert (kernel.get(out) == kernel.get(x).T[[width - 1, 0]]).all()
+    kernel.take(x, np.array([0]), wide_x[:, 1:2].T)
+    assert (kernel.get(wide_x) == np.stack([0 * start[0], kernel.get(x)[:, 0]], axis=1)).all()
     return kernel.get(x), sums, residual
 
 

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from mgspmv.kernels.highest import SAMPLED, order_highest, select_each, select_highest
+from mgspmv.kernels.highest import LEAST_GROUP, order_highest, select_each, select_highest
 from mgspmv.order import restore
 
-NAMES = ("concatenate", "empty", "flatnonzero", "isnan", "partition", "where")
+NAMES = ("arange", "asarray", "concatenate", "empty", "flatnonzero", "isnan", "partition", "where")
 KINDS = ("random", "ties", "nan", "few", "equal", "all nan", "infinite")
 
 
@@ -46,9 +46,9 @@ def test_highest_puts_nan_last():
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("kind", KINDS)
 def test_ties_are_by_the_number_in_the_source_wherever_the_rows_are(kind, dtype):
-    """By nothing but what CuPy has too; no more than what is selected is got."""
+    """By nothing but what CuPy has too; little more than what is selected is got."""
     n, rng, got = 5000, np.random.default_rng(4), []
-    assert n // (4 * SAMPLED) > 20  # so that 1 and 20 are found by a sample
+    assert n // LEAST_GROUP**2 > 20  # so that 1 and 20 are found by groups
     xp = SimpleNamespace(**{name: getattr(np, name) for name in NAMES})
     order = rng.permutation(n).astype(np.int32)
     vectors = np.stack([make_values(kind, n, dtype, seed) for seed in range(3)])
@@ -65,7 +65,8 @@ def test_ties_are_by_the_number_in_the_source_wherever_the_rows_are(kind, dtype)
             wanted = sort_all(source)[:k]
             assert own_numbers.tolist() == select_highest(source, k).tolist() == wanted.tolist()
             assert own.tobytes() == source[wanted].tobytes()
-        assert set(got) == {min(k, n)}
+        assert max(got) <= max(min(k, n), 3 * 5 * (n * k) ** 0.5)  # of 3 vectors, and at most 4 groups for each of k
+        assert sum(got) <= 3 * 2 * n  # ranks and numbers
         got.clear()
         unnumbered, _ = select_each(vectors, k, None, xp, get)
         assert unnumbered.tolist() == [sort_all(vector)[:k].tolist() for vector in vectors]
