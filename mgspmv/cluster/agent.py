@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -20,7 +21,7 @@ from distributed.protocol import to_serialize
 from distributed.protocol.pickle import loads
 from tornado.ioloop import PeriodicCallback
 
-from mgspmv.cluster.messages import TaskSpec
+from mgspmv.cluster.messages import FirstReport, TaskSpec
 from mgspmv.cluster.row_block import DeviceRowBlock, ProductOptions, RowBlock, RowBlockSpec
 from mgspmv.cluster.security import HOSTS, guard
 from mgspmv.cluster.watchdog import LOOK_S, Hang, Watchdog
@@ -136,7 +137,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
         """Free the objects of a task when its result is released; count failed tasks."""
         if finish in ("released", "forgotten"):
-            self._let_go(key)
+            self.let_go(key)
         if finish == "error" and str(key).startswith("mgspmv-"):
             error = self._worker.state.tasks[key].exception
             if error is not None:  # Dask keeps no error of a task whose key was released before it failed
@@ -170,7 +171,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
     async def free(self, keys: list[str]) -> None:
         """Free the objects of these keys at once."""
         for key in keys:
-            self._let_go(key)
+            self.let_go(key)
 
     async def abort(self, run: str, reason: str, wait_s: float) -> bool:
         """End a run: its tasks raise with the reason. Wait up to `wait_s` for them, unless they hang and are not just
@@ -185,7 +186,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
                 break
             await asyncio.sleep(0.01)
         for key in own:
-            self._let_go(key)
+            self.let_go(key)
         return not any(each.is_busy for each in own.values())
 
     async def answer(self, key: str, question: str, arguments: Sequence[Any]) -> dict[str, object]:
@@ -211,7 +212,8 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
             hangs.append(("end", *stuck, None))
         return hangs
 
-    def _let_go(self, key: Any) -> None:
+    def let_go(self, key: Any) -> None:
+        """Free the object of a key, if it is held. Called on the event loop."""
         if key not in self.held:
             return
         held = [self.held.pop(key)]  # a list, which `let_go` can empty: another reference would keep the object alive
@@ -319,6 +321,18 @@ def begin_run(key: str, block_keys: Sequence[str], spec: TaskSpec[Any], piece: A
     iteration = make_iteration(worker, [agent.get(block_key) for block_key in block_keys], spec, piece)
     agent.held[key] = WorkerRun(worker, spec, iteration)
     return iteration.computes
+
+
+def begin_alone(key: str, block_keys: Sequence[str], spec: TaskSpec[Any], piece: Any, most_s: float) -> FirstReport:
+    """Begin a run that needs nothing of other workers, and make its first superstep, of about `most_s` seconds; the run
+    is freed at its end. Other parameters as for `begin_run`."""
+    computes, agent = begin_run(key, block_keys, spec, piece), get_agent()
+    run: WorkerRun = agent.get(key)
+    run.on_end = partial(get_worker().loop.add_callback, agent.let_go, key)
+    run.start()
+    began = time.perf_counter()
+    report = run.superstep(None, most_s)
+    return FirstReport(**vars(report), computes=computes, elapsed_s=time.perf_counter() - began)
 
 
 def call_held(key: str, method: str, *arguments: Any) -> Any:

@@ -24,7 +24,7 @@ from mgspmv.cluster.executors import AttemptWorkers, Executor, Supersteps, TaskR
 from mgspmv.cluster.matrix import DistributedMatrix
 from mgspmv.cluster.messages import AnyTask, BatchPiece, PowerPiece, Report, TaskSpec, VectorShare
 from mgspmv.cluster.scheduler_client import End, record_failure
-from mgspmv.cluster.vector_shares import VectorShares, hold_copies, plan_shares
+from mgspmv.cluster.vector_shares import ShareWorkers, VectorShares, hold_copies, plan_shares
 from mgspmv.errors import (
     CapacityError,
     ClosedError,
@@ -65,13 +65,15 @@ def run_attempt(
     spec: TaskSpec[Any],
     pieces: Callable[[], Sequence[Any]],
     report: Progress,
-    iterate: Callable[[AttemptWorkers], Outcome],
+    iterate: Callable[[Any], Outcome],
     block_keys: Sequence[str] | None = None,
+    kind: type[AttemptWorkers] = AttemptWorkers,
 ) -> Outcome:
-    """Begin a run on the workers of the matrices, and iterate; pieces and block keys as for `AttemptWorkers`."""
+    """Begin a run on workers, of a kind, of the matrices, and iterate; pieces and block keys as for
+    `AttemptWorkers`."""
     report("start", 0, None)
     began = time.perf_counter()
-    with AttemptWorkers(matrices, spec, pieces(), block_keys) as workers:
+    with kind(matrices, spec, pieces(), block_keys) as workers:
         entered = time.perf_counter()
         outcome = iterate(workers)
     outcome.seconds["start"] += entered - began
@@ -276,7 +278,7 @@ def run_batch(
     def iterate_rows(workers: AttemptWorkers) -> Outcome:
         return run(Supersteps(workers, sys.maxsize, on_reports=hear), lambda event: emit(event, n_ended[0]))
 
-    def iterate_shares(numbers: Sequence[Sequence[int]], workers: AttemptWorkers) -> Outcome:
+    def iterate_shares(numbers: Sequence[Sequence[int]], workers: ShareWorkers) -> Outcome:
         shares = VectorShares(workers, numbers, keep)
         return run(shares, lambda event: emit(event, shares.n_ended))
 
@@ -293,7 +295,7 @@ def run_batch(
         ]
         entered = time.perf_counter()
         iterate = partial(iterate_shares, [own.numbers for own in planned])
-        outcome = run_attempt([matrix], spec, lambda: pieces, report, iterate, keys)
+        outcome = run_attempt([matrix], spec, lambda: pieces, report, iterate, keys, ShareWorkers)
         outcome.seconds["start"] += entered - began
         idle = [0] * (len(matrix.members) - len(planned))
         outcome.memory["planned_bytes"] = [*(own.planned_bytes for own in planned), *idle]

@@ -15,7 +15,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -83,9 +83,10 @@ class HeldObjects:
         self._made, self.running = self.running, []
         return results
 
-    def do(self, phase: str, method: str, *args: Any) -> list[Any]:
-        """Call a method of each object with the same arguments; return the results by rank."""
-        return self.do_each(phase, method, [args] * len(self.members))
+    def do(self, phase: str, method: str, *args: Any, ranks: Sequence[int] | None = None) -> list[Any]:
+        """Call a method of each object, or of those of some ranks, with the same arguments; return the results by
+        rank."""
+        return self.do_each(phase, method, [args] * len(self.members if ranks is None else ranks), ranks=ranks)
 
     def do_each(
         self,
@@ -94,24 +95,32 @@ class HeldObjects:
         arguments: Sequence[tuple[Any, ...]],
         on_done: Callable[[int], None] = ignore,
         name: str = "",
+        ranks: Sequence[int] | None = None,
     ) -> list[Any]:
         """Call a method as `do` does, with arguments by rank, in tasks of this or the method's name; `on_done` as in
         `Cluster.settle`."""
         token = uuid.uuid4().hex
-        keys = [f"{name_task(name or method)}-{token}-{rank}" for rank in range(len(self.members))]
-        results = self._run(phase, keys, call_held, [(method, *own) for own in arguments], on_done)
+        keys = [f"{name_task(name or method)}-{token}-{k}" for k in range(len(arguments))]
+        results = self._run(phase, keys, call_held, [(method, *own) for own in arguments], on_done, ranks)
         self.cluster.release(self.running)
         self.running = []
         return results
 
     def _run(
-        self, phase: str, keys: Sequence[str], function: Any, arguments: Any, on_done: Callable[[int], None] = ignore
+        self,
+        phase: str,
+        keys: Sequence[str],
+        function: Any,
+        arguments: Any,
+        on_done: Callable[[int], None] = ignore,
+        ranks: Sequence[int] | None = None,
     ) -> list[Any]:
+        chosen = range(len(self.members)) if ranks is None else ranks
         self.running = [
-            self.cluster.submit(member, key, function, held, *own)
-            for member, key, held, own in zip(self.members, keys, self.keys, arguments, strict=True)
+            self.cluster.submit(self.members[rank], key, function, self.keys[rank], *own)
+            for rank, key, own in zip(chosen, keys, arguments, strict=True)
         ]
-        return self.cluster.settle(self.running, self.members, phase, on_done)
+        return self.cluster.settle(self.running, self.members, phase, on_done, chosen)
 
     def release(self) -> None:
         """Release all tasks."""
@@ -149,26 +158,39 @@ class AttemptWorkers(HeldObjects):
         """Threads or devices of the workers, as text."""
 
     def __enter__(self) -> Self:
-        all_keys = (
-            [matrix.row_block_keys for matrix in self.matrices] if self._block_keys is None else [self._block_keys]
-        )
-        blocks = zip(*all_keys, strict=True)
         try:
-            with self.cluster.scatter_each(self._pieces, self.members, "start", "mgspmv-begin") as sent:
-                given = [(keys, self._spec, piece) for keys, piece in zip(blocks, sent, strict=True)]
-                self.hardware = describe_workers(self.make(begin_run, given))
+            self._begin()
         except BaseException as error:
             self._abandon(error)
             raise
         return self
 
+    def _begin(self) -> None:
+        with self.send("mgspmv-begin") as sent:
+            self.hardware = describe_workers(self.make(begin_run, self.list_given(sent)))
+
+    def send(self, task: str) -> AbstractContextManager[Sequence[Any]]:
+        """Send the inputs of each worker for tasks of this key prefix, as `Cluster.scatter_each` does."""
+        return self.cluster.scatter_each(self._pieces, self.members, "start", task)
+
+    def list_given(self, pieces: Sequence[Any], *more: Any) -> list[tuple[Any, ...]]:
+        """List the arguments of the task that begins the run on each worker."""
+        all_keys = (
+            [matrix.row_block_keys for matrix in self.matrices] if self._block_keys is None else [self._block_keys]
+        )
+        blocks = zip(*all_keys, strict=True)
+        return [(keys, self._spec, piece, *more) for keys, piece in zip(blocks, pieces, strict=True)]
+
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if error is not None:
             self._abandon(error)
             return
+        self._free()
+        self.release()
+
+    def _free(self) -> None:
         with suppress(ClusterError):  # a worker that does not answer frees it when the key is released
             self.cluster.free(self.keys, self.members)
-        self.release()
 
     def call(self, phase: str, method: str, *args: Any) -> list[Any]:
         """Call a method of the iteration on each worker, as `do` does one of its run."""

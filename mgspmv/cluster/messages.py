@@ -18,6 +18,7 @@ from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.mass_check import ADVICE, MassCheck, check_rows, describe_off
 from mgspmv.solvers.options import RankTask
 from mgspmv.solvers.power import PowerTask, Step
+from mgspmv.solvers.run import Collected
 from mgspmv.solvers.vectors import Query
 
 AnyTask = TypeVar("AnyTask", RankTask, BatchTask, PowerTask)
@@ -64,6 +65,13 @@ class VectorShare(BatchPiece):
     widest: int
     """Most vectors in a pass that fit in its memory."""
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of vectors over vertices."""
+        start = self.start
+        vectors = (start.x, start.dangling, start.personalization, start.out_weight, self.order)
+        return sum(vector.nbytes for vector in vectors if vector is not None)
+
 
 @dataclass(frozen=True, eq=False)
 class PowerPiece:
@@ -106,6 +114,18 @@ class Report:
     """Kept values of this worker's rows of finished vectors of a batch."""
     n_ended: int = 0
     """Number of vectors that have ended."""
+    collected: Collected | None = None
+    """Result of a worker that iterates alone, after its end; None before that, and for others."""
+
+
+@dataclass(frozen=True, eq=False)
+class FirstReport(Report):
+    """Result of the task that begins a run on a worker that iterates alone, with its first superstep."""
+
+    computes: int | str = ""
+    """Number of threads, or name of the device."""
+    elapsed_s: float = 0.0
+    """Seconds of the superstep."""
 
 
 @dataclass(frozen=True, eq=False)

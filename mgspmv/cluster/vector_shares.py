@@ -11,16 +11,17 @@ from __future__ import annotations
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 from distributed.comm import get_address_host
 
-from mgspmv.cluster.agent import FreeMemory, measure_free
-from mgspmv.cluster.executors import SUPERSTEP_S, AttemptWorkers, HeldObjects, join_collected
+from mgspmv.cluster.agent import FreeMemory, begin_alone, measure_free
+from mgspmv.cluster.executors import SUPERSTEP_S, AttemptWorkers, HeldObjects, describe_workers, join_collected
 from mgspmv.cluster.load import read_blocks
 from mgspmv.cluster.matrix import DistributedMatrix
-from mgspmv.cluster.messages import Report
+from mgspmv.cluster.messages import FirstReport, Report
 from mgspmv.exchange.exchange import LocalExchange
 from mgspmv.exchange.peer_comm import Member
 from mgspmv.kernels.operands import WIDTHS, fit_width
@@ -33,6 +34,8 @@ from mgspmv.solvers.vectors import Query
 
 LEAST_WIDTH = 16
 """Number of vectors for which a pass over all rows must have memory, unless there are fewer."""
+MOST_SENT = 1 << 20
+"""Most bytes of inputs that are sent with tasks, through the scheduler."""
 
 
 @dataclass(frozen=True)
@@ -148,8 +151,28 @@ def _find_widest(matrix: DistributedMatrix, task: BatchTask, n_vectors: int, roo
     return fitting[-1] if fitting and fitting[-1] >= wanted else None
 
 
+class ShareWorkers(AttemptWorkers):
+    """Workers of an attempt that each rank a share of the vectors, and free their run when it has ended."""
+
+    def _begin(self) -> None:
+        """Begin no run yet: the task that begins it iterates too, see `begin`."""
+
+    def _free(self) -> None:
+        """Free nothing: the runs have ended."""
+
+    def begin(self) -> list[FirstReport]:
+        """Begin the runs, and make the first superstep of each."""
+        is_small = sum(piece.nbytes for piece in self._pieces) <= MOST_SENT
+        sending = nullcontext(self._pieces) if is_small else self.send("mgspmv-begin")
+        with sending as pieces:
+            reports: list[FirstReport] = self.make(begin_alone, self.list_given(pieces, SUPERSTEP_S))
+        self.hardware = describe_workers([report.computes for report in reports])
+        return reports
+
+
 class VectorShares(Execution):
-    """Iterations of workers that rank a share of the vectors each, in tasks of about a second.
+    """Iterations of workers that rank a share of the vectors each, in tasks of about a second, the first of which
+    begins the run, and the last of which has the result.
 
     A worker whose vectors have ended waits for the others. The event of pass k joins the k-th passes of the workers.
 
@@ -165,7 +188,7 @@ class VectorShares(Execution):
 
     def __init__(
         self,
-        workers: AttemptWorkers,
+        workers: ShareWorkers,
         numbers: Sequence[Sequence[int]],
         keep: Callable[[Sequence[FinishedVectors]], None],
     ) -> None:
@@ -177,28 +200,35 @@ class VectorShares(Execution):
 
     def start(self) -> None:
         """Begin to iterate on each worker."""
-        self._workers.do("start", "start")
+        first = self._workers.begin()
+        self.early_s = max(report.elapsed_s for report in first)
+        self._last: list[Report] = [*first]
 
     def advance(self, n: int | None = None) -> Iterator[Event]:
-        made, has_ended = 0, [False]
+        made, reports = 0, dict(enumerate(self._last))
         waiting: list[deque[Event]] = [deque() for _ in self._numbers]
         held_bytes = [0] * self._n_all
-        while self.status is None:
-            reports: list[Report] = self._workers.do(f"iterations from {made + 1}", "superstep", None, SUPERSTEP_S)
-            has_ended = [report.status is not None for report in reports]
-            self.status = Status.COMPLETED if all(has_ended) else None
-            self.n_ended = sum(report.n_ended for report in reports)
-            for events, report, numbers in zip(waiting, reports, self._numbers, strict=True):
-                events.extend(report.events)
+        while True:
+            for rank, report in reports.items():
+                self._last[rank] = report
+                waiting[rank].extend(report.events)
                 for kept in report.kept:
-                    self._keep([replace(kept, numbers=tuple(numbers[k] for k in kept.numbers))])
-            while any(waiting) and all(own or ended for own, ended in zip(waiting, has_ended, strict=True)):
+                    self._keep([replace(kept, numbers=tuple(self._numbers[rank][k] for k in kept.numbers))])
+            self.n_ended = sum(report.n_ended for report in self._last)
+            iterating = [rank for rank, report in enumerate(self._last) if report.status is None]
+            self.status = None if iterating else Status.COMPLETED
+            while any(waiting) and all(waiting[rank] for rank in iterating):
                 made += 1
                 heads = [own.popleft() if own else None for own in waiting]
                 yield join_passes(heads, held_bytes)
+            if not iterating:
+                return
+            phase = f"iterations from {made + 1}"
+            found: list[Report] = self._workers.do(phase, "superstep", None, SUPERSTEP_S, ranks=iterating)
+            reports = dict(zip(iterating, found, strict=True))
 
     def collect(self) -> Collected:
-        found: list[Collected] = self._workers.do("collect", "collect")
+        found = [report.collected for report in self._last if report.collected is not None]
         endings: list[Any] = [None] * sum(map(len, self._numbers))
         for own, numbers in zip(found, self._numbers, strict=True):
             for number, ending in zip(numbers, own.values, strict=True):

@@ -22,7 +22,7 @@ from mgspmv.exchange.shared_vector import VectorAddress
 from mgspmv.heartbeat import Heartbeat
 from mgspmv.kernels.device import measure_memory
 from mgspmv.logs import WORKERS
-from mgspmv.model import Event, Status
+from mgspmv.model import Event, Status, ignore
 from mgspmv.solvers.run import Collected
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class WorkerRun:
     links : connections to the other workers
     is_busy : whether a task of the run is running
     n_terms : approximate number of multiplications per iteration
+    on_end : called when a worker that iterates alone has ended and its result is collected
     held_bytes : held for rows and vectors after the last reported iteration, exported as a metric
     """
 
@@ -50,7 +51,7 @@ class WorkerRun:
         self.links = PeerComm(worker, self.rank, spec)
         self.iteration, self._n_workers = iteration, len(spec.members)
         self.held_bytes, self.n_terms = 0, iteration.nnz
-        self.is_busy = False
+        self.is_busy, self.on_end = False, ignore
         self._end: str | None = None
         self._slowest_s: float | None = None
 
@@ -70,8 +71,8 @@ class WorkerRun:
 
     def superstep(self, n: int | None, most_s: float = math.inf) -> Report:
         """Make n iterations or fewer, up to the end, together with all other workers; publish their events, check the
-        ranks, and return a report. A worker that iterates alone ends after the first iteration past `most_s` seconds.
-        """
+        ranks, and return a report. A worker that iterates alone ends after the first iteration past `most_s` seconds,
+        and its last report has its result."""
         deadline = time.monotonic() + most_s
         iteration, loop, events = self.iteration, self.iteration.loop, list[Event]()
         with self._working(f"iteration {loop.iteration + 1}") as heartbeat:
@@ -90,7 +91,12 @@ class WorkerRun:
                 publish_iterations(events, self.rank, iteration.nnz, self._measure_memory())
             heartbeat.phase = f"iteration {loop.iteration}"
             is_checked = events and loop.status != Status.NON_FINITE
-            return Report(events, loop.status, iteration.check_ranks() if is_checked else None, *iteration.take_kept())
+            ranks = iteration.check_ranks() if is_checked else None
+            collected = self.collect() if iteration.is_alone and loop.status is not None else None
+            report = Report(events, loop.status, ranks, *iteration.take_kept(), collected)
+        if collected is not None:
+            self.on_end()
+        return report
 
     def call(self, phase: str, method: str, *arguments: Any) -> Any:
         """Call a method of the iteration."""

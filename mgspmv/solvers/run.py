@@ -72,10 +72,12 @@ class Execution(ABC):
     ----------
     status : at the end; None before that
     is_ahead : whether steps were made after the last reported iteration, so that the ranks are later ones
+    early_s : seconds of `start` in which iterations were made
     """
 
     status: Status | None = None
     is_ahead = False
+    early_s = 0.0
 
     @abstractmethod
     def describe(self) -> str:
@@ -128,7 +130,7 @@ def run(
     before_s = 0.0 if keeper is None else keeper.blocked_s
     began = time.perf_counter()
     execution.start()
-    started = time.perf_counter()
+    started = time.perf_counter() - execution.early_s
     on_start()
     for event in execution.advance():
         events.append(event)
