@@ -166,12 +166,12 @@ class AttemptWorkers(HeldObjects):
         return self
 
     def _begin(self) -> None:
-        with self.send("mgspmv-begin") as sent:
+        with self.send(self._pieces) as sent:
             self.hardware = describe_workers(self.make(begin_run, self.list_given(sent)))
 
-    def send(self, task: str) -> AbstractContextManager[Sequence[Any]]:
-        """Send the inputs of each worker for tasks of this key prefix, as `Cluster.scatter_each` does."""
-        return self.cluster.scatter_each(self._pieces, self.members, "start", task)
+    def send(self, pieces: Sequence[Any]) -> AbstractContextManager[Sequence[Any]]:
+        """Send the inputs of each worker for the tasks that begin the run, as `Cluster.scatter_each` does."""
+        return self.cluster.scatter_each(pieces, self.members, "start", "mgspmv-begin")
 
     def list_given(self, pieces: Sequence[Any], *more: Any) -> list[tuple[Any, ...]]:
         """List the arguments of the task that begins the run on each worker."""

@@ -65,13 +65,6 @@ class VectorShare(BatchPiece):
     widest: int
     """Most vectors in a pass that fit in its memory."""
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of vectors over vertices."""
-        start = self.start
-        vectors = (start.x, start.dangling, start.personalization, start.out_weight, self.order)
-        return sum(vector.nbytes for vector in vectors if vector is not None)
-
 
 @dataclass(frozen=True, eq=False)
 class PowerPiece:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from distributed.comm import get_address_host
+from distributed.protocol.pickle import dumps
 
 from mgspmv.cluster.agent import FreeMemory, begin_alone, measure_free
 from mgspmv.cluster.executors import SUPERSTEP_S, AttemptWorkers, HeldObjects, describe_workers, join_collected
@@ -35,7 +36,7 @@ from mgspmv.solvers.vectors import Query
 LEAST_WIDTH = 16
 """Number of vectors for which a pass over all rows must have memory, unless there are fewer."""
 MOST_SENT = 1 << 20
-"""Most bytes of inputs that are sent with tasks, through the scheduler."""
+"""Most bytes of the inputs of a worker that are sent with its task, through the scheduler."""
 
 
 @dataclass(frozen=True)
@@ -162,10 +163,11 @@ class ShareWorkers(AttemptWorkers):
 
     def begin(self) -> list[FirstReport]:
         """Begin the runs, and make the first superstep of each."""
-        is_small = sum(piece.nbytes for piece in self._pieces) <= MOST_SENT
-        sending = nullcontext(self._pieces) if is_small else self.send("mgspmv-begin")
-        with sending as pieces:
-            reports: list[FirstReport] = self.make(begin_alone, self.list_given(pieces, SUPERSTEP_S))
+        packed = [dumps(piece) for piece in self._pieces]  # Dask sends each of hundreds of arrays separately
+        is_small = max(map(len, packed)) <= MOST_SENT
+        sending = nullcontext(packed) if is_small else self.send(packed)
+        with sending as sent:
+            reports: list[FirstReport] = self.make(begin_alone, self.list_given(sent, SUPERSTEP_S))
         self.hardware = describe_workers([report.computes for report in reports])
         return reports
 
