@@ -121,6 +121,16 @@ class WorkerPlan:
 
 
 @dataclass(frozen=True)
+class SharePlan:
+    """Memory of one worker for its share in the vectors of a batch."""
+
+    widest: int
+    """Most vectors in a pass that fit in its memory."""
+    planned_bytes: int
+    """Bytes planned for a run of one vector with all rows."""
+
+
+@dataclass(frozen=True)
 class Plan:
     """Predicted memory and traffic of a run, per worker. Bytes are of arrays; the interpreter, its libraries and freed
     memory that the C library keeps are not included.

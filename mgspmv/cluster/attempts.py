@@ -24,7 +24,13 @@ from mgspmv.cluster.executors import AttemptWorkers, Executor, Supersteps, TaskR
 from mgspmv.cluster.matrix import DistributedMatrix
 from mgspmv.cluster.messages import AnyTask, BatchPiece, PowerPiece, Report, TaskSpec, VectorShare
 from mgspmv.cluster.scheduler_client import End, record_failure
-from mgspmv.cluster.vector_shares import ShareWorkers, VectorShares, hold_copies, plan_shares
+from mgspmv.cluster.vector_shares import (
+    ShareWorkers,
+    VectorShares,
+    deal_vectors,
+    hold_copies,
+    plan_shares,
+)
 from mgspmv.errors import (
     CapacityError,
     ClosedError,
@@ -38,6 +44,7 @@ from mgspmv.errors import (
 )
 from mgspmv.model import Event, Progress, Recovery, ignore
 from mgspmv.order import permute, restore
+from mgspmv.plan import SharePlan
 from mgspmv.solvers.batch import BatchTask, FinishedVectors
 from mgspmv.solvers.checkpointing import Checkpointer
 from mgspmv.solvers.inputs import RunInputs
@@ -262,7 +269,7 @@ def run_batch(
                 f"the {planned.stop - planned.start:,} rows of worker {member} do not fit in the memory of its GPU, "
                 "and a batch cannot stream rows; use more GPUs, or pass backend='cpu'"
             )
-    order, n_ended = None if task.top is None else matrix.order, [0]
+    order, n_ended, is_heard = None if task.top is None else matrix.order, [0], False
 
     def cut() -> list[BatchPiece]:
         return [
@@ -280,21 +287,39 @@ def run_batch(
 
     def iterate_shares(numbers: Sequence[Sequence[int]], workers: ShareWorkers) -> Outcome:
         shares = VectorShares(workers, numbers, keep)
-        return run(shares, lambda event: emit(event, shares.n_ended))
+
+        def hear_pass(event: Event) -> None:
+            nonlocal is_heard
+            is_heard = True
+            emit(event, shares.n_ended)
+
+        return run(shares, hear_pass)
 
     def make() -> Outcome:
         began = time.perf_counter()
         spec = TaskSpec(task.run, matrix.members, matrix.cluster.patience, task, matrix.transport)
-        planned = plan_shares(matrix, queries, task)
+        numbers, is_known = deal_vectors(queries, len(matrix.members)), bool(matrix.share_plans)
+        planned = plan_shares(matrix, numbers, task)
         if planned is None:
             return run_attempt([matrix], spec, cut, report, iterate_rows)
+        try:
+            return share(began, spec, numbers, planned)
+        except CapacityError:
+            if not is_known or is_heard:
+                raise
+        matrix.share_plans.clear()  # there is less free memory than when they were made
+        return make()
+
+    def share(
+        began: float, spec: TaskSpec[Any], numbers: Sequence[Sequence[int]], planned: Sequence[SharePlan]
+    ) -> Outcome:
         keys = hold_copies(matrix, len(planned), report)
         pieces = [
-            VectorShare(start, [queries[k] for k in own.numbers], order, rank, own.widest)
-            for rank, own in enumerate(planned)
+            VectorShare(start, [queries[k] for k in own], order, rank, planned[rank].widest)
+            for rank, own in enumerate(numbers)
         ]
         entered = time.perf_counter()
-        iterate = partial(iterate_shares, [own.numbers for own in planned])
+        iterate = partial(iterate_shares, numbers)
         outcome = run_attempt([matrix], spec, lambda: pieces, report, iterate, keys, ShareWorkers)
         outcome.seconds["start"] += entered - began
         idle = [0] * (len(matrix.members) - len(planned))

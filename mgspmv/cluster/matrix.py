@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Hashable, Sequence
 from contextlib import ExitStack
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -30,7 +31,7 @@ from mgspmv.kernels.operands import (
     multiply_checked,
 )
 from mgspmv.model import Progress, Recovery, describe_entries, ignore
-from mgspmv.plan import Plan
+from mgspmv.plan import Plan, SharePlan
 from mgspmv.solvers.options import Executor, MemoryLimits, Placement, Reads
 from mgspmv.store.stored_matrix import MatrixProperties, StoredMatrix
 
@@ -46,6 +47,7 @@ class _HeldRows:
     loading: LoadedRows
     parts: list[Any]
     copies: list[HeldRowBlock] = field(default_factory=list)
+    share_plans: dict[Hashable, Sequence[SharePlan]] = field(default_factory=dict)
     is_closed: bool = False
 
 
@@ -165,6 +167,7 @@ class DistributedMatrix(MatrixProperties):
         self._check_closed()
         held = self._held
         drop_blocks(self.cluster, held.copies, [*held.copies])
+        held.share_plans.clear()
         held.loading = load_matrix(
             self.stored, self.cluster, *self._request, on_progress or ignore, held.parts, has_lease=has_lease
         )
@@ -226,6 +229,11 @@ class DistributedMatrix(MatrixProperties):
     def copies(self) -> list[HeldRowBlock]:
         """Blocks of all rows that the first workers hold, one each, until the matrix is closed or redistributed."""
         return self._held.copies
+
+    @property
+    def share_plans(self) -> dict[Hashable, Sequence[SharePlan]]:
+        """Memory planned for batches whose vectors the workers share out, by kind of batch."""
+        return self._held.share_plans
 
     @property
     def limits(self) -> MemoryLimits:

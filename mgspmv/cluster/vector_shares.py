@@ -12,7 +12,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from distributed.comm import get_address_host
@@ -28,7 +28,7 @@ from mgspmv.exchange.peer_comm import Member
 from mgspmv.kernels.operands import WIDTHS, fit_width
 from mgspmv.model import Event, Progress, Status
 from mgspmv.partition import limit, plan_whole
-from mgspmv.plan import WorkerPlan
+from mgspmv.plan import SharePlan, WorkerPlan
 from mgspmv.solvers.batch import MEMORY_SHARE, BatchTask, FinishedVectors, count_bytes
 from mgspmv.solvers.run import Collected, Execution
 from mgspmv.solvers.vectors import Query
@@ -37,18 +37,6 @@ LEAST_WIDTH = 16
 """Number of vectors for which a pass over all rows must have memory, unless there are fewer."""
 MOST_SENT = 1 << 20
 """Most bytes of the inputs of a worker that are sent with its task, through the scheduler."""
-
-
-@dataclass(frozen=True)
-class SharePlan:
-    """Share of one worker in the vectors of a batch."""
-
-    numbers: tuple[int, ...]
-    """Numbers of its vectors, in the order in which they enter passes."""
-    widest: int
-    """Most vectors in a pass that fit in its memory."""
-    planned_bytes: int
-    """Bytes planned for a run of one vector with all rows."""
 
 
 def may_share(matrix: DistributedMatrix) -> bool:
@@ -63,12 +51,24 @@ def deal_vectors(queries: Sequence[Query], n_workers: int) -> tuple[tuple[int, .
     return tuple(tuple(order[rank::n_workers]) for rank in range(min(n_workers, len(order))))
 
 
-def plan_shares(matrix: DistributedMatrix, queries: Sequence[Query], task: BatchTask) -> list[SharePlan] | None:
-    """Plan the shares of the first workers; None if workers compute their rows of all vectors instead: hosts do, and
-    devices that cannot hold all rows with the vectors of a pass, or with the rows and vectors of other runs."""
-    numbers = deal_vectors(queries, len(matrix.members))
+def plan_shares(
+    matrix: DistributedMatrix, numbers: Sequence[Sequence[int]], task: BatchTask
+) -> Sequence[SharePlan] | None:
+    """Plan the memory of the first workers, each for its share of the vectors; None if workers compute their rows of
+    all vectors instead: hosts do, and devices that cannot hold all rows with the vectors of a pass, or with the rows
+    and vectors of other runs. The plan of a batch is kept for the next one like it."""
     if len(numbers) < 2 or not may_share(matrix):
         return None
+    key = (task.dtype, task.options.precision, task.width, task.threads, *map(len, numbers))
+    if key not in matrix.share_plans and (shares := _plan_measured(matrix, numbers, task)) is not None:
+        matrix.share_plans[key] = shares
+    return matrix.share_plans.get(key)
+
+
+def _plan_measured(
+    matrix: DistributedMatrix, numbers: Sequence[Sequence[int]], task: BatchTask
+) -> list[SharePlan] | None:
+    """Plan as `plan_shares` does, by the free memory of the workers."""
     members = matrix.members[: len(numbers)]
     shares = list[SharePlan]()
     for rank, free in enumerate(_measure(matrix, members, task.dtype)):
@@ -81,7 +81,7 @@ def plan_shares(matrix: DistributedMatrix, queries: Sequence[Query], task: Batch
         if width is None or count_planned(matrix.plan.workers[rank]) > room:
             return None
         planned_bytes = copy.device_bytes if copy.has_device else copy.memory_bytes
-        shares.append(SharePlan(numbers[rank], width, planned_bytes))
+        shares.append(SharePlan(width, planned_bytes))
     return shares
 
 

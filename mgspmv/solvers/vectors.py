@@ -353,7 +353,7 @@ def _make_query(label: Any, given: Any, n: int, vertex_ids: np.ndarray | None) -
         raise OptionError(f"{name} is 0 everywhere and cannot be made to sum to 1; give at least one vertex a weight")
     order = np.argsort(places, kind="stable")
     rows, weights = places[order], weights[order]
-    first = np.flatnonzero(np.diff(rows, prepend=-1))
+    first = np.flatnonzero(np.append(True, rows[1:] != rows[:-1]))
     return Query(label, 0.0, 0.0, rows[first].astype(np.int64), normalize(np.add.reduceat(weights, first), n))
 
 

@@ -195,6 +195,40 @@ def test_memory_decides(named, in_process, monkeypatch):
         assert batch.options["vectors"] == expected
 
 
+def test_a_plan_is_kept_while_there_is_memory(named, in_process, monkeypatch):
+    """Workers measure their memory for the first batch of a kind, and when a later one does not fit."""
+    vectors, measured, start = draw(named, 6), [], iterations.Batch.start
+    wanted = mg.pagerank_batch(named, vectors)
+    measure = vector_shares._measure
+    monkeypatch.setattr(vector_shares, "_measure", lambda *given: measured.append(1) or measure(*given))
+    with named.distribute(in_process(2)) as D:
+        for _ in range(2):
+            check_same(mg.pagerank_batch(D, vectors), wanted)
+        assert len(measured) == 1
+        mg.pagerank_batch(D, vectors, width=2)
+        assert len(measured) == 2
+
+        def fail_once(self):
+            monkeypatch.setattr(iterations.Batch, "start", start)
+            raise CapacityError("a vector does not fit")
+
+        monkeypatch.setattr(iterations.Batch, "start", fail_once)
+        check_same(mg.pagerank_batch(D, vectors), wanted)
+        assert len(measured) == 3
+
+        def fail(self):
+            raise CapacityError("a vector does not fit")
+
+        monkeypatch.setattr(iterations.Batch, "start", fail)
+        with pytest.raises(CapacityError, match=r"^a vector does not fit$"):
+            mg.pagerank_batch(D, vectors)
+        assert len(measured) == 4
+        monkeypatch.setattr(iterations.Batch, "start", start)
+        D.redistribute()
+        check_same(mg.pagerank_batch(D, vectors), wanted)
+        assert len(measured) == 5
+
+
 def test_limits_and_held_rows_count(named, in_process):
     with named.distribute(in_process(2), host_memory="1GB") as D:
         members = D.members
