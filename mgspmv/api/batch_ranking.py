@@ -18,7 +18,6 @@ from mgspmv.exchange.exchange import LocalExchange
 from mgspmv.kernels.device import free_device_memory
 from mgspmv.kernels.highest import order_highest
 from mgspmv.kernels.operands import WIDTHS
-from mgspmv.kernels.select import bind_many
 from mgspmv.logs import name_run
 from mgspmv.model import ChangeNorm, Event, Precision, check_choice, free_memory
 from mgspmv.monitor.progress import ProgressOption
@@ -180,15 +179,15 @@ def _rank_here(
 ) -> Outcome:
     """Rank the vectors in this process."""
     A, backend, dtype, precision = call.A, call.place.computes, task.dtype, task.options.precision
-    kernel, n = bind_many(A.block(dtype, backend), precision, backend=backend, threads=task.threads), A.shape[0]
+    kernel, n = A.bind_many(dtype, precision), A.shape[0]
     panels = LocalExchange(n)
     free = free_memory() if backend == "cpu" else free_device_memory()
     needed = {w: count_bytes(panels, n, precision, kernel.z_dtype.itemsize, w) for w in WIDTHS}
     width = choose_width(task.width, len(queries), kernel.best_width, [(free, needed)])
     keeper.allocate()
-    weight = start.take_weight(lambda: A.read_out_weight(dtype is not None))
-    rows = ManyRows(kernel, kernel.put(weight), kernel.put(start.dangling))
-    n_dangling = int(np.count_nonzero(weight == 0))
+    has_device = backend == "cuda"
+    weight = start.put_weight(kernel, A.out_weights, use_weights=dtype is not None, has_device=has_device)
+    rows, n_dangling = ManyRows(kernel, weight, kernel.put(start.dangling)), int((weight == 0).sum())
     loaded = time.perf_counter()
     batch = Batch(rows, queries, task, width, panels, n_dangling, A.order, lambda kept: keeper.keep([kept]))
     outcome = run(batch, lambda event: _emit(call, event, batch.n_ended, len(queries)))

@@ -22,7 +22,15 @@ from mgspmv.kernels.device import (
     report_full_device,
 )
 from mgspmv.kernels.operands import multiply_checked
-from mgspmv.kernels.select import BoundKernel, StepLayout, bind_kernel, bind_product, choose_for_vectors
+from mgspmv.kernels.select import (
+    BoundKernel,
+    BoundMany,
+    StepLayout,
+    bind_kernel,
+    bind_many,
+    bind_product,
+    choose_for_vectors,
+)
 from mgspmv.model import CsrBlock, Precision, free_memory
 from mgspmv.partition import choose_piece, limit, plan_rows, plan_whole, warn_of_streaming
 from mgspmv.plan import Plan, WorkerPlan
@@ -46,6 +54,7 @@ class _Loaded:
 
     blocks: dict[tuple[str | None, Backend], CsrBlock] = field(default_factory=dict)
     bound: dict[Hashable, BoundKernel] = field(default_factory=dict)
+    many: dict[Hashable, BoundMany] = field(default_factory=dict)
     layouts: dict[Hashable, MatrixLayout] = field(default_factory=dict)
     streamed: dict[Hashable, StreamedCsr | None] = field(default_factory=dict)
     checked: set[Hashable] = field(default_factory=set)
@@ -60,6 +69,7 @@ class _Loaded:
 
     def clear(self) -> None:
         self.bound.clear()
+        self.many.clear()
         self.layouts.clear()
         self.streamed.clear()
         self.checked.clear()
@@ -135,6 +145,20 @@ class EmbeddedMatrix(MatrixProperties):
         CapacityError : as for `block`
         """
         return self._bind(bind_kernel, dtype, precision, self.place.kernel, top)
+
+    def bind_many(self, dtype: str | None, precision: Precision) -> BoundMany:
+        """Return the kernels of the placement for steps of many vectors, with values of this dtype, or without; bound
+        once.
+
+        Raises
+        ------
+        CapacityError : as for `block`
+        """
+        backend, threads = self.place.computes, self.place.threads
+        block, key = self.block(dtype, backend), ("many", dtype, threads, backend)
+        if key not in self._loaded.many:
+            self._loaded.many[key] = bind_many(block, precision, threads=threads, backend=backend)
+        return self._loaded.many[key].with_precision(precision)
 
     def bind_product(
         self, dtype: Literal["float32", "float64"], *, weights: bool = True, n_vectors: int = 1
@@ -294,9 +318,14 @@ class EmbeddedMatrix(MatrixProperties):
 
         Those of a reversed graph are summed from its stored values, and cached.
         """
+        return self.out_weights.read(use_weights)
+
+    @property
+    def out_weights(self) -> OutWeights:
+        """Out-weights of the vertices."""
         if self._loaded.out_weights is None:
             self._loaded.out_weights = OutWeights(self.stored, 0, self.shape[0], self.place.threads)
-        return self._loaded.out_weights.read(use_weights)
+        return self._loaded.out_weights
 
     def multiply(
         self,

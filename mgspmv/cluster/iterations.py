@@ -271,10 +271,11 @@ class BatchPasses(BlockIteration):
         dtype = self._task.dtype
         kernel, halos = self._bind(part)
         super().__init__([part], halos)
-        writable = partial(np.require, requirements="W")  # received arrays are read-only, and kernels take both
-        weight = writable(piece.start.take_weight(lambda: part.out_weights.read(dtype is not None)))
-        self._rows = ManyRows(kernel, kernel.put(weight), kernel.put(writable(piece.start.dangling)))
-        self._n_dangling = int(np.count_nonzero(weight == 0))
+        weight = piece.start.put_weight(
+            kernel, part.out_weights, use_weights=dtype is not None, has_device=self.has_device
+        )
+        dangling = np.require(piece.start.dangling, requirements="W")
+        self._rows, self._n_dangling = ManyRows(kernel, weight, kernel.put(dangling)), int((weight == 0).sum())
         self._worker, self._piece = worker, piece
         self._kept: list[FinishedVectors] = []
         self.computes = kernel.threads if isinstance(kernel, CpuMany) else describe_device()

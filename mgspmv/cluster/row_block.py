@@ -25,7 +25,7 @@ from mgspmv.exchange.peer_comm import Message
 from mgspmv.heartbeat import find_heartbeat
 from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.context import begin_sorting
-from mgspmv.kernels.cuda import StreamedCsr
+from mgspmv.kernels.cuda import CudaMany, StreamedCsr
 from mgspmv.kernels.device import (
     LITTLE,
     current_device,
@@ -242,6 +242,7 @@ class DeviceRowBlock(RowBlock):
     def __init__(self, spec: RowBlockSpec) -> None:
         self.group: NcclGroup | None = None
         self._blocks: dict[str | None, CsrBlock] = {}
+        self._many: dict[str | None, BoundMany] = {}
         self._products: dict[tuple[str, str, bool], BoundKernel | StreamedCsr] = {}
         self._layouts: dict[tuple[str | None, StepLayout], tuple[MatrixLayout, SharedColumns | None]] = {}
         self._streaming, self._may_share, self._bin_bytes = spec.streaming, spec.may_share, spec.bin_bytes
@@ -254,7 +255,8 @@ class DeviceRowBlock(RowBlock):
     def nbytes(self) -> int:
         """Bytes as in `RowBlock`, with device memory of blocks and layouts and that which other devices write into."""
         streamed = [made for made in [*self._products.values()] if isinstance(made, StreamedCsr)]
-        held: list[Any] = [*self._blocks.values(), *streamed, *(laid for laid, _ in [*self._layouts.values()])]
+        many = [made.stream for made in [*self._many.values()] if isinstance(made, CudaMany)]
+        held: list[Any] = [*self._blocks.values(), *many, *streamed, *(laid for laid, _ in [*self._layouts.values()])]
         shared = 0 if self.group is None else self.group.nbytes
         return super().nbytes + shared + sum(int(h.nbytes) for h in held)
 
@@ -299,8 +301,11 @@ class DeviceRowBlock(RowBlock):
         ------
         CapacityError : the block does not fit in device memory
         """
+        values = None if self.stored.info.is_pattern else dtype
         with self._lock:
-            return bind_many(self._read_whole(dtype), precision, backend="cuda")
+            if values not in self._many:
+                self._many[values] = bind_many(self._read_whole(dtype), precision, backend="cuda")
+            return self._many[values].with_precision(precision)
 
     def _read_whole(self, dtype: str | None) -> CsrBlock:
         values = None if self.stored.info.is_pattern else dtype

@@ -223,7 +223,7 @@ class CudaMany(CudaBlock):
     def __init__(self, block: CsrBlock, precision: Precision, stream: Stream | None = None) -> None:
         super().__init__(block, precision)
         with report_full_device("the index of row ends"):
-            self._stream = build_stream(self.block) if stream is None else stream
+            self.stream = build_stream(self.block) if stream is None else stream
         self._marked: tuple[Terms, Any] | None = None
 
     @property
@@ -283,7 +283,7 @@ class CudaMany(CudaBlock):
             self.with_precision("float64")._load_step(name, rank, many=True)
 
     def with_precision(self, precision: Precision) -> CudaMany:
-        return CudaMany(self.block, precision, self._stream)
+        return CudaMany(self.block, precision, self.stream)
 
     def zeros_many(self, n: int, width: int, dtype: Any) -> Any:
         return zeros(n * width, dtype).reshape(n, width)
@@ -291,7 +291,7 @@ class CudaMany(CudaBlock):
     def _bind_many(self, precision: Precision, *, with_values: bool = True) -> ManyProduct:
         block = self.block if with_values else replace(self.block, data=None)
         types = product_types(precision, self._value if with_values else None, many=True)
-        return ManyProduct(block, self._stream, types)
+        return ManyProduct(block, self.stream, types)
 
     def _pack_terms(self, terms: Terms) -> np.ndarray:
         n = len(terms.rows)

@@ -63,6 +63,13 @@ class RunInputs:
         """Return the out-weights of the vertices of these vectors: the given ones, or those that `read` returns."""
         return read() if self.out_weight is None else self.out_weight
 
+    def put_weight(self, kernel: BoundKernel, stored: OutWeights, *, use_weights: bool, has_device: bool) -> Any:
+        """Return the out-weights where a kernel computes: the given ones, or the stored ones, which a device keeps."""
+        if self.out_weight is None and has_device:
+            return stored.put(use_weights, kernel.put)
+        weight = self.take_weight(lambda: stored.read(use_weights))
+        return kernel.put(np.require(weight, requirements="W"))  # received arrays are read-only, and kernels take both
+
     def bind(self, kernel: BoundKernel, weight: np.ndarray) -> Rows:
         """Make the rows that the owner of a block starts with.
 
@@ -152,7 +159,7 @@ def read_out_weight(
 
 
 class OutWeights:
-    """Out-weights of some vertices, for several runs; those of a reversed graph are cached.
+    """Out-weights of some vertices, for several runs; those of a reversed graph, and those on a device, are cached.
 
     Parameters
     ----------
@@ -164,11 +171,18 @@ class OutWeights:
         self._read = partial(read_out_weight, stored, start=start, stop=stop, threads=threads)
         self._is_reversed = stored.original is not None
         self._kept: dict[bool, np.ndarray] = {}
+        self._on_device: dict[bool, Any] = {}
 
     @property
     def nbytes(self) -> int:
         """Bytes of the cached out-weights."""
-        return sum(weight.nbytes for weight in self._kept.values())
+        return sum(weight.nbytes for weight in (*self._kept.values(), *self._on_device.values()))
+
+    def put(self, use_weights: bool, put: Callable[[np.ndarray], Any]) -> Any:
+        """Return the out-weights of `read` on the device to which `put` copies, cached there."""
+        if use_weights not in self._on_device:
+            self._on_device[use_weights] = put(self.read(use_weights))
+        return self._on_device[use_weights]
 
     def read(self, use_weights: bool) -> np.ndarray:
         """Return the out-weights of `read_out_weight`, cached for a reversed graph."""
