@@ -326,12 +326,15 @@ class Runs:
         for rank, taken in zip(ranks, message["taken"], strict=False):  # empty if the client iterates
             for where, name in USED.items():
                 run.used_bytes[where][rank] = taken.get(name, 0)
+        # Workers that iterate together report equal changes; of those that share out vectors, the largest is shown.
+        for iteration, change in zip(message["iteration"], message["change"], strict=True):
+            if iteration > run.iterations or iteration in run.changes:
+                run.changes[iteration] = max(change, run.changes.get(iteration, change))
         if last > run.iterations:
             self._advance(run, message, n, seconds[:, 0].sum())
 
     def _advance(self, run: RunState, message: dict[str, Any], n: int, elapsed_s: float) -> None:
-        """Add the changes, which are equal on all workers, from the first worker that reports them."""
-        run.changes.update(zip(message["iteration"], message["change"], strict=True))
+        """Advance to the last iteration of the first worker that reports it."""
         run.phase, run.iterations = "iterate", message["iteration"][-1]
         run.rates[run.iterations] = n / float(elapsed_s) if elapsed_s > 0 else math.nan
         for curve in (run.changes, run.rates):

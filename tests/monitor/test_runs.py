@@ -68,6 +68,15 @@ def test_messages_of_the_same_iterations_count_once():
     assert run.mean_seconds.tolist() == [[1.0, 1.0], [0.5, 0.5], [0.25, 0.25]]
 
 
+def test_the_curve_of_a_shared_batch_has_the_largest_change_of_a_pass():
+    first, second = iterate(0, 1, 3), iterate(1, 1, 5)
+    first["change"], second["change"] = [0.5, 0.1, 0.4], [0.3, 0.6, 0.2, 0.1, 0.05]
+    for messages in ((first, second), (second, first)):
+        run = hear_all(begin(), *messages).by_id["r"]
+        assert run.changes == {1: 0.5, 2: 0.6, 3: 0.4, 4: 0.1, 5: 0.05}
+        assert (run.iterations, run.change) == (5, 0.05)
+
+
 def test_messages_of_unknown_runs_change_nothing():
     runs = hear_all(begin())
     version = runs.version
