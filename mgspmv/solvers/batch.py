@@ -138,7 +138,9 @@ class Pass:
     def enter_at_jump(self, columns: np.ndarray, queries: Sequence[Query], shares: Sequence[float]) -> None:
         """Assign vectors to columns, with a share of their p as first x. Needs `scale` before the next step."""
         put = self._rows.kernel.put
-        self.x[:, put(columns)] = put(np.array([share * q.base for q, share in zip(queries, shares, strict=True)]))
+        bases = np.array([share * q.base for q, share in zip(queries, shares, strict=True)])
+        if bases.any() or any(self.queries[column] is not None for column in columns):  # else they are 0
+            self.x[:, put(columns)] = put(bases)
         rows = np.concatenate([q.rows for q in queries]) - self._rows.start
         weights = np.concatenate([share * q.weights for q, share in zip(queries, shares, strict=True)])
         if len(rows):
