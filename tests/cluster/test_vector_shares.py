@@ -13,6 +13,7 @@ from distributed import Client
 import mgspmv as mg
 from mgspmv.cluster import iterations, vector_shares
 from mgspmv.cluster.agent import FreeMemory
+from mgspmv.cluster.dask_cluster import Cluster
 from mgspmv.cluster.vector_shares import deal_vectors, join_passes
 from mgspmv.errors import CapacityError, ConvergenceError, WorkerLostError
 from mgspmv.model import Event
@@ -227,6 +228,22 @@ def test_a_plan_is_kept_while_there_is_memory(named, in_process, monkeypatch):
         D.redistribute()
         check_same(mg.pagerank_batch(D, vectors), wanted)
         assert len(measured) == 5
+
+
+def test_a_batch_is_one_round_of_tasks(named, in_process, monkeypatch):
+    """Once its workers hold all rows; with inputs that are sent with the tasks, or ahead of them."""
+    vectors, wanted, rounds, sent = draw(named, 6), mg.pagerank_batch(named, draw(named, 6)), [], []
+    settle, scatter = Cluster.settle, Cluster.scatter_each
+    monkeypatch.setattr(vector_shares, "SUPERSTEP_S", 1e6)
+    monkeypatch.setattr(Cluster, "settle", lambda *given: rounds.append(given[3]) or settle(*given))
+    monkeypatch.setattr(Cluster, "scatter_each", lambda *given: sent.append(given[3]) or scatter(*given))
+    with named.distribute(in_process(2)) as D:
+        mg.pagerank_batch(D, vectors)
+        for most in (vector_shares.MOST_SENT, 0):
+            monkeypatch.setattr(vector_shares, "MOST_SENT", most)
+            rounds.clear()
+            check_same(mg.pagerank_batch(D, vectors), wanted)
+            assert (rounds, sent) == (["start"], [] if most else ["start"])
 
 
 def test_limits_and_held_rows_count(named, in_process):
