@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mgspmv.api.batch_ranking import pagerank_batch
     from mgspmv.api.centrality import eigenvector_centrality, hits, katz, stationary
     from mgspmv.api.derived import export, reorder, subgraph, transpose
+    from mgspmv.api.edges import read_edges
     from mgspmv.api.matrix import Matrix, open, open_matrix
     from mgspmv.api.powers import gemv, power_iteration, spmv
     from mgspmv.api.ranking import Checkpoint, pagerank
@@ -38,6 +39,7 @@ _HOMES = {
     "mgspmv.api.batch_ranking": ("pagerank_batch",),
     "mgspmv.api.centrality": ("eigenvector_centrality", "hits", "katz", "stationary"),
     "mgspmv.api.derived": ("export", "reorder", "subgraph", "transpose"),
+    "mgspmv.api.edges": ("read_edges",),
     "mgspmv.api.matrix": ("Matrix", "open", "open_matrix"),
     "mgspmv.api.powers": ("gemv", "power_iteration", "spmv"),
     "mgspmv.api.ranking": ("Checkpoint", "pagerank"),
@@ -85,6 +87,7 @@ __all__ = [
     "pagerank_batch",
     "plan_pipeline",
     "power_iteration",
+    "read_edges",
     "reorder",
     "run_pipeline",
     "show_progress",

@@ -62,6 +62,12 @@ PASSING_SHARE: dict[str, int] = {"host": 3, "store": 1}
 a store."""
 
 
+INGEST_FIRST = (
+    "use more workers, or write the edges to a store by mg.ingest(..., client=client) and distribute that, whose rows "
+    "can be streamed and are read again when a worker is lost"
+)
+"""Remedy for matrices that are in no store."""
+
 MOST_WORKERS = 1 << 16
 """Upper limit of the search for a sufficient number of workers."""
 
@@ -160,6 +166,7 @@ def plan_rows(
     top: int | None = None,
     checkpoint: bool = False,
     throw: bool = True,
+    bounds: tuple[int, ...] | None = None,
 ) -> Plan:
     """Plan a run over `n_workers` workers.
 
@@ -174,18 +181,24 @@ def plan_rows(
     top : number of highest vertices to prove; None for no proof
     checkpoint : whether checkpoints of the ranks are written
     throw : raise if it does not fit; False returns the plan, with what would fit
+    bounds : first row of each worker, and the number of rows, where workers hold rows that are in no store; None to cut
+        them
 
     Raises
     ------
-    CapacityError : a worker would need more; the message names a sufficient number of workers
+    CapacityError : a worker would need more; the message names a sufficient number of workers, or a store
     """
     check_choice("precision", precision, ("exact", "float64", "float32"))
     if n_workers < 1:
         raise OptionError(f"workers must be at least 1, not {n_workers}")
-    planner = _Planner(info, indptr, precision, threads or default_threads(), lays_out, streams, top, checkpoint)
+    planner = _Planner(
+        info, indptr, precision, threads or default_threads(), lays_out, streams, top, checkpoint, bounds
+    )
     plan = planner.plan(device_memory, host_memory, n_workers)
     if plan.fits and (throw or not plan.streams):
         return plan
+    if bounds is not None:
+        raise CapacityError(f"{plan.shortage}; {INGEST_FIRST}")
     holding = replace(planner, streams=False)
     enough = holding.count_enough_workers(device_memory, host_memory, n_workers)
     fitting = enough if plan.fits else planner.count_enough_workers(device_memory, host_memory, n_workers)
@@ -222,6 +235,11 @@ def plan_whole(
     return plan if plan.fits else None
 
 
+def find_costs(info: MatrixInfo, precision: Precision) -> dict[str, int]:
+    """Return the bytes of an entry and of a row by which `plan_rows` cuts rows."""
+    return _Planner(info, (), precision, 1, lays_out=False, streams=False, top=None, checkpoint=False).costs
+
+
 def parse_bytes(size: str | int, name: str = "the value") -> int:
     """Parse a size such as `141GB`, `16GiB`, `500 MB` or a number; powers of 1000 unless written with an i.
 
@@ -251,6 +269,7 @@ class _Planner:
     streams: bool
     top: int | None
     checkpoint: bool
+    bounds: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         info, self._is_product = self.info, self.info.kind == "matrix"
@@ -265,13 +284,18 @@ class _Planner:
         """Bytes per own row of the vectors allocated before the block is read: ranks and out-weights, or y; a product
         also has x, with an element per column."""
 
+    @property
+    def costs(self) -> dict[str, int]:
+        """Bytes by which rows are cut, as arguments of `split_rows`."""
+        return {"bytes_per_nonzero": self._entry, "bytes_per_row": 8 + self._row + self._z}
+
     def plan(self, device: int | None, host: int | None, n_workers: int) -> Plan:
         """Return the plan, with rows placed on the devices, and the first shortage of memory."""
         info = self.info
         cuts = part_bounds(info.shape[0]) if info.order == "dealt" and n_workers > 1 else None
-        costs = {"bytes_per_nonzero": self._entry, "bytes_per_row": 8 + self._row + self._z}
-        whole = np.array([0, info.shape[0]])
-        bounds = whole if n_workers == 1 else split_rows(self.indptr, n_workers, **costs, cuts=cuts)
+        bounds: Any = self.bounds or (0, info.shape[0])
+        if n_workers > 1 and self.bounds is None:
+            bounds = split_rows(self.indptr, n_workers, **self.costs, cuts=cuts)
         workers = []
         for start, stop in pairwise(bounds):
             worker = self._plan_worker(int(start), int(stop), n_workers)

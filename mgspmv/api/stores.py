@@ -168,7 +168,7 @@ def ingest(
     check_threads(threads)
     target = MemoryStore() if store is None else store
     base = check_target(target, overwrite=overwrite)
-    describe = partial(_describe_making, options=options, reading=asked)
+    describe = partial(describe_making, options=options, reading=asked)
     report, n_bytes = make_report(progress), parse_size("memory", memory)
     opening = partial(open_source, source.stored.written if isinstance(source, Matrix) else source, kind=kind, **asked)
     if client is not None:
@@ -309,7 +309,7 @@ def open_written(store: StoreLike, info: MatrixInfo) -> Matrix:
     return Matrix(open_store(store, info.version))
 
 
-def _describe_making(source: dict[str, Any], options: IngestOptions, reading: dict[str, Any]) -> dict[str, Any]:
+def describe_making(source: dict[str, Any], options: IngestOptions, reading: dict[str, Any]) -> dict[str, Any]:
     """Return the provenance of a store: its source, options and stamp."""
     given = {
         name: os.fspath(value) if isinstance(value, os.PathLike) else value
@@ -406,7 +406,7 @@ def update(
     def describe(sources: dict[str, Any], changes: Changes) -> dict[str, Any]:
         before = stored.info.provenance
         base = {"version": stored.info.version, "digest": stored.info.digest}
-        made = _describe_making(sources, options, asked) | vars(changes) | {"base": base}
+        made = describe_making(sources, options, asked) | vars(changes) | {"base": base}
         return before | {"updates": [*before.get("updates", []), made]}
 
     report = make_report(progress)

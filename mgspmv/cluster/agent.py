@@ -26,6 +26,7 @@ from mgspmv.cluster.row_block import DeviceRowBlock, ProductOptions, RowBlock, R
 from mgspmv.cluster.security import HOSTS, guard
 from mgspmv.cluster.watchdog import LOOK_S, Hang, Watchdog
 from mgspmv.cluster.worker_metrics import METRICS
+from mgspmv.cluster.worker_rows import RowsAddress
 from mgspmv.cluster.worker_run import WorkerRun
 from mgspmv.errors import ClosedError, StoreError, add_to_message
 from mgspmv.exchange.nccl import await_ends, find_nccl_problem, find_stuck, let_go
@@ -41,6 +42,7 @@ from mgspmv.kernels.device import (
 )
 from mgspmv.model import free_memory
 from mgspmv.os_errors import is_operators, translating
+from mgspmv.store.stored_matrix import StoredMatrix
 
 NAME = "mgspmv"
 """Name of the plugin on each worker."""
@@ -274,10 +276,16 @@ def do_watched(patience: float, function: Callable[..., Any], *args: Any) -> Any
 
 
 def load_row_block(key: str, spec: RowBlockSpec) -> int:
-    """Read a row block from the store and hold it; return its bytes. One on a device is read when it is first used."""
+    """Read a row block and hold it; return its bytes. One on a device is read when it is first used."""
     find_heartbeat().n_terms = spec.nnz
-    part = DeviceRowBlock(spec) if spec.backend == "cuda" else RowBlock(spec)
-    get_agent().held[key] = part
+    agent, address = get_agent(), spec.address
+    stored: StoredMatrix
+    if isinstance(address, RowsAddress):
+        stored = agent.get(address.keys[spec.rank]).take_rows(address)
+    else:
+        stored = address.open()
+    part = (DeviceRowBlock if spec.backend == "cuda" else RowBlock)(spec, stored)
+    agent.held[key] = part
     METRICS.has_device |= part.backend == "cuda"
     return part.nbytes
 

@@ -31,6 +31,7 @@ from mgspmv.cluster.vector_shares import (
     hold_copies,
     plan_shares,
 )
+from mgspmv.cluster.worker_rows import LOST
 from mgspmv.errors import (
     CapacityError,
     ClosedError,
@@ -197,6 +198,8 @@ class Recovering:
         """Note the lost worker; raise the error unless it is a loss that the run may recover from."""
         if error is self._raised or not self.recover or not self._is_loss(error):
             raise error
+        if not self.matrix.has_store:
+            raise add_to_message(error, LOST) from error
         if (n_lost := len(self._losses) + len(self._recoveries)) == self.recover:
             raise add_to_message(error, f"the run had resumed {n_lost} times (recover={self.recover})") from error
         return record_failure(error, self._iteration, len(self.matrix.members))

@@ -21,8 +21,16 @@ from distributed.comm import get_address_host
 from mgspmv.cluster.agent import load_row_block
 from mgspmv.cluster.dask_cluster import Cluster, WorkerInfo
 from mgspmv.cluster.row_block import RowBlockSpec
-from mgspmv.errors import ClusterError, MissingDependencyError, OptionError, StoreError, StoreNotFoundError
-from mgspmv.exchange.peer_comm import Member
+from mgspmv.cluster.worker_rows import LOST, RowsAddress
+from mgspmv.errors import (
+    ClusterError,
+    MissingDependencyError,
+    OptionError,
+    StoreError,
+    StoreNotFoundError,
+    WorkerLostError,
+)
+from mgspmv.exchange.peer_comm import Member, worker_error
 from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.device import NO_CUPY
 from mgspmv.kernels.select import find_step_layout
@@ -219,6 +227,9 @@ def _arrange(
     """
     address, limits = stored.address(), place.limits
     workers = cluster.join(devices=place.backend != "cpu", is_again=is_again)
+    own = address if isinstance(address, RowsAddress) else None
+    if own is not None:
+        workers = _find_holders(own, workers)
     info = stored.info
     places = choose_placement(workers, place.backend, place.transport)
     if not reads.build_layout:  # only layouts use direct writes, whose NCCL settings are slower
@@ -236,36 +247,46 @@ def _arrange(
         lays_out = find_step_layout("auto", precision, info.index_dtype, dtype, info.min_weight) is not None
     plan = plan_rows(
         info if dtype else replace(info, dtype=None),
-        StoredPointers(stored),
+        StoredPointers(stored) if own is None else own.ends,
         len(workers),
         precision=precision,
         device_memory=limit(places.device_memory, limits.device),
         host_memory=limit(min(w.memory + held_bytes.get(w.member, 0) for w in workers), limits.host),
         threads=place.threads or max(w.threads for w in workers),
         lays_out=lays_out,
-        streams=lays_out or not reads.build_layout or info.kind == "matrix",
+        streams=own is None and (lays_out or not reads.build_layout or info.kind == "matrix"),
         top=reads.top,
         checkpoint=reads.checkpoint,
         throw=throw,
+        bounds=None if own is None else own.bounds,
     )
     specs = [
         RowBlockSpec(
             address,
             rank,
             plan.bounds,
-            own.nnz,
+            planned.nnz,
             dtype,
             place.threads or w.threads,
             places.backend,
-            own.streaming,
+            planned.streaming,
             places.may_share,
-            own.bin_bytes,
-            own.reads_whole,
-            own.kept_piece_bytes,
+            planned.bin_bytes,
+            planned.reads_whole,
+            planned.kept_piece_bytes,
         )
-        for rank, (w, own) in enumerate(zip(workers, plan.workers, strict=True))
+        for rank, (w, planned) in enumerate(zip(workers, plan.workers, strict=True))
     ]
     return LoadedRows(workers, places, plan, specs)
+
+
+def _find_holders(rows: RowsAddress, workers: Sequence[WorkerInfo]) -> list[WorkerInfo]:
+    """Return the workers that hold rows, by rank; raise `WorkerLostError` if one of them is lost."""
+    found = {worker.member: worker for worker in workers}
+    for rank, member in enumerate(rows.members):
+        if member not in found:
+            raise worker_error(WorkerLostError, rows.members, rank, "load", "was lost", LOST)
+    return [found[member] for member in rows.members]
 
 
 def _load(cluster: Cluster, arranged: LoadedRows, held: list[HeldRowBlock], report: Progress) -> list[HeldRowBlock]:

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from mgspmv.cluster.agent import multiply_row_block
+from mgspmv.cluster.cluster_rows import ClusterRows
 from mgspmv.cluster.dask_cluster import Cluster
 from mgspmv.cluster.load import HeldRowBlock, LoadedRows, drop_blocks, load_matrix
 from mgspmv.cluster.row_block import ProductOptions
 from mgspmv.cluster.scheduler_client import End, record_failure
+from mgspmv.cluster.worker_rows import LOST
 from mgspmv.errors import (
     ClosedError,
     ClusterError,
@@ -52,10 +54,12 @@ class _HeldRows:
 
 
 class DistributedMatrix(MatrixProperties):
-    """A matrix of shape (n_rows, n_cols) on a cluster, made by `Matrix.distribute`; a context manager.
+    """A matrix of shape (n_rows, n_cols) on a cluster, made by `Matrix.distribute` or `mgspmv.read_edges`; a context
+    manager.
 
-    Each worker reads its own rows from the store and keeps them until `close()`, or until this object is deleted or the
-    client disconnects. The rows of a lost worker are lost: PageRank then redistributes the matrix by itself; before
+    Each worker reads its own rows from the store, or builds them from edges, and keeps them until `close()`, or until
+    this object is deleted or the client disconnects. The rows of a lost worker are lost: PageRank then redistributes a
+    matrix that is in a store by itself; before
     other calls, call `redistribute()`.
 
     Examples
@@ -131,6 +135,11 @@ class DistributedMatrix(MatrixProperties):
         return placed
 
     @property
+    def has_store(self) -> bool:
+        """True if rows can be read again from a store; False for a matrix of `mgspmv.read_edges`."""
+        return not isinstance(self.stored, ClusterRows)
+
+    @property
     def is_closed(self) -> bool:
         """True if it was closed; it cannot be opened again."""
         return self._held.is_closed
@@ -151,6 +160,7 @@ class DistributedMatrix(MatrixProperties):
         ------
         ClosedError : it was closed
         CapacityError, ClusterError, StoreError : as in `Matrix.distribute`; the call can be repeated
+        ClusterError : the matrix is in no store
 
         Examples
         --------
@@ -165,6 +175,8 @@ class DistributedMatrix(MatrixProperties):
         2
         """
         self._check_closed()
+        if not self.has_store:
+            raise ClusterError(LOST, phase="load")
         held = self._held
         drop_blocks(self.cluster, held.copies, [*held.copies])
         held.share_plans.clear()

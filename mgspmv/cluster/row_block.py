@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from mgspmv.cluster.worker_rows import RowsAddress, WorkerRows
 from mgspmv.errors import CapacityError
 from mgspmv.exchange.halo import Halo, make_halo
 from mgspmv.exchange.nccl import NcclGroup, join_group
@@ -67,7 +68,8 @@ CONCURRENT = 4
 class RowBlockSpec:
     """Description of the rows that a worker is to hold."""
 
-    address: StoreAddress
+    address: StoreAddress | RowsAddress
+    """Address of the matrix, or of the rows that workers have built of it."""
     rank: int
     """Rank of the worker."""
     bounds: tuple[int, ...]
@@ -107,10 +109,14 @@ class ProductOptions:
 
 
 class RowBlock:
-    """A row block, read from the store by the worker that holds it, and the kernels bound to it.
+    """A row block, read by the worker that holds it, and the kernels bound to it.
 
     The columns of a graph are renumbered to those that the block reads, see `mgspmv.exchange.halo`. The columns of a
     matrix are not, as its products get all of x.
+
+    Parameters
+    ----------
+    stored : matrix that has the rows, in a store or on this worker
 
     Attributes
     ----------
@@ -121,8 +127,8 @@ class RowBlock:
 
     backend: Backend = "cpu"
 
-    def __init__(self, spec: RowBlockSpec) -> None:
-        self.stored: StoredMatrix = spec.address.open()
+    def __init__(self, spec: RowBlockSpec, stored: StoredMatrix) -> None:
+        self.stored = stored
         self.rank, self.bounds, self.nnz = spec.rank, spec.bounds, spec.nnz
         self.n_terms = spec.nnz
         self.threads = spec.threads or default_threads()
@@ -154,12 +160,17 @@ class RowBlock:
     def nbytes(self) -> int:
         """Bytes of the block's arrays, values in every dtype used so far, columns and out-weights."""
         held: list[Any] = [self._pattern, self._halo, *self._values.values(), self.out_weights]
+        held += [self.stored] if isinstance(self.stored, WorkerRows) else []
         return sum(int(h.nbytes) for h in held if h is not None)
 
     def count_bytes(self, dtype: str | None) -> int:
         """Count the bytes of the CSR block with values of this dtype, or without; 0 if it is not read yet."""
         values = None if dtype is None or self.stored.info.is_pattern else self._values.get(dtype)
         return 0 if self._pattern is None else self._pattern.nbytes + (0 if values is None else values.nbytes)
+
+    def fetch(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Return elements of an array of the rows, on the host."""
+        return self.stored.read_array(name, start, stop, self.threads)
 
     def close(self, reason: str) -> None:
         """Close the connections to other devices, of which a block on a host has none."""
@@ -239,8 +250,8 @@ class DeviceRowBlock(RowBlock):
 
     backend = "cuda"
 
-    def __init__(self, spec: RowBlockSpec) -> None:
-        self.group: NcclGroup | None = None
+    def __init__(self, spec: RowBlockSpec, stored: StoredMatrix) -> None:
+        self.group: NcclGroup | None = stored.group if isinstance(stored, WorkerRows) else None
         self._blocks: dict[str | None, CsrBlock] = {}
         self._many: dict[str | None, BoundMany] = {}
         self._products: dict[tuple[str, str, bool], BoundKernel | StreamedCsr] = {}
@@ -249,7 +260,7 @@ class DeviceRowBlock(RowBlock):
         self._reads_whole, self._kept_piece_bytes = spec.reads_whole, spec.kept_piece_bytes
         self._out_degree: Any = None
         """(n_rows,) int64 out-degrees on the device, as they were read with the rows, until a run takes them."""
-        super().__init__(spec)
+        super().__init__(spec, stored)
 
     @property
     def nbytes(self) -> int:

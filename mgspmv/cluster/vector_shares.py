@@ -57,7 +57,7 @@ def plan_shares(
     """Plan the memory of the first workers, each for its share of the vectors; None if workers compute their rows of
     all vectors instead: hosts do, and devices that cannot hold all rows with the vectors of a pass, or with the rows
     and vectors of other runs. The plan of a batch is kept for the next one like it."""
-    if len(numbers) < 2 or not may_share(matrix):
+    if len(numbers) < 2 or not matrix.has_store or not may_share(matrix):
         return None
     key = (task.dtype, task.options.precision, task.width, task.threads, *map(len, numbers))
     if key not in matrix.share_plans and (shares := _plan_measured(matrix, numbers, task)) is not None:

@@ -112,7 +112,7 @@ class FrameSource(TableSource):
         if not self._is_computed:
             raise OptionError(
                 f"{self.name}: a cluster cannot read rows in the memory of this process; write them to Parquet files, "
-                "or leave out client="
+                "or ingest them without client="
             )
         parts = []
         for own in cut_evenly(range(self.n_partitions), [1] * self.n_partitions, n_parts):

@@ -6,6 +6,7 @@
     take        fetch the entries of its range of rows from each share, in the order of the parts
     build       sort and merge them into files
     write       write its range of each array
+    keep        or keep its rows in memory
 
 Shards request data from each other through `Rpc`, a function that hides the communication.
 """
@@ -30,6 +31,7 @@ from mgspmv.ingest.build import ColumnSums, assemble
 from mgspmv.ingest.entries import EntryCounts, EntryFeed, SortedSource, choose_rule
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.frames import FrameSource
+from mgspmv.ingest.in_memory import HeldArray
 from mgspmv.ingest.numbering import Numbers, encode_ids, look_up_entries
 from mgspmv.ingest.occurring_ids import OccurringIds, are_numbers
 from mgspmv.ingest.prefetch import prefetch_map
@@ -37,6 +39,7 @@ from mgspmv.ingest.scratch import FileArray, MemoryBudget
 from mgspmv.ingest.source import FileSource, Layout
 from mgspmv.model import CooBatch, IngestOptions, Kind, Progress, index_dtype
 from mgspmv.store.chunks import WrittenRange, write_range
+from mgspmv.store.held import HeldArrays
 from mgspmv.store.write import VersionAddress
 
 GIVEN_IDS = 1 << 18
@@ -64,6 +67,8 @@ class ShardSpec:
     """Name of the source in messages; no repr, as a URL may hold secrets and Dask logs arguments of failed tasks."""
     kind: Kind
     options: IngestOptions
+    keeps_rows: bool = False
+    """Whether the rows stay in memory; else they are built in files, and written to a store."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,20 @@ class OwnIds:
     """Type of the ids, `int64` or `string`; None if they are the numbers or the share has no part."""
     sample: list[Any]
     """Ascending sample of the ids to merge, from which ranges of ids are chosen."""
+
+
+class KeptArray(HeldArray):
+    """Array in memory, which may be written to, in place of a `FileArray`."""
+
+    def finish(self) -> Any:
+        return self
+
+    def __getitem__(self, which: slice) -> np.ndarray:
+        elements: np.ndarray = self._array[: self._n][which]
+        return elements
+
+    def close(self) -> None:
+        self._array = self._array[:0]
 
 
 class Shard:
@@ -119,7 +138,8 @@ class Shard:
         self._positions: Numbers | None = None
         self._numbers: np.ndarray | None = None
         self._firsts: list[int] = []
-        self._arrays: dict[str, FileArray] = {}
+        self._arrays: dict[str, FileArray | KeptArray] = {}
+        self._kept_sums: list[tuple[np.ndarray, np.ndarray | None]] = []
         self._transposed: EntrySorter | None = None
         self._keeping = Lock()
 
@@ -348,14 +368,39 @@ class Shard:
         """Return the sums of this share's rows in columns start .. stop - 1."""
         return self._sums.give(start, stop)
 
+    def _join_sums(self, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return degrees and weights of columns start .. stop - 1, which all shares have added up."""
+        total = ColumnSums(self._spec.kind, self._spec.name, self._dtype, start, stop)
+        for given in self._ask_all("give_sums", start, stop):
+            total.join(given)
+        return total.finish()
+
+    # --- keeping
+
+    def keep_sums(self, start: int, stop: int) -> None:
+        """Keep degrees and weights of the next of the vertices of this share's rows, start .. stop - 1."""
+        self._kept_sums.append(self._join_sums(start, stop))
+
+    def list_own_ids(self) -> np.ndarray:
+        """Return this share's range of the ids; a list that all parts share is returned by the first share."""
+        ids: np.ndarray = self._own_ids[:] if self._firsts else self._ids[: 0 if self._spec.rank else None]
+        return ids
+
+    def take_arrays(self, first_entry: int) -> HeldArrays:
+        """Return the arrays of this share's rows, whose first entry has the number `first_entry` among all."""
+        arrays = {name: array[:] for name, array in self._arrays.items()}
+        arrays["indptr"] += first_entry
+        for name, own in zip(("out_degree", "out_weight"), zip(*self._kept_sums, strict=True), strict=False):
+            if own[0] is not None:
+                arrays[name] = np.concatenate(own)
+        self._arrays, self._kept_sums = {}, []
+        return arrays
+
     # --- writing
 
     def write_sums(self, address: VersionAddress, start: int, stop: int) -> dict[str, WrittenRange]:
         """Write degrees and weights of columns start .. stop - 1, which all shares have added up."""
-        total = ColumnSums(self._spec.kind, self._spec.name, self._dtype, start, stop)
-        for given in self._ask_all("give_sums", start, stop):
-            total.join(given)
-        degree, weight = total.finish()
+        degree, weight = self._join_sums(start, stop)
         arrays = {"out_degree": degree} | ({} if weight is None else {"out_weight": weight})
         return self._write(address, {name: (start, array) for name, array in arrays.items()})
 
@@ -398,8 +443,8 @@ class Shard:
         self._given.reserve(self.memory // 4)
         return self._make_sorter(self.memory // 4)
 
-    def _make_array(self, name: str, dtype: np.dtype[Any], most: int) -> FileArray:
-        array = FileArray(self._folder, dtype)
+    def _make_array(self, name: str, dtype: np.dtype[Any], most: int) -> FileArray | KeptArray:
+        array = KeptArray(name, dtype, most) if self._spec.keeps_rows else FileArray(self._folder, dtype)
         self._held.callback(array.close)
         return array
 

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from mgspmv.cluster import ingest
+from mgspmv.cluster import ingest_steps
 from mgspmv.cluster.agent import HANGS
 from mgspmv.cluster.dask_cluster import Cluster
-from mgspmv.cluster.ingest import HeldShard, ShardOffer
+from mgspmv.cluster.ingest_steps import HeldShard, ShardOffer
 from mgspmv.errors import WorkerTimeoutError
 from mgspmv.exchange.peer_comm import Member
 from mgspmv.ingest.shard import ShardSpec
@@ -70,8 +70,10 @@ def keep_another_waiting():
 
 
 def not_answer_a_share(monkeypatch):
-    monkeypatch.setattr(ingest, "ASK_S", 0.05)
-    monkeypatch.setattr(ingest.asyncio, "run_coroutine_threadsafe", lambda work, loop: (work.close(), Future())[1])
+    monkeypatch.setattr(ingest_steps, "ASK_S", 0.05)
+    monkeypatch.setattr(
+        ingest_steps.asyncio, "run_coroutine_threadsafe", lambda work, loop: (work.close(), Future())[1]
+    )
     worker = SimpleNamespace(rpc=None, loop=SimpleNamespace(asyncio_loop=None))
     spec = ShardSpec(0, 2, None, "", "graph", IngestOptions())
     offer = ShardOffer(spec, MEMBERS, ("a", "b"), None, 1 << 32, 1, tempfile.gettempdir(), 0.01)

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mgspmv as mg
-from mgspmv.cluster import ingest
+from mgspmv.cluster import ingest_steps
 from mgspmv.errors import ClusterError, OptionError, SourceError, SourceNotFoundError, StoreNotFoundError
 from mgspmv.ingest import shard
 from mgspmv.ingest.scratch import MemoryBudget
@@ -152,11 +152,13 @@ def test_the_store_is_that_of_one_process(name, sources, client, tmp_path):
 def test_memory_that_is_short_and_pieces_that_are_small(name, sources, in_process, tmp_path, monkeypatch):
     source, options = prepare(sources, name)
     mg.ingest(source, tmp_path / "wanted", **options)
-    monkeypatch.setattr(ingest, "make_budget", lambda memory, free, threads, folder: MemoryBudget(1 << 17, 2, folder))
+    monkeypatch.setattr(
+        ingest_steps, "make_budget", lambda memory, free, threads, folder: MemoryBudget(1 << 17, 2, folder)
+    )
     monkeypatch.setattr(shard, "PIECE_ENTRIES", 71)
     monkeypatch.setattr(shard, "GIVEN_IDS", 13)
     monkeypatch.setattr(sys.modules["mgspmv.ingest.vertices"], "_check_room", lambda *_: None)
-    monkeypatch.setattr(ingest, "SUM_BYTES", 1 << 8)  # 128 columns at a time
+    monkeypatch.setattr(ingest_steps, "SUM_BYTES", 1 << 8)  # 128 columns at a time
     mg.ingest(source, tmp_path / "made", **options, client=in_process(3))
     check_same(tmp_path / "made", tmp_path / "wanted")
 
