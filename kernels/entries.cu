@@ -113,8 +113,9 @@ extern "C" __global__ void turn_keys(int64 n_rows, const int64* indptr, const in
     for (int64 entry = indptr[k]; entry < indptr[k + 1]; ++entry) keys[entry] = uint64(indices[entry]) << bits | uint64(k);
 }
 
-// Sum the values of each column, whose entries begin at starts[k] of `order`, in the order of rows.
-extern "C" __global__ void sum_columns(int64 n_cols, const int64* starts, const int64* order, const VALUE* data, double* weight) {
+// Sum the values of each column, whose entries begin at starts[k] of `order`, in the order of rows; into two parts if
+// `rest` is not null.
+extern "C" __global__ void sum_columns(int64 n_cols, const int64* starts, const int64* order, const VALUE* data, double* weight, double* rest) {
     OWN(n_cols);
     double high = 0, low = 0;
     for (int64 entry = starts[k]; entry < starts[k + 1]; ++entry) {
@@ -122,5 +123,6 @@ extern "C" __global__ void sum_columns(int64 n_cols, const int64* starts, const 
         low += (high - (total - part)) + (value - part);
         high = total;
     }
-    weight[k] = high + low;
+    weight[k] = rest ? high : high + low;
+    if (rest) rest[k] = low;
 }

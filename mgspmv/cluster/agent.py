@@ -202,7 +202,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
     async def accept_link(self, comm: Any, run: str, rank: int) -> Any:
         """Serve a connection from another worker of a run until it closes; close it if the run is unknown here."""
         for held in [*self.held.values()]:
-            if isinstance(held, WorkerRun) and held.run == run:
+            if getattr(held, "run", None) == run:
                 await held.links.accept(comm, rank)
         comm.abort()
         return ServerStatus.dont_reply

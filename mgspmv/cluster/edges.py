@@ -6,28 +6,37 @@ their vertices, and the client the ids of all vertices.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from mgspmv.cluster.cluster_rows import ClusterRows
 from mgspmv.cluster.dask_cluster import Cluster
-from mgspmv.cluster.ingest_steps import Describe, IngestSteps, Numbered, check_source, choose_client
-from mgspmv.cluster.load import choose_placement, load_matrix
+from mgspmv.cluster.ingest_steps import Describe, DeviceOffer, IngestSteps, Numbered, check_source, choose_client
+from mgspmv.cluster.load import WorkerPlacement, choose_placement, load_matrix
 from mgspmv.cluster.matrix import DistributedMatrix
 from mgspmv.cluster.worker_rows import RowsAddress
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError
 from mgspmv.ingest.budget import check_memory
+from mgspmv.ingest.device_shard import RowSample, list_buckets
+from mgspmv.ingest.device_sorting import is_worth_a_device
 from mgspmv.ingest.entries import choose_rule
 from mgspmv.ingest.in_memory import VERSION
+from mgspmv.ingest.values import find_least
+from mgspmv.kernels.entry_sorting import MOST_ENTRIES
 from mgspmv.model import IngestOptions, MatrixInfo, Precision, Progress, index_dtype
-from mgspmv.partition import INGEST_FIRST, find_costs
+from mgspmv.partition import INGEST_FIRST, find_costs, limit
 from mgspmv.solvers.options import Placement, Reads
 from mgspmv.store.held import PLACE
 from mgspmv.store.stored_matrix import FORMAT_VERSION
+
+SAMPLE_MARGIN = 1.05
+"""Factor by which the rows of a worker may have more entries than a sample says."""
 
 
 def read_edges_on_cluster(
@@ -49,6 +58,7 @@ def read_edges_on_cluster(
     memory, scratch : of each worker, as for `ingest_on_cluster`
     """
     source = check_source(source, "pass them to mg.ingest, and distribute its matrix")
+    source.hashes_files = False
     check_memory(memory)
     cluster = Cluster(place.client, place.timeout)
     try:
@@ -58,8 +68,10 @@ def read_edges_on_cluster(
         places = choose_placement(workers, place.backend, place.transport)
         with cluster.lease(lambda: report("queue", 0, None)):
             reading = _EdgeSteps(cluster, workers, source, options, report, allow_hypersparse=allow_hypersparse)
+            devices = find_devices(places, place.limits.device)
+            reading.has_devices = devices is not None
             try:
-                reading.begin(memory, place.threads, scratch, places.backend)
+                reading.begin(memory, place.threads, scratch, places.backend, devices)
                 stored = reading.run(describe, reads.precision or "exact")
                 loading = load_matrix(stored, cluster, place, reads, report, has_lease=True)
             finally:
@@ -71,10 +83,28 @@ def read_edges_on_cluster(
         raise
 
 
+def find_devices(places: WorkerPlacement, most_bytes: int | None) -> DeviceOffer | None:
+    """Return the devices of workers that NCCL connects; None for others, on whose hosts entries are sorted.
+
+    Parameters
+    ----------
+    most_bytes : limit of the memory of each device; None for none
+    """
+    if places.transport != "nccl" or places.device_memory is None:
+        return None
+    return DeviceOffer(uuid.uuid4().hex, limit(places.device_memory, most_bytes) or 0, places.may_share)
+
+
 class _EdgeSteps(IngestSteps):
-    """Steps of reading edges whose rows the workers keep."""
+    """Steps of reading edges whose rows the workers keep.
+
+    Attributes
+    ----------
+    has_devices : whether the workers may sort on their devices
+    """
 
     keeps_rows = True
+    has_devices = False
 
     def run(self, describe: Describe, precision: Precision) -> ClusterRows:
         """Run all steps, and return the matrix, whose rows are to be loaded.
@@ -97,13 +127,37 @@ class _EdgeSteps(IngestSteps):
             )
         costs = find_costs(info, precision)
         self._costs = costs["bytes_per_nonzero"], costs["bytes_per_row"]
-        nnz, least = self._build(info.shape, self._do("number", "group", info.shape), "sort", transpose=False)
-        if self._kind != "matrix":
-            self._add_up(info.shape[1], self._cut_columns, "keep_sums")
+        nnz, least = self._build_on_devices(numbered) or self._build_on_hosts(info.shape)
         arrays = {} if numbered.id_type is None else {"vertex_ids": np.concatenate(self._do("number", "list_own_ids"))}
         info = self._describe_matrix(numbered, describe, sum(nnz), least)
         rows = RowsAddress(info, self._members, self._shards.keys, tuple(self._bounds), tuple(nnz))
         return ClusterRows(info=info, place=PLACE, arrays=arrays, cluster=self._cluster, rows=rows)
+
+    def _build_on_hosts(self, shape: tuple[int, int]) -> tuple[list[int], float | None]:
+        """Build the rows on the hosts; return as `_build`."""
+        built = self._build(shape, self._do("number", "group", shape), "sort", transpose=False)
+        if self._kind != "matrix":
+            self._add_up(shape[1], self._cut_columns, "keep_sums")
+        return built
+
+    def _build_on_devices(self, numbered: Numbered) -> tuple[list[int], float | None] | None:
+        """Build the rows on the devices of the workers; None if they have none, or the entries do not suit them."""
+        n = numbered.shape[0]
+        if not self.has_devices or self._kind != "graph" or not is_worth_a_device(numbered.n_entries):
+            return None
+        samples: list[RowSample | None] = self._do("number", "sample_rows", n)
+        found = [sample for sample in samples if sample is not None]
+        if len(found) < len(samples):
+            return None
+        rows, counts = list_buckets(n), np.sum([sample.counts for sample in found], axis=0)
+        self._cut_rows(rows, counts, n)
+        for sample, (first, stop) in zip(found, pairwise(self._cuts), strict=True):
+            n_received = int(SAMPLE_MARGIN * counts[first:stop].sum())
+            if n_received > MOST_ENTRIES or sample.find_bytes(n_received, n) > sample.most_bytes:
+                return None
+        self._do("exchange", "trade", self._bounds)
+        made = self._do("sort", "build_on_device", self._bounds)
+        return [nnz for nnz, _ in made], find_least(np.array([least for _, own in made for least in own]))
 
     def _cut_columns(self, start: int, stop: int) -> Sequence[int]:
         """Cut columns by the rows of the workers."""

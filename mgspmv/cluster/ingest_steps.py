@@ -15,8 +15,9 @@ import asyncio
 import threading
 import uuid
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -40,16 +41,24 @@ from mgspmv.errors import (
     WorkerLostError,
     WorkerTimeoutError,
 )
-from mgspmv.exchange.peer_comm import Member, worker_error
+from mgspmv.exchange.nccl import NcclGroup, greet, join_group
+from mgspmv.exchange.peer import AllToAll
+from mgspmv.exchange.peer_comm import Member, PeerComm, RunSpec, worker_error
 from mgspmv.heartbeat import beat
 from mgspmv.ingest.budget import StoreSize, check_folder, check_stated, make_budget
+from mgspmv.ingest.device_shard import DeviceShard
+from mgspmv.ingest.device_sorting import DeviceSorter
 from mgspmv.ingest.entries import EntryCounts
+from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.reports import make_report
-from mgspmv.ingest.shard import OwnIds, PartSummary, Shard, ShardSpec
+from mgspmv.ingest.shard import OwnIds, PartSummary, ShardSpec
 from mgspmv.ingest.source import Combined, FileSource, Layout
 from mgspmv.ingest.values import find_least
 from mgspmv.kernels.catalogue import Backend
+from mgspmv.kernels.context import begin_sorting
+from mgspmv.kernels.device import current_device, free_device_memory
+from mgspmv.kernels.staging import Staging
 from mgspmv.model import Duplicates, IngestOptions, Progress
 
 Describe = Callable[[dict[str, Any]], dict[str, Any]]
@@ -59,6 +68,18 @@ ASK_S = 240.0
 than the watchdog's limit of the asking task, so that the error names the other worker."""
 ENTRY_BYTES = 32
 """Minimum bytes per sorted entry: row and column numbers, and as much again for other uses."""
+
+
+@dataclass(frozen=True)
+class DeviceOffer:
+    """Description of the devices on which shards may sort and exchange entries."""
+
+    run: str
+    """Id by which the shards connect."""
+    most_bytes: int
+    """Memory of each device that may be used."""
+    may_share: bool
+    """Whether devices of one host may write into each other's memory."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +102,11 @@ class ShardOffer:
     """Seconds that a worker may be silent."""
     backend: Backend = "cpu"
     """Backend of the rows that it keeps."""
+    devices: DeviceOffer | None = None
+    """Devices of all shards; None to sort on hosts."""
 
 
-class HeldShard(Shard):
+class HeldShard(DeviceShard):
     """Shard of an ingest on a worker."""
 
     def __init__(self, offer: ShardOffer, worker: Worker) -> None:
@@ -99,9 +122,18 @@ class HeldShard(Shard):
         super().__init__(offer.spec, budget, self._ask_shard, lambda phase, done, total: beat())
         self.n_terms = self.memory // ENTRY_BYTES
         """Number of entries sorted at a time."""
+        self._devices, self.run, self.links = offer.devices, "", None
+        if offer.devices is not None:
+            self.run = offer.devices.run
+            self.links = PeerComm(worker, self._rank, RunSpec(self.run, offer.members, offer.patience))
+            self.use_device(make_device_sorter(self._given, offer.devices.most_bytes))
 
     def close(self, reason: str = "the ingest was aborted") -> None:
         """Close the shard and cancel its requests to others."""
+        if self.links is not None:
+            self.links.close(reason)
+        if self.device_group is not None:
+            self.device_group.close()
         with self._asking:
             super().close()
         for future in list(self._asked):
@@ -110,7 +142,27 @@ class HeldShard(Shard):
     def take_rows(self, address: RowsAddress) -> WorkerRows:
         """Return the rows that this shard has built and kept."""
         arrays = self.take_arrays(address.ends[address.bounds[self._rank]])
-        return address.open(self._rank, arrays, self._backend, None)
+        group, self.device_group = self.device_group, None
+        return address.open(self._rank, arrays, self._backend, group)
+
+    def read(self) -> PartSummary:
+        """Read this share's part, while its device is connected with the others."""
+        if self._devices is None or len(self._members) == 1:
+            return super().read()
+        with ThreadPoolExecutor(1, "mgspmv-connect") as pool:
+            connecting = pool.submit(copy_context().run, self._connect, current_device(), self._devices)
+            summary = super().read()
+            self.device_group = connecting.result()
+        return summary
+
+    def _connect(self, device: int, devices: DeviceOffer) -> NcclGroup:
+        import cupy
+
+        assert self.links is not None
+        with cupy.cuda.Device(device), self.links.active("connect"):
+            turns = AllToAll(self.links, self._rank, len(self._members))
+            hellos = turns.greet(dict.fromkeys(turns.others, greet(None)))
+            return join_group(turns, hellos, None, may_share=devices.may_share)
 
     def _ask_shard(self, rank: int, question: str, *arguments: Any) -> Any:
         """Call a method of the shard of a rank, and return its answer; see `mgspmv.ingest.shard.Rpc`.
@@ -147,6 +199,12 @@ class HeldShard(Shard):
     async def _request(self, rank: int, question: str, arguments: tuple[Any, ...]) -> Any:
         call = getattr(self._worker.rpc(self._members[rank].address), ASK_OP)
         return await call(key=self._keys[rank], question=question, arguments=arguments)
+
+
+def make_device_sorter(host: EntrySorter, most_bytes: int) -> DeviceSorter:
+    """Make a sorter on the current device."""
+    begin_sorting(current_device())
+    return DeviceSorter(host, Staging(), min(most_bytes, free_device_memory()))
 
 
 def begin_share(key: str, offer: ShardOffer) -> int:
@@ -241,16 +299,25 @@ class IngestSteps:
         self._costs = (1, 1)
         """Weights of an entry and of a row by which rows are cut."""
 
-    def begin(self, memory: int | None, threads: int | None, scratch: str | None, backend: Backend = "cpu") -> None:
-        """Begin a shard on each worker."""
+    def begin(
+        self,
+        memory: int | None,
+        threads: int | None,
+        scratch: str | None,
+        backend: Backend = "cpu",
+        devices: DeviceOffer | None = None,
+    ) -> None:
+        """Begin a shard on each worker; arguments as in `ShardOffer`."""
         with self._cluster.client.as_current():  # Dask plans for this cluster
             self._parts = [*self._source.split(len(self._workers))]
         parts = [*self._parts, *[None] * (len(self._workers) - len(self._parts))]  # nothing to read
         offers = []
         for rank, (part, worker) in enumerate(zip(parts, self._workers, strict=True)):
             about = (rank, len(parts), part, self._source.name, self._kind, self._options, self.keeps_rows)
-            limits = (memory, worker.memory, threads or worker.threads, scratch, self._cluster.patience, backend)
-            offers.append((ShardOffer(ShardSpec(*about), self._members, self._shards.keys, *limits),))
+            limits = (memory, worker.memory, threads or worker.threads, scratch, self._cluster.patience)
+            own = ShardSpec(*about)
+            offer = ShardOffer(own, self._members, self._shards.keys, *limits, backend=backend, devices=devices)
+            offers.append((offer,))
         self._report("begin", 0, None)
         memories = self._shards.make(begin_share, offers)
         self._most_columns = max(1, min(memories) // SUM_PART // SUM_BYTES)
@@ -353,19 +420,27 @@ class IngestSteps:
         self, shape: tuple[int, int], counted: Sequence[tuple[np.ndarray, np.ndarray]], phase: str, *, transpose: bool
     ) -> tuple[list[int], float | None]:
         """Sort and merge all entries; return their number in each range of rows, and the least value."""
-        n, rows, counts = len(self._members), counted[0][0], np.array([own for _, own in counted])
-        of_entry, of_row = self._costs
-        weights = np.concatenate([[0], np.cumsum(of_entry * counts.sum(axis=0) + of_row * np.diff(rows))])
-        cuts = np.searchsorted(weights, [weights[-1] * rank // n for rank in range(n)]).tolist()
-        self._cuts = [0, *cuts[1:], len(rows) - 1]
-        self._bounds = [int(rows[cut]) for cut in self._cuts]
-        self._bounds[-1] = shape[0]
+        rows, counts = counted[0][0], np.array([own for _, own in counted])
+        self._cut_rows(rows, counts.sum(axis=0), shape[0])
         lengths = [counts[:, a:b].sum(axis=1).tolist() for a, b in pairwise(self._cuts)]
         self._do_each(
             "exchange", "take", [(pair, own) for pair, own in zip(pairwise(self._cuts), lengths, strict=True)]
         )
         made = self._do_each(phase, "build", [(pair, phase, transpose) for pair in pairwise(self._bounds)])
         return [n_entries for n_entries, _ in made], find_least(np.concatenate([lowest for _, lowest in made]))
+
+    def _cut_rows(self, rows: np.ndarray, counts: np.ndarray, n_rows: int) -> None:
+        """Choose the rows of each worker.
+
+        Parameters
+        ----------
+        rows, counts : first row of each bucket, and the end of the last, and the number of entries of each
+        """
+        n, (of_entry, of_row) = len(self._members), self._costs
+        weights = np.concatenate([[0], np.cumsum(of_entry * counts + of_row * np.diff(rows))])
+        cuts = np.searchsorted(weights, [weights[-1] * rank // n for rank in range(n)]).tolist()
+        self._cuts = [0, *cuts[1:], len(rows) - 1]
+        self._bounds = [*(int(rows[cut]) for cut in self._cuts[:-1]), n_rows]
 
     def _add_up(self, n_cols: int, cut: Callable[[int, int], Sequence[int]], step: str, *arguments: Any) -> list[Any]:
         """Add up some columns at a time, and run a step for parts of them, one of each worker; return its results.

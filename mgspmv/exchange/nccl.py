@@ -210,6 +210,19 @@ class NcclGroup:
         self.wait(cupy.cuda.get_current_stream())
         return gathered
 
+    def trade(self, sent: Sequence[Any]) -> Any:
+        """Send an array, of any length, to each device, by rank; return the received ones, concatenated by rank."""
+        import cupy
+
+        lengths = self.gather_hosts(np.array([len(own) for own in sent], np.int64))[:, self.rank].tolist()
+        bounds = (0, *accumulate(lengths))
+        received = cupy.empty(bounds[-1], sent[self.rank].dtype)
+        parts = [received[a:b] for a, b in pairwise(bounds)]
+        parts[self.rank][:] = sent[self.rank]
+        self.exchange(sent, parts)
+        self.wait(cupy.cuda.get_current_stream())
+        return received
+
     def gather_hosts(self, own: np.ndarray) -> np.ndarray:
         """Gather the host arrays of all ranks, of one dtype and length: (n_devices, len(own))."""
         import cupy

@@ -265,7 +265,7 @@ class ColumnSums:
         self._degree += other._degree
         self._n_infinite += other._n_infinite
         if self._sums is not None and other._sums is not None:
-            _join_sums(*self._sums, *other._sums)
+            join_sums(*self._sums, *other._sums)
 
     def finish(self) -> tuple[np.ndarray, np.ndarray | None]:
         """Return degrees, and weights if there are values; raises SourceError for sums that do not suit the kind."""
@@ -290,7 +290,7 @@ class ColumnSums:
         )
 
 
-def _join_sums(high: np.ndarray, low: np.ndarray, other_high: np.ndarray, other_low: np.ndarray) -> None:
+def join_sums(high: np.ndarray, low: np.ndarray, other_high: np.ndarray, other_low: np.ndarray) -> None:
     """Add other sums to high + low, in double-double arithmetic."""
     with np.errstate(invalid="ignore"):  # `finish` raises an error for infinite values
         total = high + other_high

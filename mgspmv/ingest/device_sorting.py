@@ -49,6 +49,8 @@ from mgspmv.kernels.staging import Staging
 from mgspmv.model import INT32_LIMIT, CooBatch, CsrBlock, Duplicates
 from mgspmv.store.stored_matrix import TRANSPOSE
 
+SAMPLED_ENTRIES = 1 << 20
+"""Least entries, of those of a device, by which rows are cut."""
 LEAST = 1 << 20
 """Least entries that are worth the device."""
 MARK_BYTES = 4
@@ -130,11 +132,12 @@ class DeviceSorter:
     Attributes
     ----------
     is_moved : whether the sorter on the host has the entries
+    most_bytes : as given
     """
 
     def __init__(self, host: EntrySorter, staging: Staging, most_bytes: int) -> None:
         self.threads, self.n_entries, self.is_moved = host.threads, 0, False
-        self._host, self._staging, self._most_bytes = host, staging, most_bytes
+        self._host, self._staging, self.most_bytes = host, staging, most_bytes
         self._parts: list[CooBatch] = []
         """Entries on the device, as they were read."""
         self._n_bytes = 0
@@ -245,6 +248,30 @@ class DeviceSorter:
     def _find_numbers(self, ids: Any) -> Any:
         return ids if self._known is None else find_numbers(ids, self._known)
 
+    # --- exchange with other devices
+
+    def sample_rows(self, shift: int, n_buckets: int) -> np.ndarray:
+        """Return the approximate number of entries in each bucket of 2^shift rows, (n_buckets,) int64."""
+        self._staging.finish()
+        counts, step = np.zeros(n_buckets, np.int64), max(1, self.n_entries // SAMPLED_ENTRIES)
+        for part in self._parts:
+            counts += step * np.bincount(to_host(part.rows[::step]) >> shift, minlength=n_buckets)
+        return counts
+
+    def take(self, n_cols: int, dtype: np.dtype[Any] | None) -> tuple[Any, Any, int]:
+        """Return keys and values of all entries, in their order, and the bits of a column; they leave the sorter.
+
+        Parameters
+        ----------
+        dtype : of the values, also where there are no entries; None for a pattern
+        """
+        self._staging.finish()
+        parts, self._parts, bits = self._parts, [], _count_bits(n_cols)
+        if parts:
+            return *self._pack(parts, bits), bits
+        put = self._staging.put
+        return put(np.zeros(0, np.uint64)), None if dtype is None else put(np.zeros(0, dtype)), bits
+
     # --- sorting
 
     def build(self, shape: tuple[int, int], merging: Merging, *, has_transpose: bool) -> dict[str, Any]:
@@ -293,7 +320,7 @@ class DeviceSorter:
         CapacityError : the entries at one row and column do not fit on the device
         """
         (n_rows, n_cols), codes, bits = layout.shape, layout.positions, _count_bits(layout.shape[1])
-        most, most_rows = self._find_most(layout), self._most_bytes // ROWS_PART // POINTER_BYTES
+        most, most_rows = self._find_most(layout), self.most_bytes // ROWS_PART // POINTER_BYTES
         remedy = "into the memory of the device for sorting; set CUDA_VISIBLE_DEVICES= to sort on the host"
         self._table, self._first = None if codes is None else self._staging.put(codes.astype(np.int32, copy=False)), 0
 
@@ -318,9 +345,9 @@ class DeviceSorter:
 
     def _find_most(self, layout: Layout) -> int:
         """Return the most entries of a range of rows that are sorted at a time."""
-        taken = self._most_bytes // ROWS_PART + (0 if layout.positions is None else MARK_BYTES * len(layout.positions))
+        taken = self.most_bytes // ROWS_PART + (0 if layout.positions is None else MARK_BYTES * len(layout.positions))
         entry_bytes = find_sort_bytes(self._value_bytes) + (AHEAD + 2) * (2 * KEY_BYTES + self._value_bytes)
-        return min(MOST_ENTRIES, (self._most_bytes - taken) // entry_bytes)
+        return min(MOST_ENTRIES, (self.most_bytes - taken) // entry_bytes)
 
     def close(self) -> None:
         """Free all entries."""
@@ -359,7 +386,7 @@ class DeviceSorter:
     def _fits(self, need: int) -> bool:
         """Return whether all entries, until they are sorted and merged, and `need` bytes fit on the device."""
         need += self._n_bytes + self.n_entries * find_sort_bytes(self._value_bytes)
-        return self.n_entries <= MOST_ENTRIES and need <= self._most_bytes
+        return self.n_entries <= MOST_ENTRIES and need <= self.most_bytes
 
 
 class DeviceSlices:

@@ -146,7 +146,7 @@ class SortedSource:
     def build(self, *, has_transpose: bool) -> dict[str, Any]:
         """Sort the entries that are on a device, and return the arrays of the graph there; see `DeviceSorter.build`."""
         assert self.device is not None
-        return self.device.build(self.shape, self._merging, has_transpose=has_transpose)
+        return self.device.build(self.shape, self.merging, has_transpose=has_transpose)
 
     def blocks(self) -> Iterator[CsrBlock]:
         """Yield all entries, merged, row after row, as `EntrySorter.blocks` does.
@@ -157,7 +157,7 @@ class SortedSource:
         CapacityError : the entries at one row and column do not fit into memory
         """
         if self.device is not None:
-            return self.device.blocks(self.sorter, self.layout, self._merging)
+            return self.device.blocks(self.sorter, self.layout, self.merging)
         if self.layout.positions is None:
             return self.sorter.blocks(self.shape, self._merge)
         n_codes = len(self.layout.positions)
@@ -170,7 +170,7 @@ class SortedSource:
             self.device.close()
 
     @property
-    def _merging(self) -> Merging:
+    def merging(self) -> Merging:
         """Rule by which a device merges entries, as `_merge` does."""
         return Merging(self.rule, self.name, self.raise_duplicate, self.drops_loops)
 

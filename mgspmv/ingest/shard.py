@@ -28,6 +28,7 @@ import pyarrow as pa
 from mgspmv.errors import ClosedError
 from mgspmv.ingest.block_sorting import Entries
 from mgspmv.ingest.build import ColumnSums, assemble
+from mgspmv.ingest.device_sorting import DeviceSorter
 from mgspmv.ingest.entries import EntryCounts, EntryFeed, SortedSource, choose_rule
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.frames import FrameSource
@@ -139,6 +140,8 @@ class Shard:
         self._numbers: np.ndarray | None = None
         self._firsts: list[int] = []
         self._arrays: dict[str, FileArray | KeptArray] = {}
+        self._device: DeviceSorter | None = None
+        """Sorter on a device, which has the entries of its part until they are handed over to `_given`."""
         self._kept_sums: list[tuple[np.ndarray, np.ndarray | None]] = []
         self._transposed: EntrySorter | None = None
         self._keeping = Lock()
@@ -163,10 +166,13 @@ class Shard:
         if part is None:
             return PartSummary(None, 0, None, EntryCounts(), None)
         part.prepare(self._threads, self._room.for_ids)
-        feed = self._feed = EntryFeed(part, options)
-        feed.fill(self._given, self._notify)
-        extent = feed.extents if part.layout().are_ids and self._given.n_entries else None
-        return PartSummary(part.summarize(), self._given.n_entries, feed.dtype, feed.counts, extent)
+        feed, sorter = EntryFeed(part, options), self._device or self._given
+        self._feed = feed
+        if self._device is not None:
+            feed.use_device(self._device)
+        feed.fill(sorter, self._notify)
+        extent = feed.extents if part.layout().are_ids and sorter.n_entries else None
+        return PartSummary(part.summarize(), sorter.n_entries, feed.dtype, feed.counts, extent)
 
     def list_ids(self, claim: int | None, dtype: np.dtype[Any] | None) -> OwnIds:
         """Return the ids of the part, which is numbered separately unless all parts have the same numbers.
@@ -182,6 +188,8 @@ class Shard:
             return OwnIds(None, None, [])
         layout = part.layout() if claim is None else Layout((claim, claim))
         self._feed.check(layout)
+        if not layout.is_numbered:
+            self._leave_device()
         if layout.are_ids:
             own = layout, self._feed.extents, self._make_coded, self._room.for_ids
             self._given, layout = encode_ids(self._given, *own)
@@ -268,6 +276,7 @@ class Shard:
         -------
         First rows of buckets, which are the same in all shares, and the entries per bucket in this share.
         """
+        self._leave_device()
         self._shape, positions, numbers = shape, self._positions, self._numbers
         if numbers is not None and are_numbers(numbers):  # ascending, as the ids are
             numbers = None
@@ -346,7 +355,7 @@ class Shard:
         self._taken.reserve(0 if transpose else -self.memory // 4)
         self._rows = rows
         self._transposed = self._make_sorter(self.memory // 4) if transpose else None
-        ids: Any = _SharedIds(self._firsts or [0, max(self._shape)], self._ask)
+        ids: Any = SharedIds(self._firsts or [0, max(self._shape)], self._ask)
         layout = Layout(self._shape, vertex_ids=ids)
         own = self._kind, self._dtype, self._rule, layout, self._spec.name, self._taken
         drops_loops = self._spec.options.self_loops == "drop" and not self._is_transposed
@@ -435,6 +444,11 @@ class Shard:
 
     # --- helpers
 
+    def _leave_device(self) -> None:
+        """Hand entries on a device over to the sorter on the host."""
+        if self._device is not None and not self._device.is_moved:
+            self._device.move()
+
     def _make_sorter(self, memory: int, origin: int = 0) -> EntrySorter:
         return self._held.enter_context(EntrySorter(memory, self._threads, self._folder, origin=origin))
 
@@ -470,7 +484,7 @@ def _find_type(ids: Any) -> str:
     return "int64" if ids.dtype == np.int64 else "string"
 
 
-class _SharedIds:
+class SharedIds:
     """Ids of vertices, requested from the share that holds them; from the first share if all parts share one list."""
 
     def __init__(self, firsts: Sequence[int], ask: Rpc) -> None:

@@ -237,8 +237,13 @@ def count_columns(indices: Array, n_cols: int) -> Array:
     return degree
 
 
-def sum_columns(indptr: Array, indices: Array, data: Array, degree: Array) -> Array:
-    """Return the sum of the values of each column, (n_cols,) float64, added in double-double in the order of rows."""
+def sum_columns(indptr: Array, indices: Array, data: Array, degree: Array, low: Array | None = None) -> Array:
+    """Return the sum of the values of each column, (n_cols,) float64, added in double-double in the order of rows.
+
+    Parameters
+    ----------
+    low : (n_cols,) float64 that gets the low parts of the sums, whose high parts are returned then; None to add both
+    """
     _, order = turn_rows(indptr, indices, len(degree))
     xp, n_cols = array_module(indices), len(degree)
     starts = xp.zeros(n_cols + 1, np.int64)
@@ -246,20 +251,23 @@ def sum_columns(indptr: Array, indices: Array, data: Array, degree: Array) -> Ar
     weight = xp.zeros(n_cols, np.float64)
     if _is_on_host(indices):
         for column in range(n_cols):
-            weight[column] = _add_up(data[order[starts[column] : starts[column + 1]]])
+            high, rest = _add_up(data[order[starts[column] : starts[column + 1]]])
+            weight[column] = high + rest if low is None else high
+            if low is not None:
+                low[column] = rest
     else:
-        _launch("sum_columns", n_cols, np.int64(n_cols), starts, order, data, weight, value=data.dtype)
+        _launch("sum_columns", n_cols, np.int64(n_cols), starts, order, data, weight, address(low), value=data.dtype)
     return weight
 
 
-def _add_up(values: np.ndarray) -> float:
+def _add_up(values: np.ndarray) -> tuple[float, float]:
     high = low = 0.0
     for value in values.astype(np.float64).tolist():
         total = high + value
         part = total - high
         low += (high - (total - part)) + (value - part)
         high = total
-    return high + low
+    return high, low
 
 
 def turn_rows(indptr: Array, indices: Array, n_cols: int) -> tuple[Array, Array]:

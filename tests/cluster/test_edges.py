@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import uuid
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +19,9 @@ import pytest
 from distributed import Client
 
 import mgspmv as mg
-from mgspmv.cluster import ingest_steps
+from mgspmv.cluster import edges, ingest_steps
+from mgspmv.cluster.ingest_steps import DeviceOffer
+from mgspmv.cluster.load import WorkerPlacement
 from mgspmv.errors import (
     CapacityError,
     ClosedError,
@@ -25,8 +31,12 @@ from mgspmv.errors import (
     SourceError,
     WorkerLostError,
 )
+from mgspmv.ingest import device_shard, device_sorting
+from mgspmv.ingest.device_shard import RowSample
+from mgspmv.ingest.device_sorting import DeviceSorter
 from mgspmv.ingest.scratch import MemoryBudget
 from tests.support.clusters import start_cluster
+from tests.support.device_shares import HostStaging, PlayedGroup
 from tests.support.hearing import on_events, on_phases
 
 N = 300
@@ -125,6 +135,51 @@ def test_more_workers_than_row_groups(in_process, tmp_path):
     pq.write_table(pa.table({"source": [0, 1], "target": [1, 2]}), tmp_path / "a.parquet")
     with mg.read_edges(tmp_path / "a.parquet", in_process(3)) as D:
         assert mg.pagerank(D).digest() == mg.pagerank(mg.ingest(tmp_path / "a.parquet")).digest()
+
+
+@pytest.fixture
+def devices(monkeypatch: pytest.MonkeyPatch) -> PlayedGroup:
+    """Devices of three workers on which entries are exchanged and sorted; their rows compute on hosts."""
+    group = PlayedGroup(3)
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(Device=nullcontext)))
+    monkeypatch.setattr(device_sorting, "LEAST", 1)
+    monkeypatch.setattr(edges, "find_devices", lambda *_: DeviceOffer(uuid.uuid4().hex, 1 << 30, may_share=False))
+    monkeypatch.setattr(ingest_steps, "current_device", lambda: 0)
+    monkeypatch.setattr(ingest_steps, "greet", lambda group: {})
+    monkeypatch.setattr(ingest_steps, "join_group", lambda turns, hellos, held, may_share: group.join(turns.rank))
+    monkeypatch.setattr(
+        ingest_steps, "make_device_sorter", lambda host, most_bytes: DeviceSorter(host, HostStaging(), most_bytes)
+    )
+    return group
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_entries_are_exchanged_between_devices(name, devices, sources, in_process):
+    source, options = CASES[name]
+    with mg.ingest(sources[source], **options) as A, mg.read_edges(sources[source], in_process(3), **options) as D:
+        assert devices.n_trades == (0 if "n_vertices" not in options else 2 if A.is_pattern else 5)
+        assert (D.nnz, D.info.min_weight, D.ingest_report) == (A.nnz, A.info.min_weight, A.ingest_report)
+        assert mg.pagerank(D).digest() == mg.pagerank(A).digest()
+
+
+def test_entries_that_do_not_fit_on_a_device_are_exchanged_by_hosts(devices, sources, in_process, monkeypatch):
+    monkeypatch.setattr(RowSample, "find_bytes", lambda *_: 1 << 40)
+    with mg.read_edges(sources["numbers"], in_process(3), n_vertices=N) as D:
+        assert devices.n_trades == 0
+        assert mg.pagerank(D).digest() == mg.pagerank(mg.ingest(sources["numbers"], n_vertices=N)).digest()
+
+
+def test_an_error_on_one_device_ends_the_others(devices, sources, in_process, monkeypatch):
+    monkeypatch.setattr(device_shard, "count_infinite", lambda data: 1)
+    with pytest.raises(SourceError, match="infinite"):
+        mg.read_edges(sources["weighted"], in_process(3), n_vertices=N)
+
+
+def test_devices_of_workers_that_nccl_connects():
+    assert edges.find_devices(WorkerPlacement("cpu", "peer"), None) is None
+    assert edges.find_devices(WorkerPlacement("cuda", "peer", 100), None) is None
+    offers = [edges.find_devices(WorkerPlacement("cuda", "nccl", 100), most) for most in (None, 60)]
+    assert [(offer.most_bytes, offer.may_share) for offer in offers if offer is not None] == [(100, True), (60, True)]
 
 
 def test_no_edges(in_process, tmp_path):

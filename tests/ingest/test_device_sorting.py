@@ -23,6 +23,7 @@ from mgspmv.kernels.formats import to_host
 from mgspmv.kernels.staging import Staging
 from mgspmv.model import IngestOptions, ignore
 from mgspmv.store.held import PLACE, HeldMatrix
+from tests.support.device_shares import HostStaging
 
 RNG = np.random.default_rng(5)
 SRC, DST = RNG.integers(0, 500, (2, 3000))
@@ -47,16 +48,6 @@ SPILLED = GRAPHS | {
     "sparse from 1000 on": tuple(np.where(np.arange(3000) < 1000, own, own * 10**12) for own in (SRC, DST)),
     "matrix": coo_array((WEIGHTS, (SRC, DST)), shape=(520, 520)),
 }
-
-
-class HostStaging:
-    """Copies arrays on the host, where the kernels' reference sorts them."""
-
-    def put(self, array):
-        return array.copy()
-
-    def finish(self):
-        pass
 
 
 @pytest.fixture(params=["reference", pytest.param("device", marks=pytest.mark.gpu)])
@@ -85,7 +76,7 @@ def little(sorters, monkeypatch):
 
     def make_little(host):
         sorter = make(host)
-        sorter._most_bytes = LITTLE
+        sorter.most_bytes = LITTLE
         return sorter
 
     return make_little, made
@@ -220,7 +211,7 @@ def test_entries_are_sorted_whatever_the_memory(name, memory, little, monkeypatc
 
     def make_less(host):
         sorter = make(host)
-        sorter._most_bytes = memory.get("most_bytes", LITTLE)
+        sorter.most_bytes = memory.get("most_bytes", LITTLE)
         host.reserve(host._memory - memory.get("host_bytes", MUCH))
         return sorter
 

@@ -72,7 +72,7 @@ def test_entries_are_kept_apart_where_they_move_to_the_host(sorters, tmp_path): 
 
     def make_small(host):
         sorter = make(host)
-        sorter._most_bytes = 40_000
+        sorter.most_bytes = 40_000
         return sorter
 
     (tmp_path / "edges.txt").write_bytes(TEXTS["64-bit ids"])

@@ -58,7 +58,7 @@ def test_ids_of_all_parts_are_numbered_alike(n, memory, tmp_path, monkeypatch):
         (starts[:-1] >= len(wanted)).sum()
     )
     for number in (0, len(wanted) // 2, len(wanted) - 1):
-        assert shard._SharedIds(firsts, shares[0]._ask)[number] == wanted[number]
+        assert shard.SharedIds(firsts, shares[0]._ask)[number] == wanted[number]
     for own in shares:
         own.close()
 
