@@ -28,7 +28,8 @@ from mgspmv.ingest.vector_files import reading_table
 from mgspmv.model import default_threads
 
 GROUP_BYTES = 1 << 25
-"""Most bytes of the columns of a row group that a thread reads at once; larger groups are read in batches."""
+"""Most bytes of the columns of a row group that a thread reads at once, twice as many for a device; larger groups are
+read in batches, by few threads."""
 LEAST_GROUP = 1 << 14
 """Least rows of row groups, on average, that are read one by one."""
 BUFFER_BYTES = 1 << 20
@@ -118,7 +119,8 @@ class ParquetSource(TableSource):
             yield make_empty(file.schema_arrow).select(names)
             is_many = sum(file.metadata.row_group(k).num_rows for k in groups) < LEAST_GROUP * len(groups)
             is_apart = threads == 1 or "://" in name or is_many
-            if not is_apart and _measure_columns(file, groups, names) <= GROUP_BYTES:
+            most = GROUP_BYTES << self.has_large_batches
+            if not is_apart and _measure_columns(file, groups, names) <= most:
                 with reading_table(name, said):
                     mapped = pa.memory_map(name)
                 for k in groups:

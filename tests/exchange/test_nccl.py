@@ -40,6 +40,20 @@ BOUNDS = {
 }
 
 
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_arrays_of_any_length_are_traded(n, nccl):
+    groups = start_groups(nccl, n)
+
+    def work(rank):
+        return groups[rank].trade(
+            [on_device(np.arange(to * (rank + to) % 4) + 10 * rank + 100 * to) for to in range(n)]
+        )
+
+    for to, found in enumerate(run_ranks(n, work)):
+        wanted = [10 * rank + 100 * to + k for rank in range(n) for k in range(to * (rank + to) % 4)]
+        assert found.tolist() == wanted
+
+
 @pytest.mark.parametrize("bounds", BOUNDS.values(), ids=BOUNDS.keys())
 def test_everybody_gets_the_parts_of_everybody(nccl, bounds):
     n = len(bounds) - 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 
 import numpy as np
 import pyarrow as pa
@@ -17,18 +18,42 @@ from mgspmv.ingest.in_memory import load_source
 from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.shard import ShardSpec
+from mgspmv.kernels import entry_sorting
 from mgspmv.kernels.formats import to_host
 from mgspmv.kernels.staging import Staging
 from mgspmv.model import IngestOptions, ignore
 from tests.support.device_shares import HostStaging, PlayedGroup
+from tests.support.emulated import load_kernel, needs_compiler
 
 N = 400
 ROOM = MemoryBudget(1 << 24, 2)
 
 
-@pytest.fixture(params=["reference", pytest.param("device", marks=pytest.mark.gpu)])
-def staging(request) -> type:
-    return HostStaging if request.param == "reference" else Staging
+@pytest.fixture(
+    params=[
+        "reference",
+        pytest.param("emulated", marks=[pytest.mark.slow, needs_compiler]),
+        pytest.param("device", marks=pytest.mark.gpu),
+    ]
+)
+def staging(request, monkeypatch) -> type:
+    """Copies to a device, on which the reference of the kernels runs, or the kernels on a processor or a device."""
+    if request.param == "emulated":
+        lock = Lock()  # the emulator runs one kernel at a time
+
+        def load_locked(source, name, **types):
+            kernel = load_kernel(source, name, **types)
+
+            def launch(*given):
+                with lock:
+                    kernel(*given)
+
+            return launch
+
+        monkeypatch.setattr(entry_sorting, "load_kernel", load_locked)
+        monkeypatch.setattr(entry_sorting, "address", lambda array: array)
+        monkeypatch.setattr(entry_sorting, "_is_on_host", lambda array: False)
+    return Staging if request.param == "device" else HostStaging
 
 
 def write_edges(path, n_edges=3000, weights=None) -> str:
@@ -66,8 +91,13 @@ def build(shares, bounds):
     """Let the shares exchange and build their rows together; return the whole arrays."""
 
     def work(own):
-        own.trade(bounds)
-        return own.build_on_device(bounds)
+        try:
+            own.trade(bounds)
+            return own.build_on_device(bounds)
+        except BaseException:
+            if own.device_group is not None:
+                own.device_group.group.give_up()
+            raise
 
     with ThreadPoolExecutor(len(shares)) as pool:
         made = list(pool.map(work, shares))

@@ -136,3 +136,16 @@ def test_numbers_are_read_and_written_without_pandas(tmp_path):
     path = write(tmp_path / "e.parquet", *EDGES)
     program = "import sys, mgspmv as mg; mg.pagerank(sys.argv[1]).save(sys.argv[2]); assert 'pandas' not in sys.modules"
     subprocess.run([sys.executable, "-c", program, path, tmp_path / "ranks.parquet"], check=True)
+
+
+def test_large_row_groups_are_read_whole_for_a_device(tmp_path, monkeypatch, least_group):
+    path = write(tmp_path / "e.parquet", *np.arange(80_000).reshape(2, -1), row_group_size=20_000)
+    shrink(monkeypatch, ingest__parquet={"GROUP_BYTES": 200_000}, ingest__tables={"PART_ROWS": 500})
+    lengths = []
+    for is_for_device in (False, True):
+        source = ParquetSource(path, threads=2)
+        source.has_large_batches = is_for_device
+        lengths.append([len(batch.rows) for batch in source.batches() if len(batch.rows)])
+    whole = [20_000, 20_000]
+    assert (lengths[0] == whole, lengths[1] == whole) == (False, least_group != 0 or lengths[1] == whole)
+    assert sum(lengths[0]) == sum(lengths[1]) == 40_000

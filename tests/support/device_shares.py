@@ -26,6 +26,10 @@ class PlayedGroup:
         self._meeting, self._sent = threading.Barrier(n), dict[int, Any]()
         self.n_trades = 0
 
+    def give_up(self) -> None:
+        """Let no share wait for others."""
+        self._meeting.abort()
+
     def join(self, rank: int) -> PlayedDevices:
         return PlayedDevices(self, rank)
 
@@ -40,7 +44,7 @@ class PlayedGroup:
 
 class PlayedDevices:
     def __init__(self, group: PlayedGroup, rank: int) -> None:
-        self._group, self._rank = group, rank
+        self.group, self._rank = group, rank
 
     def trade(self, sent: list[Any]) -> Any:
-        return self._group.trade(self._rank, sent)
+        return self.group.trade(self._rank, sent)

@@ -14,6 +14,8 @@
 #include <ucontext.h>
 #include <vector>
 
+using std::isfinite;
+
 #define __global__
 #define __device__
 #define __host__
