@@ -86,7 +86,7 @@ class Laps:
     def end(self, stage: str) -> None:
         self._machine.wait()
         now = time.perf_counter()
-        self._seconds[stage] = now - self._last
+        self._seconds[stage] = self._seconds.get(stage, 0.0) + now - self._last
         self._last = now
 
     def stop(self, **within: dict[str, float]) -> Run:

@@ -9,7 +9,7 @@ Parts, in this order; each can be run alone (`--part`), and what is in `--cache`
     generate    `mgspmv generate rmat STORE`, as a process
     process     `mgspmv pagerank STORE --cluster cuda -o RANKS`, as processes
     warm        load, rank and write, on the workers of a cluster that has done it before
-    parquet     edges in Parquet to written ranks, by one device of a process that has done it before
+    parquet     edges in Parquet to written ranks, without a store, on the workers of a cluster that has done it before
 
 Ranks are compared with those of one process on one device, which makes them first: all must have its digest, or the
 exit code is 1. Files are in /dev/shm where there is such a folder, so that they are read from memory.
@@ -62,7 +62,7 @@ LEGEND = (
     "one device: `mgspmv pagerank STORE` in a process without workers, whose digest all others must have.",
     "stages: medians in seconds, in their order. Those of processes are of one more run, in which a thread looks at "
     "the stack of the main thread; workers end while ranks are written.",
-    "warm: the first run, which does not count, starts what workers need once.",
+    "warm, parquet: the first run, which does not count, starts what workers need once.",
 )
 
 
@@ -138,16 +138,46 @@ class Bench:
         return Row("process", (*(Run(run.elapsed_s, stages) for run in runs),), self._compare(found, digest))
 
     def warm(self, digest: str) -> Row:
-        """Time what workers do once they have done it."""
+        """Time what workers do with a store once they have done it."""
+        with mg.open(self.store) as A:
+
+            def load(client: Any, laps: Laps) -> mg.DistributedMatrix:
+                D = A.distribute(client, backend=self.backend)
+                laps.end("load")
+                return D
+
+            return self._rank_warm("warm", load, digest)
+
+    def from_parquet(self, digest: str) -> Row:
+        """Time ranks of edges in Parquet, which have the same digest, as each vertex has an edge or a number."""
+        if not self.parquet.exists():
+            say(f"writing {self.parquet.name}")
+            write_edges(self.parquet, self.scale)
+
+        def read(client: Any, laps: Laps) -> mg.DistributedMatrix:
+            begun: list[str] = []
+
+            def hear(phase: Any) -> None:
+                if begun and begun[-1] != phase.name:
+                    laps.end(begun[-1])
+                begun.append(phase.name)
+
+            D = mg.read_edges(self.parquet, client, n_vertices=1 << self.scale, backend=self.backend, progress=hear)
+            laps.end(begun[-1])
+            return D
+
+        return self._rank_warm("parquet", read, digest)
+
+    def _rank_warm(self, part: str, distribute: Callable[[Any, Laps], mg.DistributedMatrix], digest: str) -> Row:
+        """Time distributing a matrix, ranking and writing on workers that have done it before."""
         from distributed import Client
 
         runs, found, machine = list[Run](), set[str](), choose_machine("cpu")
-        with start_workers(self.workers, self.backend) as cluster, Client(cluster) as client, mg.open(self.store) as A:
+        with start_workers(self.workers, self.backend) as cluster, Client(cluster) as client:
             for _ in range(self.repeats + 1):
                 with self._make_target() as target:
                     laps = Laps(machine)
-                    with A.distribute(client, backend=self.backend) as D:
-                        laps.end("load")
+                    with distribute(client, laps) as D:
                         solution = mg.pagerank(D, precision=self._precision)
                         laps.end("rank")
                         solution.save(target)
@@ -157,29 +187,7 @@ class Bench:
                 runs.append(laps.stop(rank=_split(solution.seconds)))
                 del solution  # to free its memory is no part of the next run
                 say(f"  {runs[-1].elapsed_s:.2f} s")
-        return Row("warm", (*runs[1:],), self._compare(found, digest))
-
-    def from_parquet(self, digest: str) -> Row:
-        """Time ranks of edges in Parquet, which have the same digest, as each vertex has an edge or a number."""
-        if not self.parquet.exists():
-            say(f"writing {self.parquet.name}")
-            write_edges(self.parquet, self.scale)
-        runs, found, machine = list[Run](), set[str](), choose_machine(self.backend)
-        for _ in range(self.repeats + 1):
-            with self._make_target() as target:
-                laps = Laps(machine)
-                with mg.ingest(self.parquet, n_vertices=1 << self.scale) as A:
-                    laps.end("ingest")
-                    solution = mg.pagerank(A.on(self.backend), precision=self._precision)
-                    laps.end("rank")
-                    solution.save(target)
-                    laps.end("write")
-                laps.end("close")
-                found.add(solution.digest())
-            runs.append(laps.stop(rank=solution.seconds))
-            del solution
-            say(f"  {runs[-1].elapsed_s:.2f} s")
-        return Row("parquet", (*runs[1:],), self._compare(found, digest))
+        return Row(part, (*runs[1:],), self._compare(found, digest))
 
     # --- processes
 

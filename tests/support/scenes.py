@@ -150,6 +150,7 @@ SCENES = {
         smaller={
             "'edges/*.csv' web.zarr": "'plain/*.csv' web.zarr",
             '"s3://bucket/edges/", "s3://bucket/web.zarr"': '"plain/", "web.zarr"',
+            '"s3://bucket/edges/", client': '"plain/", client',
         },
         afresh={
             "mgspmv ingest edges/ web.zarr": "web.zarr",
