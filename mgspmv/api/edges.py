@@ -63,8 +63,8 @@ def read_edges(
     memory, scratch
         As for `ingest` with `client`: of each worker, while it reads and sorts.
     precision, backend, kernel, threads, executor, transport, device_memory, host_memory, timeout
-        As for `Matrix.distribute`. On GPUs that NCCL connects, graphs whose vertices are numbers that `n_vertices` or
-        the source states are sorted and exchanged there, if they fit; others on the hosts.
+        As for `Matrix.distribute`. On GPUs that NCCL connects, graphs are exchanged and sorted there, if they fit and
+        ids are integers from 0 on, few compared with the edges unless `n_vertices` is given; others by the hosts.
     progress : callable or bool, optional
         Called with each `Phase`; True and False show and hide the progress, as does `show_progress`.
     edge_list_options : keyword arguments

@@ -24,7 +24,7 @@ from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError
 from mgspmv.ingest.budget import check_memory
 from mgspmv.ingest.device_shard import RowSample, list_buckets
-from mgspmv.ingest.device_sorting import is_worth_a_device
+from mgspmv.ingest.device_sorting import are_marked, is_worth_a_device
 from mgspmv.ingest.entries import choose_rule
 from mgspmv.ingest.in_memory import VERSION
 from mgspmv.ingest.values import find_least
@@ -133,6 +133,18 @@ class _EdgeSteps(IngestSteps):
         rows = RowsAddress(info, self._members, self._shards.keys, tuple(self._bounds), tuple(nnz))
         return ClusterRows(info=info, place=PLACE, arrays=arrays, cluster=self._cluster, rows=rows)
 
+    def _number(self, claim: int | None, extent: tuple[int, int], n_entries: int) -> tuple[tuple[int, int], str | None]:
+        """Number vertices as `IngestSteps` does, small integers on the devices that have the entries."""
+        high = extent[1]
+        is_marked = claim is None and high >= 0 and are_marked(extent, n_entries)
+        if not (is_marked and self._suits_devices(n_entries) and all(self._do("number", "can_mark", high))):
+            return super()._number(claim, extent, n_entries)
+        n = self._do("number", "mark_ids", high, self._dtype)[0]
+        return (n, n), None if n == high + 1 else "int64"
+
+    def _suits_devices(self, n_entries: int) -> bool:
+        return self.has_devices and self._kind == "graph" and is_worth_a_device(n_entries)
+
     def _build_on_hosts(self, shape: tuple[int, int]) -> tuple[list[int], float | None]:
         """Build the rows on the hosts; return as `_build`."""
         built = self._build(shape, self._do("number", "group", shape), "sort", transpose=False)
@@ -143,7 +155,7 @@ class _EdgeSteps(IngestSteps):
     def _build_on_devices(self, numbered: Numbered) -> tuple[list[int], float | None] | None:
         """Build the rows on the devices of the workers; None if they have none, or the entries do not suit them."""
         n = numbered.shape[0]
-        if not self.has_devices or self._kind != "graph" or not is_worth_a_device(numbered.n_entries):
+        if not self._suits_devices(numbered.n_entries):
             return None
         samples: list[RowSample | None] = self._do("number", "sample_rows", n)
         found = [sample for sample in samples if sample is not None]

@@ -331,9 +331,10 @@ class IngestSteps:
         self._dtype = self._find_dtype(read)
         lows, highs = zip(*((0, -1), *(own.extent for own in read if own.extent is not None)), strict=True)
         stated = Layout((0, 0), are_ids=True, stated=joined.stated, claim=joined.claim)
-        stated = stated.settle_claim((min(lows), max(highs)))
-        shape, id_type = self._number(None if stated.are_ids else stated.shape[0])
-        counts, n_read = sum((own.counts for own in read), EntryCounts()), sum(own.n_entries for own in read)
+        extent, n_read = (min(lows), max(highs)), sum(own.n_entries for own in read)
+        stated = stated.settle_claim(extent)
+        shape, id_type = self._number(None if stated.are_ids else stated.shape[0], extent, n_read)
+        counts = sum((own.counts for own in read), EntryCounts())
         size = self._find_size(numbered := Numbered(shape, self._dtype, id_type, counts, n_read, joined))
         check_stated(stated.stated, size, allow_hypersparse=self._allow_hypersparse)
         return numbered
@@ -402,8 +403,13 @@ class IngestSteps:
             raise SourceError(f"parts of the source have values of different types: {names}", source=self._source.name)
         return dtypes.pop()
 
-    def _number(self, claim: int | None) -> tuple[tuple[int, int], str | None]:
-        """Number all vertices; return the numbers of rows and columns, and the type of ids as in `OwnIds`."""
+    def _number(self, claim: int | None, extent: tuple[int, int], n_entries: int) -> tuple[tuple[int, int], str | None]:
+        """Number all vertices; return the numbers of rows and columns, and the type of ids as in `OwnIds`.
+
+        Parameters
+        ----------
+        extent : 0 or the least id that is to be numbered, and the greatest; -1 if there is none
+        """
         own: list[OwnIds] = self._do("number", "list_ids", claim, self._dtype)
         if (shape := own[0].shape) is not None:  # if any shard has a part, the first has one
             return shape, own[0].type

@@ -73,7 +73,7 @@ class WorkerRows(HeldMatrix):
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays."""
-        return sum(int(array.nbytes) for array in self.arrays.values())
+        return sum(int(array.nbytes) for array in [*self.arrays.values()])
 
     def read_array(
         self,

@@ -1,6 +1,7 @@
 """Share of an ingest whose entries, if they suit its device, are sorted and exchanged there; see `mgspmv.ingest.shard`.
 
     read             upload the entries of its part
+    mark_ids         number small integers, which all devices mark
     sample_rows      count some of them by rows, so that rows are cut
     trade            sort them, and exchange those of other shares' rows from device to device
     build_on_device  sort and merge the entries of its rows, and add up columns
@@ -24,8 +25,8 @@ import numpy as np
 from mgspmv.errors import CapacityError
 from mgspmv.exchange.nccl import NcclGroup
 from mgspmv.ingest.build import join_sums
-from mgspmv.ingest.device_sorting import DeviceSorter, find_sort_bytes
-from mgspmv.ingest.entries import SortedSource
+from mgspmv.ingest.device_sorting import MARK_BYTES, DeviceSorter, find_sort_bytes
+from mgspmv.ingest.entries import SortedSource, choose_rule
 from mgspmv.ingest.shard import Shard, SharedIds
 from mgspmv.ingest.source import Layout
 from mgspmv.ingest.values import infinite_error
@@ -35,6 +36,8 @@ from mgspmv.model import INT32_LIMIT
 from mgspmv.partition import INGEST_FIRST
 from mgspmv.store.held import HeldArrays
 
+JOINED_MARKS = 3
+"""Most copies of the marks while those of all devices are joined."""
 BUCKET_BITS = 16
 """Bits of the number of a bucket of rows."""
 TURN_BYTES = 32
@@ -95,6 +98,47 @@ class DeviceShard(Shard):
         """Upload entries to a device as they are read."""
         self._device = device
         self._held.callback(self._drop)
+
+    def can_mark(self, high: int) -> bool:
+        """Return whether the entries are on the device, with ids, and a table of the ids up to `high` fits there."""
+        device, part = self._device, self._spec.part
+        has_ids = device is not None and not device.is_moved and (part is None or part.layout().are_ids)
+        return has_ids and device is not None and device.fits(JOINED_MARKS * MARK_BYTES * (high + 1))
+
+    def mark_ids(self, high: int, dtype: np.dtype[Any] | None) -> int:
+        """Number all ids with the devices of all shares, which call this together in place of `list_ids`; return how
+        many there are.
+
+        Parameters
+        ----------
+        high : greatest id
+        dtype : as for `list_ids`
+
+        Raises
+        ------
+        SourceError : as for `EntryFeed.check`
+        """
+        assert self._device is not None
+        self._dtype, self._rule = dtype, choose_rule(self._spec.options, is_pattern=dtype is None)
+        if self._spec.part is not None:
+            self._feed.check(self._spec.part.layout())
+        with self._reporting():
+            ids = self._device.mark(high, self._join_marks)
+        self._ids = ids[: 0 if self._spec.rank else None].copy()
+        return len(ids)
+
+    def _join_marks(self, seen: Any) -> None:
+        if self.device_group is None:
+            return
+        n, xp = self._spec.n_shares, array_module(seen)
+        cuts = [len(seen) * k // n for k in range(n + 1)]
+        marks = self.device_group.trade([seen[a:b] for a, b in pairwise(cuts)]).reshape(n, -1)
+        seen[:] = self.device_group.trade([reduce(xp.maximum, [*marks])] * n)
+
+    def _leave_device(self) -> None:
+        if self._device is not None and (table := self._device.get_table()) is not None:
+            self._positions = table
+        super()._leave_device()
 
     def sample_rows(self, n_rows: int) -> RowSample | None:
         """Return a sample of the entries on the device; None if they are on the host, or do not suit it."""

@@ -86,6 +86,16 @@ def find_sort_bytes(value_bytes: int) -> int:
     return 2 * value_bytes + (2 if value_bytes else 1) * SORT_COPIES * KEY_BYTES
 
 
+def are_marked(extent: tuple[int, int], n_entries: int) -> bool:
+    """Return whether ids are few enough for a table of the numbers of all possible ones.
+
+    Parameters
+    ----------
+    extent : least and greatest id
+    """
+    return extent[0] >= 0 and extent[1] < min(4 * n_entries + SMALL_IDS, INT32_LIMIT - 1)
+
+
 @dataclass(frozen=True, eq=False)
 class Merging:
     """Rule for entries at the same row and column, and for those on the diagonal."""
@@ -172,7 +182,7 @@ class DeviceSorter:
             self._parts.append(batch)
             own = batch.rows.itemsize + batch.cols.itemsize + self._value_bytes
             self._widest, self._n_bytes = max(self._widest, own), self._n_bytes + len(batch.rows) * own
-            if not self._fits(0):
+            if not self.fits(0):
                 self.move()
 
     def move(self) -> None:
@@ -205,32 +215,43 @@ class DeviceSorter:
         is_suited = are_ids or max(layout.shape) < INT32_LIMIT
         if not is_suited or not is_worth_a_device(self.n_entries) or isinstance(layout.positions, FileArray):
             return None
-        has_marks = are_ids and low >= 0 and high < min(4 * self.n_entries + SMALL_IDS, INT32_LIMIT - 1)
+        has_marks = are_ids and are_marked((low, high), self.n_entries)
         need = MARK_BYTES * (high + 1 if has_marks else n_codes)
         if are_ids and not has_marks:
             need = ID_BYTES * self.n_entries
-        if not self._fits(need) or (are_ids and not has_marks and 2 * self.n_entries > MOST_ENTRIES):
+        if not self.fits(need) or (are_ids and not has_marks and 2 * self.n_entries > MOST_ENTRIES):
             return None
         self._staging.finish()
         if isinstance(layout.positions, np.ndarray):
             self._table = self._xp.asarray(layout.positions.astype(np.int32, copy=False))
         if not are_ids:
             return replace(layout, positions=None)
-        ids = self._mark(high) if has_marks else self._list()
+        ids = self.mark(high) if has_marks else self._list()
         return replace(layout, shape=(len(ids),) * 2, vertex_ids=None if are_numbers(ids) else ids, are_ids=False)
 
-    def _mark(self, high: int) -> np.ndarray:
-        """Return the ids of the parts, which are at most `high`, and make the table of their numbers."""
-        seen = self._table = self._xp.zeros(high + 1, np.int32)
+    def mark(self, high: int, join: Callable[[Any], object] = lambda seen: None) -> np.ndarray:
+        """Return the ids of the parts, which are at most `high`, and make the table of their numbers.
+
+        Parameters
+        ----------
+        join : adds to the marks, (high + 1,) int32, those of the other devices that number vertices together
+        """
+        self._staging.finish()
+        seen = self._table = array_module(self._staging.put(np.zeros(0, np.int32))).zeros(high + 1, np.int32)
         self._first = 1
         for part in self._parts:
             mark_ids(part.rows, seen)
             mark_ids(part.cols, seen)
+        join(seen)
         seen.cumsum(dtype=np.int32, out=seen)
         if int(seen[-1]) == high + 1:
             self._table, self._first = None, 0
             return np.arange(high + 1)
         return to_host(list_ids(seen))
+
+    def get_table(self) -> np.ndarray | None:
+        """Return the number of each id on the host, int32; None if ids are numbers."""
+        return None if self._table is None else to_host(self._table) - np.int32(self._first)
 
     def _list(self) -> np.ndarray:
         """Return the ids of the parts, which are kept on the device too."""
@@ -255,7 +276,9 @@ class DeviceSorter:
         self._staging.finish()
         counts, step = np.zeros(n_buckets, np.int64), max(1, self.n_entries // SAMPLED_ENTRIES)
         for part in self._parts:
-            counts += step * np.bincount(to_host(part.rows[::step]) >> shift, minlength=n_buckets)
+            rows = part.rows[::step]
+            rows = rows if self._table is None else self._table[rows] - self._first
+            counts += step * np.bincount(to_host(rows) >> shift, minlength=n_buckets)
         return counts
 
     def take(self, n_cols: int, dtype: np.dtype[Any] | None) -> tuple[Any, Any, int]:
@@ -268,7 +291,9 @@ class DeviceSorter:
         self._staging.finish()
         parts, self._parts, bits = self._parts, [], _count_bits(n_cols)
         if parts:
-            return *self._pack(parts, bits), bits
+            keys, values = self._pack(parts, bits)
+            self._table = None
+            return keys, values, bits
         put = self._staging.put
         return put(np.zeros(0, np.uint64)), None if dtype is None else put(np.zeros(0, dtype)), bits
 
@@ -383,7 +408,7 @@ class DeviceSorter:
             first = own.stop
         return keys, values
 
-    def _fits(self, need: int) -> bool:
+    def fits(self, need: int) -> bool:
         """Return whether all entries, until they are sorted and merged, and `need` bytes fit on the device."""
         need += self._n_bytes + self.n_entries * find_sort_bytes(self._value_bytes)
         return self.n_entries <= MOST_ENTRIES and need <= self.most_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import uuid
@@ -64,6 +65,7 @@ SOURCES: dict[str, dict[str, Any]] = {
     "integers": {"weight": np.arange(2000)},
     "names": {"ids": NAMES},
     "far": {"ids": FAR},
+    "gaps": {"ids": 3 * np.arange(N) + 2},
 }
 
 
@@ -83,6 +85,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "weights of float32": ("weighted", {"n_vertices": N, "dtype": "float32"}),
     "without weights": ("weighted", {"n_vertices": N, "weights": False}),
     "integers": ("integers", {}),
+    "ids with gaps": ("gaps", {"symmetrize": True}),
     "names": ("names", {"columns": ["target", "source"]}),
     "far ids": ("far", {"self_loops": "drop"}),
 }
@@ -157,16 +160,29 @@ def devices(monkeypatch: pytest.MonkeyPatch) -> PlayedGroup:
 def test_entries_are_exchanged_between_devices(name, devices, sources, in_process):
     source, options = CASES[name]
     with mg.ingest(sources[source], **options) as A, mg.read_edges(sources[source], in_process(3), **options) as D:
-        assert devices.n_trades == (0 if "n_vertices" not in options else 2 if A.is_pattern else 5)
+        n_expected = 0 if source in ("names", "far") else (2 if A.is_pattern else 5) + 2 * ("n_vertices" not in options)
+        assert devices.n_trades == n_expected
+        np.testing.assert_array_equal(D.vertex_ids, A.vertex_ids)
         assert (D.nnz, D.info.min_weight, D.ingest_report) == (A.nnz, A.info.min_weight, A.ingest_report)
         assert mg.pagerank(D).digest() == mg.pagerank(A).digest()
 
 
 def test_entries_that_do_not_fit_on_a_device_are_exchanged_by_hosts(devices, sources, in_process, monkeypatch):
     monkeypatch.setattr(RowSample, "find_bytes", lambda *_: 1 << 40)
-    with mg.read_edges(sources["numbers"], in_process(3), n_vertices=N) as D:
-        assert devices.n_trades == 0
-        assert mg.pagerank(D).digest() == mg.pagerank(mg.ingest(sources["numbers"], n_vertices=N)).digest()
+    for name, n_trades in (("numbers", 0), ("gaps", 2)):
+        options = {"n_vertices": N} if name == "numbers" else {}
+        with mg.read_edges(sources[name], in_process(3), **options) as D:
+            assert devices.n_trades == n_trades
+            assert mg.pagerank(D).digest() == mg.pagerank(mg.ingest(sources[name], **options)).digest()
+
+
+def test_errors_name_ids_that_devices_have_numbered(devices, sources, in_process):
+    with pytest.raises(SourceError, match="has a self loop and self_loops='error'"):
+        mg.read_edges(sources["gaps"], in_process(3), self_loops="error")
+    with pytest.raises(SourceError, match=r"the entry \(\d+, \d+\) occurs more than once") as raised:
+        mg.read_edges(sources["gaps"], in_process(3), duplicates="error")
+    ids = [int(own) for own in re.findall(r"\((\d+), (\d+)\)", str(raised.value))[0]]
+    assert [own % 3 for own in ids] == [2, 2]
 
 
 def test_an_error_on_one_device_ends_the_others(devices, sources, in_process, monkeypatch):

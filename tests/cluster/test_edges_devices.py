@@ -51,6 +51,8 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "float64": columns | {"weight": rng.random(len(src)) + 1e-3},
         "float32": columns | {"weight": rng.random(len(src)).astype(np.float32) + np.float32(1e-3)},
         "int64": columns | {"weight": rng.integers(1, 9, len(src))},
+        "gaps": {name: 3 * own for name, own in columns.items()},
+        "far": {name: 10**12 * own.astype(np.int64) for name, own in columns.items()},
         "few": {name: own[:3000] for name, own in columns.items()},
     }
     for name, own in tables.items():
@@ -71,7 +73,9 @@ CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "float64": ("float64", {"n_vertices": N}, "cupy"),
     "float32": ("float32", {"n_vertices": N, "duplicates": "first"}, "cupy"),
     "int64": ("int64", {"n_vertices": N}, "cupy"),
-    "ids that are numbered": ("pattern", {}, "numpy"),
+    "ids that are numbered": ("pattern", {}, "cupy"),
+    "ids with gaps": ("gaps", {"symmetrize": True}, "cupy"),
+    "ids anywhere": ("far", {}, "numpy"),
     "few": ("few", {"n_vertices": N}, "numpy"),
 }
 

@@ -143,6 +143,29 @@ def test_arrays_are_those_of_one_process(name, n, staging, tmp_path):
         own.close()
 
 
+@pytest.mark.parametrize("step", [1, 3])
+@pytest.mark.parametrize("n", [1, 3])
+def test_small_integers_are_numbered_by_all_devices(n, step, staging, tmp_path):
+    edges = pq.read_table(write_edges(tmp_path / "edges.parquet", 9000))
+    src, dst = (np.append(step * edges[name].to_numpy(), step * np.arange(N)) for name in edges.column_names)
+    pq.write_table(pa.table({"source": src, "target": dst}), tmp_path / "e.parquet", row_group_size=999)
+    source, high = str(tmp_path / "e.parquet"), step * (N - 1)
+    wanted = load_source(ParquetSource(source), IngestOptions("graph"), ignore, ROOM)
+    shares = make_shares(ParquetSource(source), n, IngestOptions("graph"), staging)
+    for own in shares:
+        own.read()
+    assert all(own.can_mark(high) for own in shares)
+    with ThreadPoolExecutor(n) as pool:
+        assert list(pool.map(lambda own: own.mark_ids(high, None), shares)) == [N] * n
+    ids = np.concatenate([own.list_own_ids() for own in shares])
+    assert ids.tolist() == (step * np.arange(N)).tolist()
+    samples = [own.sample_rows(N) for own in shares]
+    assert sum(own.counts for own in samples).tolist() == np.bincount(dst // step, minlength=N).tolist()
+    arrays, _ = build(shares, [0, *([70, 71] if n > 1 else []), N])
+    for each in arrays:
+        assert arrays[each].tobytes() == wanted.arrays[each].tobytes(), each
+
+
 def test_shares_without_entries_or_rows(staging, tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"source": [3, 3, 1], "target": [0, 0, 5], "weight": [1.0, 2.0, 4.0]}), path)
