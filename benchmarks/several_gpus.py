@@ -158,9 +158,10 @@ class Bench:
             begun: list[str] = []
 
             def hear(phase: Any) -> None:
-                if begun and begun[-1] != phase.name:
+                name = f"read: {phase.name}"
+                if begun and begun[-1] != name:
                     laps.end(begun[-1])
-                begun.append(phase.name)
+                begun.append(name)
 
             D = mg.read_edges(self.parquet, client, n_vertices=1 << self.scale, backend=self.backend, progress=hear)
             laps.end(begun[-1])
