@@ -123,7 +123,7 @@ class DeviceShard(Shard):
         if self._spec.part is not None:
             self._feed.check(self._spec.part.layout())
         with self._reporting():
-            ids = self._device.mark(high, self._join_marks)
+            ids = self._device.number_marked(high, self._join_marks)
         self._ids = ids[: 0 if self._spec.rank else None].copy()
         return len(ids)
 

@@ -226,10 +226,10 @@ class DeviceSorter:
             self._table = self._xp.asarray(layout.positions.astype(np.int32, copy=False))
         if not are_ids:
             return replace(layout, positions=None)
-        ids = self.mark(high) if has_marks else self._list()
+        ids = self.number_marked(high) if has_marks else self._list()
         return replace(layout, shape=(len(ids),) * 2, vertex_ids=None if are_numbers(ids) else ids, are_ids=False)
 
-    def mark(self, high: int, join: Callable[[Any], object] = lambda seen: None) -> np.ndarray:
+    def number_marked(self, high: int, join: Callable[[Any], object] = lambda seen: None) -> np.ndarray:
         """Return the ids of the parts, which are at most `high`, and make the table of their numbers.
 
         Parameters
