@@ -57,7 +57,7 @@ from mgspmv.ingest.source import Combined, FileSource, Layout
 from mgspmv.ingest.values import find_least
 from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.context import begin_sorting
-from mgspmv.kernels.device import current_device, free_device_memory
+from mgspmv.kernels.device import current_device, free_device_memory, use_device
 from mgspmv.kernels.staging import Staging
 from mgspmv.model import Duplicates, IngestOptions, Progress
 
@@ -156,10 +156,8 @@ class HeldShard(DeviceShard):
         return summary
 
     def _connect(self, device: int, devices: DeviceOffer) -> NcclGroup:
-        import cupy
-
         assert self.links is not None
-        with cupy.cuda.Device(device), self.links.active("connect"):
+        with use_device(device), self.links.active("connect"):
             turns = AllToAll(self.links, self._rank, len(self._members))
             hellos = turns.greet(dict.fromkeys(turns.others, greet(None)))
             return join_group(turns, hellos, None, may_share=devices.may_share)

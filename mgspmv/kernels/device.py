@@ -9,7 +9,7 @@ import functools
 import importlib.util
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -89,6 +89,14 @@ def current_device() -> int:
     import cupy
 
     return int(cupy.cuda.Device().id)
+
+
+def use_device(number: int) -> AbstractContextManager[Any]:
+    """Return a context in which a device is the current one of this thread, as another thread has chosen it."""
+    import cupy
+
+    device: AbstractContextManager[Any] = cupy.cuda.Device(number)
+    return device
 
 
 def device_id() -> str:
