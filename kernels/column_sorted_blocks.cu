@@ -187,7 +187,7 @@ count_cells(Jobs jobs, Cells cells, const int* indices, int* found, unsigned* co
 }
 
 // Write each entry to a slot of its cell. counters[c]: number of entries of cell c that have a slot already.
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
+extern "C" __global__ void __launch_bounds__(THREADS)
 place_entries(Jobs jobs, Cells cells, const int* indices, int* found, const VALUE* data, unsigned* counters,
               const int64* chunk_starts, unsigned* entries, VALUE* values, Bins bins) {
     take_entries<true>(jobs, cells, indices, found, data, counters, chunk_starts, entries, values, bins);
