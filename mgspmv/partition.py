@@ -63,8 +63,8 @@ a store."""
 
 
 INGEST_FIRST = (
-    "use more workers, or write the edges to a store by mg.ingest(..., client=client) and distribute that, whose rows "
-    "can be streamed and are read again when a worker is lost"
+    "use more workers, or ingest the edges into a store first, whose rows can be streamed and are read again when a "
+    "worker is lost"
 )
 """Remedy for matrices that are in no store."""
 

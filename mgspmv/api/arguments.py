@@ -188,7 +188,7 @@ def as_matrix(A: Any, kind: Kind = "graph", *, weight: bool | str | None = True,
         begin_context()
     if is_opened:
         opened = A
-    elif (stored := _find_store(A)) is not None:
+    elif (stored := find_store(A)) is not None:
         opened = Matrix(stored)
     else:
         return _read(A, kind, weight, options)
@@ -309,7 +309,7 @@ def _check_square(matrix: Any) -> None:
     )
 
 
-def _find_store(source: Any) -> StoredMatrix | None:
+def find_store(source: Any) -> StoredMatrix | None:
     """Open the matrix store at a place; None if it is a source in another format, or not a place."""
     from mgspmv.ingest.detect import find_format_by_name, is_group_path
 

@@ -16,6 +16,7 @@ from mgspmv.errors import OptionError
 
 if TYPE_CHECKING:
     from mgspmv.api.matrix import Matrix
+    from mgspmv.cluster.matrix import DistributedMatrix
     from mgspmv.monitor.progress import ProgressLine
 
 
@@ -95,11 +96,22 @@ class ComputingOptions(PlacementOptions):
         ----------
         options : others of `Matrix.on`
         """
-        given = {"threads": self.threads, "device_memory": self.device_memory, "host_memory": self.host_memory}
+        given = self._limits | options
         backend: Any = self.choose_backend(self.backend)
         if client is None:
-            return matrix.on(backend, **given | options)
-        return matrix.on(client, backend=backend, timeout=self.timeout, **given | options)
+            return matrix.on(backend, **given)
+        return matrix.on(client, backend=backend, timeout=self.timeout, **given)
+
+    def read_edges(self, source: str, client: Any, **options: Any) -> DistributedMatrix:
+        """Let the workers of a client read edges and hold them; `options` are others of `mgspmv.read_edges`."""
+        import mgspmv as mg
+
+        backend: Any = self.choose_backend(self.backend)
+        return mg.read_edges(source, client, backend=backend, timeout=self.timeout, **self._limits | options)
+
+    @property
+    def _limits(self) -> dict[str, Any]:
+        return {"threads": self.threads, "device_memory": self.device_memory, "host_memory": self.host_memory}
 
 
 def parse_setting(option: str, text: str, example: str) -> tuple[str, Any]:

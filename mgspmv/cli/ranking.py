@@ -92,18 +92,40 @@ class Iteration:
         check_outputs(self.output or (), overwrite=self.overwrite)
         options: dict[str, Any] = {name: getattr(self, name) for name in ("tol", "norm", "max_iter", "weight")} | own
         placing = {name: options.pop(name) for name in ("executor", "kernel", "transport", "recover") if name in own}
-        reading: dict[str, Any] = {"kind": "stochastic" if call == "stationary" else "graph"}
-        reading["transpose"] = reverse or call == "hits"
-        with _open_graph(self.graph, self.place, **reading) as opened, opened.T if reverse else opened as matrix:
+        given = {name: options.pop(name) for name in vectors}
+        kind: Kind = "stochastic" if call == "stationary" else "graph"
+        transpose = reverse or call == "hits"
+
+        def read(matrix: Any) -> None:
             if seeds is not None:
                 options["personalization"] = read_seeds(seeds, string_ids=matrix.info.vertex_ids == "string")
-            given = {name: options.pop(name) for name in vectors}
-            options |= read_vectors(matrix, aligns=call == "pagerank", **given)
+            options.update(read_vectors(matrix, aligns=call == "pagerank", **given))
 
-            def compute(client: Any, progress: Callable[[Event | Phase], None]) -> Any:
-                return getattr(mg, call)(self.place.place(matrix, client, **placing), **options, progress=progress)
+        def rank(matrix: Any, progress: Callable[[Event | Phase], None]) -> Any:
+            return getattr(mg, call)(matrix, **options, progress=progress)
 
-            return _listen(compute, self.place, own.get("checkpoint"))
+        def rank_edges(client: Any, progress: Callable[[Event | Phase], None]) -> Any:
+            placing.pop("recover", None)  # rows without a store are not read again
+            with self.place.read_edges(self.graph, client, kind=kind, **placing) as matrix:
+                _note_report(matrix)
+                read(matrix)
+                return rank(matrix, progress)
+
+        with _open_graph(self.graph, self.place, kind=kind, transpose=transpose) as opened:
+            if opened is None:
+                if own.get("checkpoint") is not None:
+                    raise OptionError(
+                        f"{self.graph} has edges, which are in no store that --checkpoint could name; make one by "
+                        "`mgspmv ingest`, and name it"
+                    )
+                return _listen(rank_edges, self.place)
+            with opened.T if reverse else opened as matrix:
+                read(matrix)
+
+                def rank_stored(client: Any, progress: Callable[[Event | Phase], None]) -> Any:
+                    return rank(self.place.place(matrix, client, **placing), progress)
+
+                return _listen(rank_stored, self.place, own.get("checkpoint"))
 
     def write(self, result: Any, answer: Answer, named: Sequence[str] | None = None) -> Answer:
         """Write a result to each output, each atomically; return the answer, for `-` with the lines of the CSV.
@@ -153,21 +175,34 @@ class VectorIteration(Iteration):
 
 
 @contextmanager
-def _open_graph(graph: str, place: ComputingOptions, *, kind: Kind = "graph", transpose: bool = False) -> Iterator[Any]:
-    """Open a store, or read edges into memory; how they were read is printed as a note.
+def _open_graph(graph: str, place: ComputingOptions, *, kind: Kind, transpose: bool) -> Iterator[Any]:
+    """Open a store, or read edges into memory; None for edges that the workers of a cluster are to read.
 
     Parameters
     ----------
     place : where the graph is ranked
     kind : kind of matrix that is made from edges
     transpose : whether the transpose is needed; that of a store must be stored
+
+    Raises
+    ------
+    OptionError : saved ranks; edges whose transpose is needed on a cluster
     """
-    import mgspmv as mg
-    from mgspmv.api.arguments import as_matrix
+    from mgspmv.api.arguments import as_matrix, find_store
 
     try:
+        if not place.is_embedded and find_store(graph) is None:
+            if _has_ranks(graph):
+                raise SourceError(f"{graph} has saved ranks")
+            if transpose:
+                raise OptionError(
+                    f"{graph} has edges, of which workers make no transpose; make a store of them by `mgspmv ingest "
+                    "--transpose`, and name it"
+                )
+            yield None
+            return
         reading: dict[str, Any] = {"transpose": transpose, "threads": place.threads, "backend": place.backend}
-        matrix = as_matrix(graph, kind, **reading) if place.is_embedded else mg.open(graph)
+        matrix = as_matrix(graph, kind, **reading)
     except SourceError as error:
         if _has_ranks(graph):
             raise OptionError(f"{graph} has saved ranks, not a graph; name its store, or its file of edges") from error
@@ -176,10 +211,15 @@ def _open_graph(graph: str, place: ComputingOptions, *, kind: Kind = "graph", tr
         raise
     with matrix:
         if matrix.info.url != graph and matrix.info.url.startswith("memory://"):
-            for line in list_report(matrix.ingest_report):
-                if not line.startswith("warning: "):  # warnings were shown as such
-                    print_note(line)
+            _note_report(matrix)
         yield matrix
+
+
+def _note_report(matrix: Any) -> None:
+    """Print how edges were read, as notes."""
+    for line in list_report(matrix.ingest_report):
+        if not line.startswith("warning: "):  # warnings were shown as such
+            print_note(line)
 
 
 def _has_ranks(path: str) -> bool:

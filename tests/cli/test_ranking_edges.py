@@ -24,6 +24,23 @@ def test_edges_are_ranked_as_their_store(command):
     assert sorted(str(path) for path in Path().iterdir()) == ["a.mtx", "edges.txt", "g.zarr"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["pagerank", "katz", "eigenvector", "pagerank-batch"])
+def test_workers_read_edges(command, cluster, client):
+    """A cluster makes no store, and gives the ranks of one process."""
+    on_cluster = ("--scheduler", cluster.scheduler_address)
+    ranks, stderr = invoke(command, "edges.txt", *on_cluster, "-o", "-")
+    assert "edges.txt, edge-list, 5 rows; source: column 1; target: column 2; weight: none" in stderr
+    assert invoke(command, "edges.txt", "-q", "-o", "-")[0] == ranks
+    if command == "pagerank":
+        personal = ("--personalization", "id:2=1")
+        found, wanted = (invoke(command, "edges.txt", *place, *personal, "-o", "-")[0] for place in (on_cluster, ()))
+        assert found == wanted != ranks
+        _, stderr = invoke(command, "none.csv", *on_cluster, code=3)
+        assert stderr.endswith("error: none.csv: there is no such file; check the path\n")
+    assert sorted(str(path) for path in Path().iterdir()) == ["a.mtx", "edges.txt"]
+
+
 def test_other_formats():
     pairs = [map(int, line.split()) for line in SOURCES["edges.txt"].splitlines()[1:]]
     source, target = zip(*pairs, strict=True)
@@ -48,7 +65,14 @@ def test_what_is_refused():
     invoke("pagerank", "edges.txt", "-o", "r.parquet", "-o", "r.zarr")
     for args, code, said in (
         (["pagerank", "none.csv"], 3, "error: none.csv: there is no such file; check the path\n"),
-        (["pagerank", "edges.txt", "--cluster", "local"], 4, "error: edges.txt is a file, not a matrix store; in"),
+        (["hits", "edges.txt", "--cluster", "local"], 2, "error: edges.txt has edges, of which workers make no transp"),
+        (["pagerank", "edges.txt", "--cluster", "local", "--reverse"], 2, "error: edges.txt has edges, of which"),
+        (
+            ["pagerank", "edges.txt", "--cluster", "local", "--checkpoint", "c.zarr"],
+            2,
+            "error: edges.txt has edges, wh",
+        ),
+        (["pagerank", "r.zarr", "--cluster", "local"], 2, "error: r.zarr has saved ranks, not a graph; name its store"),
         (["pagerank", "r.parquet"], 2, "error: r.parquet has saved ranks, not a graph; name its store, or its file"),
         (["pagerank", "r.zarr"], 2, "error: r.zarr has saved ranks, not a graph; name its store, or its file of edges"),
         (["katz", "a.mtx"], 3, "error: "),
