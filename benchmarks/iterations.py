@@ -117,7 +117,7 @@ class CapturedIterations:
         return self._machine.clock(self._build)
 
     def _build(self) -> None:
-        n = self._block.n_rows
+        n, weight = self._block.n_rows, choose_weight(self._weight)  # waits for the device, which has nothing to do yet
         rows = LayoutBuilder(
             self._block.indptr,
             lambda *_: self._block,
@@ -129,7 +129,7 @@ class CapturedIterations:
         self._steps = RankSteps(layout, self._precision)
         x = self._machine.xp.full(n, 1 / n, np.float32 if self._precision == "float32" else np.float64)
         uniform = np.array([1 / n])
-        rules = RankRules(ALPHA, threshold=-1.0, by_largest=False, weight=choose_weight(self._weight))
+        rules = RankRules(ALPHA, threshold=-1.0, by_largest=False, weight=weight)
         self._steps.start(RankVectors(x, self._weight, uniform, uniform), rules)
 
     def advance(self, k: int) -> None:
