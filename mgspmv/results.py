@@ -14,7 +14,7 @@ import numpy as np
 
 from mgspmv.display.frames import Columns, Tabular, TopRanks, quote, render_card
 from mgspmv.errors import OptionError, ShapeError, UnknownIdError, hide_secrets
-from mgspmv.kernels.highest import check_order, select_highest
+from mgspmv.kernels.highest import check_places, select_highest
 from mgspmv.lookup import ArrayLookup
 from mgspmv.model import Event, MatrixInfo, NonFinite, Recovery, Stability, Status, Underflow, check_choice
 from mgspmv.saving import ARRAYS, load_result, save_result
@@ -389,10 +389,16 @@ class Solution(Ranks):
         >>> found.is_proven, found.ties  # carol and dave, places 3 and 4, have equal ranks
         (False, ((1, 2), (3, 4)))
         """
-        k = min(len(self._select_highest(k)), len(self.values) - 1)
-        if k < 1 or self.scaler != "none" or not math.isfinite(self.error_bound_l1):
+        if k < 1:
+            raise OptionError(f"k must be at least 1, not {k}")
+        if self.scaler != "none" or not math.isfinite(self.error_bound_l1):
             return None
-        judged, proven = check_order(self.values, k, self.error_bound_l1), self.stability
+        highest = self.values[select_highest(self.values, k + 1)]
+        n_ranked = int(np.count_nonzero(highest[:k])) if self._is_pagerank else k
+        k = min(n_ranked, len(self.values) - 1)
+        if k < 1:
+            return None
+        judged, proven = check_places(highest[: k + 1], self.error_bound_l1), self.stability
         if proven is None or not proven.is_proven or k > proven.k:
             return judged
         if k == proven.k:
