@@ -135,7 +135,7 @@ class Call:
         """
         phase = "start" if self.place.is_distributed else "load"
         outcome.seconds[phase] = outcome.seconds.get(phase, 0.0) + loaded - self.began
-        if isinstance(self.A, Matrix) and (reading_s := self.A.take_reading()):
+        if reading_s := self.A.take_reading():
             outcome.seconds["read"] = reading_s
         if not self.place.is_on_cluster:
             taken = measure_memory(has_device=self.place.computes == "cuda") | held
@@ -274,7 +274,7 @@ def _read(source: Any, kind: Kind, weight: bool | str | None, options: dict[str,
     if report is not None:
         for warning in report.warnings:
             warnings.warn(f"{report.name}: {_name_weight(warning)}", stacklevel=6)
-    matrix.note_reading(time.perf_counter() - began)
+    matrix.reading_s = time.perf_counter() - began
     return matrix
 
 

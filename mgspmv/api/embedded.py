@@ -64,8 +64,6 @@ class _Loaded:
     """(n_rows,) int64 out-degrees on a device, as they were read with the rows, until a run takes them."""
     transpose: Any = None
     """Transpose, which is closed by the matrix that it is of."""
-    reading_s: float = 0.0
-    """Seconds that reading the source for a call took, until the call counts them."""
 
     def clear(self) -> None:
         self.bound.clear()
@@ -85,15 +83,6 @@ class EmbeddedMatrix(MatrixProperties):
         self.place = place or Placement()
         """Where the matrix computes, and how; see `on`."""
         self._loaded = _Loaded()
-
-    def note_reading(self, elapsed_s: float) -> None:
-        """Note the seconds in which the source was read for the next call."""
-        self._loaded.reading_s = elapsed_s
-
-    def take_reading(self) -> float:
-        """Return the noted seconds, once; 0 without any."""
-        elapsed_s, self._loaded.reading_s = self._loaded.reading_s, 0.0
-        return elapsed_s
 
     def close(self) -> None:
         """Free the loaded arrays. The matrix can be used again, and is then loaded again."""

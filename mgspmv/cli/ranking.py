@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -106,7 +107,9 @@ class Iteration:
 
         def rank_edges(client: Any, progress: Callable[[Event | Phase], None]) -> Any:
             placing.pop("recover", None)  # rows without a store are not read again
+            began = time.perf_counter()
             with self.place.read_edges(self.graph, client, kind=kind, **placing) as matrix:
+                matrix.reading_s = time.perf_counter() - began
                 _note_report(matrix)
                 read(matrix)
                 return rank(matrix, progress)

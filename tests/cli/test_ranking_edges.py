@@ -34,6 +34,7 @@ def test_workers_read_edges(command, cluster, client):
     assert invoke(command, "edges.txt", "-q", "-o", "-")[0] == ranks
     if command == "pagerank":
         personal = ("--personalization", "id:2=1")
+        assert invoke_json(command, "edges.txt", *on_cluster)["seconds"]["read"] > 0
         found, wanted = (invoke(command, "edges.txt", *place, *personal, "-o", "-")[0] for place in (on_cluster, ()))
         assert found == wanted != ranks
         _, stderr = invoke(command, "none.csv", *on_cluster, code=3)

@@ -23,7 +23,7 @@ PACKAGE = Path(mgspmv.__file__).parent
 WITHOUT_EXAMPLES = {"mgspmv.api.powers.Running", "mgspmv.model.Recovery", "mgspmv.pipeline.RunInterrupted"}
 """Keywords of calls, and objects of failures."""
 INTERNAL = re.compile(
-    r"bind\w*|block|distribute_as_placed|format|from_json|multiply|note_reading|read_out_weight|take_\w+"
+    r"bind\w*|block|distribute_as_placed|format|from_json|multiply|read_out_weight|take_\w+"
 )
 """Methods of public classes for other modules, which the reference does not list."""
 
