@@ -352,7 +352,7 @@ def test_provenance_says_the_order_of_an_ingest(tmp_path):
 
 
 def little(monkeypatch, memory):
-    for name in ("reordering", "stores"):
+    for name in ("derived", "stores"):
         monkeypatch.setattr(f"mgspmv.api.{name}.find_budget", lambda *_, **__: MemoryBudget(memory, 2, None))
 
 

@@ -22,9 +22,7 @@ NOUNS = re.compile(r"(The|A|An|One|Each|All|Some|Its|Every|Both|No)\b")
 PACKAGE = Path(mgspmv.__file__).parent
 WITHOUT_EXAMPLES = {"mgspmv.api.powers.Running", "mgspmv.model.Recovery", "mgspmv.pipeline.RunInterrupted"}
 """Keywords of calls, and objects of failures."""
-INTERNAL = re.compile(
-    r"bind\w*|block|distribute_as_placed|format|from_json|multiply|read_out_weight|take_\w+"
-)
+INTERNAL = re.compile(r"bind\w*|block|distribute_as_placed|format|from_json|multiply|read_out_weight|take_\w+")
 """Methods of public classes for other modules, which the reference does not list."""
 
 
