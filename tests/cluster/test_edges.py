@@ -273,7 +273,7 @@ def test_what_workers_cannot_read_is_named(in_process, tmp_path):
 
 
 def test_rows_that_do_not_fit_name_the_store(sources, in_process, monkeypatch):
-    remedy = r"use more workers, or write the edges to a store by mg\.ingest\(\.\.\., client=client\)"
+    remedy = r"use more workers, or ingest the edges into a store first"
     with pytest.raises(CapacityError, match=f"needs .* of host memory on one of them, .*; {remedy}"):
         mg.read_edges(sources["numbers"], in_process(3), host_memory=1000)
     join = ingest_steps.Cluster.join
@@ -294,7 +294,7 @@ def test_rows_that_do_not_fit_name_the_store(sources, in_process, monkeypatch):
 def test_what_needs_a_store_says_so(sources, in_process, tmp_path):
     with mg.read_edges(sources["numbers"], in_process(3)) as D:
         with pytest.raises(
-            OptionError, match=r"is in no store, and has no digest.*mg\.ingest\(\.\.\., client=client\)"
+            OptionError, match=r"is in no store, and has no digest.*ingest the edges into a store first"
         ):
             mg.pagerank(D, checkpoint=mg.Checkpoint(tmp_path / "kept"))
         with pytest.raises(ClusterError, match="cannot be read again, as they are in no store"):

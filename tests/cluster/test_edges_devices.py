@@ -120,7 +120,7 @@ def test_hosts_exchange_where_nccl_does_not(devices, sources):
 
 
 def test_memory_of_a_device_that_does_not_suffice(devices, sources):
-    with pytest.raises(CapacityError, match=r"of device memory on one of them, .*mg\.ingest\(\.\.\., client=client\)"):
+    with pytest.raises(CapacityError, match=r"of device memory on one of them, .*ingest the edges into a store first"):
         mg.read_edges(sources["pattern"], devices, n_vertices=N, device_memory="1MB")
     with pytest.raises(OptionError, match="duplicates must be"):
         mg.read_edges(sources["pattern"], devices, duplicates="last")

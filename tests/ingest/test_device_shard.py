@@ -240,5 +240,5 @@ def test_a_device_that_is_full_names_the_store(tmp_path):
         raise OutOfMemoryError("Out of memory allocating 8 bytes")
 
     share._device._pack = fail
-    with pytest.raises(CapacityError, match=r"left on a device \(Out of memory.*mg\.ingest\(\.\.\., client=client\)"):
+    with pytest.raises(CapacityError, match=r"left on a device \(Out of memory.*ingest the edges into a store first"):
         share.trade([0, N])
