@@ -232,12 +232,7 @@ def build_column_sorted_blocks(
     import cupy
 
     n_rows, cuts = len(indptr) - 1, cut_pieces(indptr, piece_entries)
-    lengths, found = cupy.empty(n_rows, np.int32), cupy.zeros(1, np.int64)
-    begins = None if order is None or len(cuts) > 2 else cupy.empty(n_rows, np.int64)
-    rows = (cupy.asarray(indptr, np.int64), address(order), lengths, address(begins), found)
-    run_rows("measure_rows", n_rows, rows)
-    starts = accumulate(lengths)
-    n_filled = int(found[0])  # rows without entries are at the end
+    starts, jumps, n_filled = _measure_rows(indptr, order, jumps=order is not None and len(cuts) == 2)
     block = read(0, n_rows) if len(cuts) == 2 else None
     nnz = int(indptr[-1]) if block is None else block.nnz
     if height is None:
@@ -251,16 +246,11 @@ def build_column_sorted_blocks(
         first_bin, n_binned = int(windows.cell_starts[n_narrow]), len(windows.shifts) - n_narrow
     whole = None
     if block is None:  # free the tables of all rows, as the layout needs their memory
-        del rows, lengths, starts
+        del starts
         release_device_memory()
-        if order is None or places is None:
-            in_order = cupy.arange(n_rows, dtype=np.int32)
-            places = in_order if order is None else cupy.empty_like(in_order)
-            places[slice(None) if order is None else order] = in_order
+        places = _find_places(order, n_rows) if order is None or places is None else places
     else:
-        if begins is not None:
-            begins -= starts[:-1]
-        whole = _Piece(block, None, begins, starts, block_starts, windows)
+        whole = _Piece(block, None, jumps, starts, block_starts, windows)
         whole.keep_columns(None if columns is None else nnz)
     cells = _Cells(windows, columns, height, first_bin)
 
@@ -304,6 +294,34 @@ def build_column_sorted_blocks(
     _sort_tiles(cells, tiles, (counts, cells.there, np.int64(is_near), entries, address(values), columns), value)
     bins = None if builder is None or not builder.bins.n_octets else builder.bins
     return ColumnSortedBlocks((n_rows, n_cols), nnz, height, block_chunks, entries, columns, values, bins)
+
+
+def _measure_rows(indptr: Any, order: Any | None, *, jumps: bool) -> tuple[Any, Any | None, int]:
+    """Return the first entry of each row in the order of places, and the number of all; the jumps of `_Piece`, if these
+    are wanted; and the number of places up to the last row that has entries."""
+    import cupy
+
+    n_rows = len(indptr) - 1
+    lengths, n_filled = cupy.empty(n_rows, np.int32), cupy.zeros(1, np.int64)
+    begins = cupy.empty(n_rows, np.int64) if jumps else None
+    rows = (cupy.asarray(indptr, np.int64), address(order), lengths, address(begins), n_filled)
+    run_rows("measure_rows", n_rows, rows)
+    starts = accumulate(lengths)
+    if begins is not None:
+        begins -= starts[:-1]
+    return starts, begins, int(n_filled[0])
+
+
+def _find_places(order: Any | None, n_rows: int) -> Any:
+    """Return the place of each row; `order` is the row at each place, None where places are rows."""
+    import cupy
+
+    in_order = cupy.arange(n_rows, dtype=np.int32)
+    if order is None:
+        return in_order
+    places = cupy.empty_like(in_order)
+    places[order] = in_order
+    return places
 
 
 def run_rows(name: str, n_rows: int, arguments: tuple[Any, ...]) -> None:
