@@ -21,12 +21,18 @@ THEMES = {"light": ("#1f2328", "#d0d7de", "#0b6e99"), "dark": ("#e6edf3", "#3d44
 """Colors of text, of lines and of bars by theme."""
 
 GRAPHS = {
-    "rmat22": "R-MAT, 65 M edges",
-    "rmat24": "R-MAT, 263 M",
+    "ratings": "ratings, 134 M edges",
     "uniform24": "uniform, 268 M",
+    "rmat22": "R-MAT, 65 M",
+    "rmat24": "R-MAT, 263 M",
     "rmat23-undirected": "undirected R-MAT, 131 M",
+    "sparse": "two edges a vertex, 67 M",
+    "heavy-tails": "heavy tails, 134 M",
+    "citations": "citations, 101 M",
+    "communities": "communities, 99 M",
     "web": "web-like, 87 M",
     "grid": "grid, 67 M",
+    "small-world": "small world, 134 M",
 }
 """Those of more than 50 million edges in docs/measured/h200-pagerank.md, by name."""
 LIBRARIES = {
@@ -40,7 +46,7 @@ LIBRARIES = {
 
 def read_gpu_ratios() -> dict[str, float]:
     """Read the ratios of an iteration on a GPU, cuGraph over mgspmv in float32."""
-    table = ("Six made graphs", "Iterations")
+    table = ("Twelve made graphs", "Iterations")
     return {
         title: read_measured("measured/h200-pagerank.md", table, (name,), "cuGraph / float32")
         for name, title in GRAPHS.items()
@@ -55,7 +61,7 @@ def read_cpu_ratios() -> dict[str, float]:
 
 def draw(text: str, line: str, bar: str) -> Figure:
     """Draw both charts next to each other, in these colors."""
-    figure = Figure(figsize=(9, 2.9), layout="constrained")
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
     _draw_bars(left, read_gpu_ratios(), "GPU: one iteration on an H200", (text, line, bar))
     _draw_bars(right, read_cpu_ratios(), "CPU: PageRank on two cores", (text, line, bar))

@@ -70,7 +70,7 @@ def read_measured(page: str, headings: tuple[str, ...], row: tuple[str, ...], co
 def read_speeds() -> dict[Precision, dict[int, float]]:
     """Edges a second of an H200 in an iteration over an R-MAT graph, by its vertices."""
     each = "G edges/s a worker"
-    graphs = ("Six made graphs", "Iterations")
+    graphs = ("Twelve made graphs", "Iterations")
     speeds: dict[Precision, dict[int, float]] = {"float32": {}, "exact": {}}
     for at, precision in enumerate(speeds):
         one = read_measured("measured/h200-scaling.md", ("R-MAT, scale 26", precision), ("1",), each)
