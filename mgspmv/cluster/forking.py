@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from collections.abc import Mapping
 from multiprocessing import forkserver, resource_tracker
 
@@ -32,12 +33,17 @@ MODULES = ("distributed.nanny", "mgspmv.cluster.agent", "mgspmv.cluster.iteratio
 DEVICE_MODULES = ("dask_cuda", "dask_cuda.initialize", "cupy", "cupy.cuda.nccl")
 """Modules that workers with a device load; none of them uses it."""
 
+MOST_PATH = 103
+"""Longest path of a socket, in bytes, on any system."""
+SOCKET = "/pymp-xxxxxxxx/listener-xxxxxxxx"
+"""Path of the server's socket in the folder of temporary files, as long as Python makes it."""
+
 _environment: dict[str, str] = {}
 """Environment of the server; empty before it is begun."""
 
 
 def begin_server(*, has_devices: bool) -> None:
-    """Start the server, which loads modules while this process continues; no effect if it runs.
+    """Start the server, which loads modules while this process continues; no effect if it runs, or cannot.
 
     It and the workers ignore Ctrl-C and the end of the terminal, which signal them too: this process ends them.
 
@@ -45,6 +51,8 @@ def begin_server(*, has_devices: bool) -> None:
     ----------
     has_devices : whether each worker has a device; the first call decides
     """
+    if not _can_listen():
+        return
     if not _environment:
         _environment.update(_find_environment())
     forkserver.set_forkserver_preload([*MODULES, *(DEVICE_MODULES if has_devices else ())])
@@ -62,7 +70,8 @@ def begin_server(*, has_devices: bool) -> None:
 
 
 def choose_method(configured: str, environ: Mapping[str, object]) -> str:
-    """Return the way to start worker processes: from the server, with its environment, unless another was asked for.
+    """Return the way to start worker processes: from the server, with its environment, unless another was asked for, or
+    the path of temporary files is too long for its socket.
 
     Parameters
     ----------
@@ -71,7 +80,11 @@ def choose_method(configured: str, environ: Mapping[str, object]) -> str:
     is_usual = all(VARIABLES.get(name) == str(value) for name, value in environ.items())
     is_same = not _environment or _environment == _find_environment()
     is_asked = configured != "spawn" or METHOD_VARIABLE in os.environ
-    return "forkserver" if is_usual and is_same and not is_asked else configured
+    return "forkserver" if is_usual and is_same and not is_asked and _can_listen() else configured
+
+
+def _can_listen() -> bool:
+    return len(os.fsencode(tempfile.gettempdir() + SOCKET)) <= MOST_PATH
 
 
 def _find_environment() -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -83,3 +84,23 @@ def test_a_variable_asks_for_new_processes(monkeypatch):
     monkeypatch.setattr(forking, "_environment", {})
     monkeypatch.setenv(forking.METHOD_VARIABLE, "spawn")
     assert choose_method("spawn", {}) == "spawn"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [71, 72, 90])
+def test_workers_start_where_the_path_of_temporary_files_is_long(length, tmp_path):
+    """A socket's path has an end: beyond it workers are spawned."""
+    folder = "/tmp/" + "x" * (length - 5)
+    os.makedirs(folder, exist_ok=True)
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    try:
+        environment |= {"TMPDIR": folder}
+        done = subprocess.run([sys.executable, path], env=environment, stdout=subprocess.PIPE, check=True)
+    finally:
+        shutil.rmtree(folder)
+    answer = json.loads(done.stdout)
+    parents = {worker["parent"] for worker in answer["found"][0]}
+    assert len(parents) == 1
+    assert (answer["pid"] in parents) == (length > 71)
