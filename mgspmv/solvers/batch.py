@@ -435,6 +435,8 @@ def order_by_iterations(alphas: Sequence[float], masses: Sequence[int]) -> list[
 
     Examples
     --------
+    >>> from mgspmv.model import FIXED_POINT
+    >>> from mgspmv.solvers.batch import order_by_iterations
     >>> half = int(0.5 * FIXED_POINT)
     >>> order_by_iterations([0.85, 0.85, 0.9, 0.85], [int(FIXED_POINT), 0, 0, half])
     [3, 2, 1, 0]
