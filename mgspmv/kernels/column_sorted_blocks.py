@@ -297,8 +297,8 @@ def build_column_sorted_blocks(
 
 
 def _measure_rows(indptr: Any, order: Any | None, *, jumps: bool) -> tuple[Any, Any | None, int]:
-    """Return the first entry of each row in the order of places, and the number of all; the jumps of `_Piece`, if these
-    are wanted; and the number of places up to the last row that has entries."""
+    """Return the first entry of each row in the order of places, and the number of all; the jumps of `_Piece`, or None;
+    and the number of places up to the last row that has entries."""
     import cupy
 
     n_rows = len(indptr) - 1
