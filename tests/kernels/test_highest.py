@@ -48,7 +48,7 @@ def test_highest_puts_nan_last():
 def test_ties_are_by_the_number_in_the_source_wherever_the_rows_are(kind, dtype):
     """By nothing but what CuPy has too; little more than what is selected is got."""
     n, rng, got = 5000, np.random.default_rng(4), []
-    assert n // LEAST_GROUP**2 > 20  # so that 1 and 20 are found by groups
+    assert n // LEAST_GROUP**2 > 20  # so that 1 and 20 are found by groups, and 100 in a sample
     xp = SimpleNamespace(**{name: getattr(np, name) for name in NAMES})
     order = rng.permutation(n).astype(np.int32)
     vectors = np.stack([make_values(kind, n, dtype, seed) for seed in range(3)])
@@ -57,7 +57,7 @@ def test_ties_are_by_the_number_in_the_source_wherever_the_rows_are(kind, dtype)
         got.append(array.size)
         return array
 
-    for k in (1, 20, 700, n, n + 1):
+    for k in (1, 20, 100, 700, n, n + 1):
         numbers, highest = select_each(vectors, k, order, xp, get)
         assert (numbers.dtype, highest.dtype) == (np.int64, dtype)
         for own_numbers, own, vector in zip(numbers, highest, vectors, strict=True):
