@@ -89,7 +89,11 @@ def make_halo(block: CsrBlock, rank: int, bounds: tuple[int, ...], threads: int 
 def pack(x: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
     """Compute out = x[rows], without NumPy's copy of the rows as int64; x (n,) or (n, k)."""
     for k in range(len(rows)):
-        out[k] = x[np.uint64(rows[k])]
+        if x.ndim == 1:
+            out[k] = x[np.uint64(rows[k])]
+        else:  # without slices, which Numba copies slowly
+            for j in range(x.shape[1]):
+                out[k, j] = x[np.uint64(rows[k]), j]
 
 
 def _choose(mask: np.ndarray) -> np.ndarray | None:
