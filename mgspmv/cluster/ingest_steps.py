@@ -342,10 +342,12 @@ class IngestSteps:
         return StoreSize(numbered.shape, numbered.n_entries, numbered.dtype, has_sums, has_transpose)
 
     def end(self) -> None:
-        """Release the shards, and wait for running tasks."""
+        """Release the shards, and wait for running tasks; those of lost workers never end."""
         with suppress(ClusterError, OSError):
             self._cluster.free(self._shards.keys, self._members)
-            self._cluster.await_done(self._shards.running)
+            if tasks := list(zip(self._members, self._shards.running, strict=False)):
+                present = self._cluster.describe_workers()
+                self._cluster.await_done([task for member, task in tasks if member in present])
         self._shards.release()
 
     # --- partitions of a Dask DataFrame

@@ -325,3 +325,24 @@ def test_a_lost_worker_ends_the_run(sources):
 
         with pytest.raises(WorkerLostError, match="cannot be read again, as they are in no store"):
             mg.pagerank(D, norm="fixed", max_iter=10_000_000, progress=on_events(kill))
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_lost_while_it_reads_is_not_waited_for(sources, monkeypatch):
+    await_done, are_done = ingest_steps.Cluster.await_done, list[bool]()
+
+    def hear(cluster, tasks):
+        await_done(cluster, tasks)
+        are_done.extend(task.done() for task in tasks)
+
+    monkeypatch.setattr(ingest_steps.Cluster, "await_done", hear)
+    with start_cluster(2) as cluster, Client(cluster) as client:
+        pids = [*client.run(os.getpid).values()][:1]
+
+        def kill(phase, *_):
+            if phase == "read" and pids:
+                os.kill(pids.pop(), signal.SIGKILL)
+
+        with pytest.raises(WorkerLostError, match="during read"):
+            mg.read_edges(sources["numbers"], client, progress=on_phases(kill))
+    assert are_done == [True], "of the worker that is left"
