@@ -48,8 +48,8 @@ def read_edges(
     """Let the workers of a Dask cluster read edges and hold them, each a range of rows, without a store.
 
     The matrix is used as one of `Matrix.distribute` is, except for what needs a store: its rows are not streamed, a run
-    ends when a worker is lost, and there are no checkpoints. For these, and for what is used again, `ingest` the edges
-    with `client`, and distribute that matrix.
+    ends when a worker is lost, and there are no checkpoints and no transpose, as HITS needs it. For these, and for what
+    is used again, `ingest` the edges with `client`, and distribute that matrix.
 
     Parameters
     ----------

@@ -70,7 +70,9 @@ class ClusterRows(StoredMatrix):
 
     @property
     def digest(self) -> str:
-        raise OptionError(f"this matrix is in no store, and has no digest by which it is found again; {INGEST_FIRST}")
+        raise OptionError(
+            f"this matrix is in no store, and has no digest by which a checkpoint is found again; {INGEST_FIRST}"
+        )
 
     def address(self) -> RowsAddress:
         return self.rows

@@ -14,9 +14,7 @@ import numpy as np
 
 from mgspmv.cluster.dask_cluster import Cluster
 from mgspmv.cluster.ingest_steps import Describe, IngestSteps, check_source, choose_client
-from mgspmv.errors import (
-    OptionError,
-)
+from mgspmv.errors import OptionError
 from mgspmv.ingest.budget import check_memory, check_space
 from mgspmv.ingest.entries import choose_rule
 from mgspmv.model import IngestOptions, MatrixInfo, Progress, index_dtype

@@ -59,8 +59,7 @@ class DistributedMatrix(MatrixProperties):
 
     Each worker reads its own rows from the store, or builds them from edges, and keeps them until `close()`, or until
     this object is deleted or the client disconnects. The rows of a lost worker are lost: PageRank then redistributes a
-    matrix that is in a store by itself; before
-    other calls, call `redistribute()`.
+    matrix that is in a store by itself; before other calls, call `redistribute()`.
 
     Examples
     --------
@@ -280,7 +279,8 @@ class DistributedMatrix(MatrixProperties):
 
     def _check_closed(self) -> None:
         if self.is_closed:
-            raise ClosedError(f"the distributed matrix of {self.info.url} was closed; distribute it again")
+            remedy = "distribute it" if self.has_store else "read the edges"
+            raise ClosedError(f"the distributed matrix of {self.info.url} was closed; {remedy} again")
 
     def __rmatmul__(self, x: Any) -> Any:
         raise KindError(

@@ -199,6 +199,8 @@ def _check_names(options: dict[str, Any]) -> None:
     for name in options.keys() - {*EDGE_LIST_OPTIONS, *PARQUET_OPTIONS, *GROUP_OPTIONS}:
         known = [*EDGE_LIST_OPTIONS, "columns", *GROUP_OPTIONS, "format", "overwrite"]
         known += [field.name for field in fields(IngestOptions)]
+        if name in known:
+            raise OptionError(f"{name}= is an option of ingest alone; leave it out here")
         near = get_close_matches(name, known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else f"; options of an edge list: {', '.join(EDGE_LIST_OPTIONS)}"
         raise OptionError(f"ingest has no option {name!r}{hint}")

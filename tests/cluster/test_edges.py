@@ -251,6 +251,7 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "an invalid rule": ({"duplicates": "last"}, OptionError, "duplicates must be"),
     "an invalid precision": ({"precision": "half"}, OptionError, "precision must be"),
     "an option that no reader has": ({"n_cols": 3}, OptionError, "n_cols"),
+    "an option of a store": ({"transpose": True}, OptionError, "transpose= is an option of ingest alone"),
     "loops": ({"self_loops": "error"}, SourceError, "has a self loop and self_loops='error'"),
     "repeated edges": ({"duplicates": "error"}, SourceError, "occurs more than once and duplicates='error'"),
 }
@@ -302,7 +303,7 @@ def test_what_needs_a_store_says_so(sources, in_process, tmp_path):
         with pytest.raises(OptionError, match="the workers alone have the entries of this matrix"):
             D.stored.read_array("indices")
         assert mg.pagerank(D).matrix.get("digest", "") == ""
-    with pytest.raises(ClosedError, match="was closed"):
+    with pytest.raises(ClosedError, match="was closed; read the edges again"):
         mg.pagerank(D)
 
 
