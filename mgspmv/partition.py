@@ -67,6 +67,10 @@ INGEST_FIRST = (
     "worker is lost"
 )
 """Remedy for matrices that are in no store."""
+TRANSPOSE_FIRST = (
+    "this matrix is in no store, and workers make none; ingest the edges with transpose=True, and use that matrix A"
+)
+"""The same where the transpose is needed."""
 
 MOST_WORKERS = 1 << 16
 """Upper limit of the search for a sufficient number of workers."""

@@ -29,6 +29,7 @@ from mgspmv.display.frames import Columns, Tabular
 from mgspmv.errors import AcyclicError, DanglingError, KindError, OptionError
 from mgspmv.model import NonFinite, Status
 from mgspmv.order import restore
+from mgspmv.partition import TRANSPOSE_FIRST
 from mgspmv.results import Solution
 from mgspmv.solvers.operator import check_transpose
 from mgspmv.solvers.power import Products, Step, bound_radius, has_cycle, normalize
@@ -413,6 +414,8 @@ def _find_transpose(A: Any, run: PowerCall, transpose: Any) -> Any:
         if transpose is not None:
             raise OptionError("transpose= is for a distributed matrix; leave it out, as A.T of an opened one is used")
         return A.T
+    if transpose is None and not A.has_store:
+        raise KindError(f"HITS needs the transpose; {TRANSPOSE_FIRST}: A.on(client)")
     if transpose is None:
         raise KindError(
             "HITS needs the transpose on the cluster: distribute A.T too, and pass it as transpose=; or pass the "

@@ -33,6 +33,7 @@ from mgspmv.kernels.operands import (
     multiply_checked,
 )
 from mgspmv.model import Progress, Recovery, describe_entries, ignore
+from mgspmv.partition import TRANSPOSE_FIRST
 from mgspmv.plan import Plan, SharePlan
 from mgspmv.solvers.options import Executor, MemoryLimits, Placement, Reads
 from mgspmv.store.stored_matrix import MatrixProperties, StoredMatrix
@@ -283,6 +284,8 @@ class DistributedMatrix(MatrixProperties):
             raise ClosedError(f"the distributed matrix of {self.info.url} was closed; {remedy} again")
 
     def __rmatmul__(self, x: Any) -> Any:
+        if not self.has_store:
+            raise KindError(f"x @ D needs the transpose; {TRANSPOSE_FIRST}: A.T.distribute(client) @ x")
         raise KindError(
             "x @ D needs the transpose on the cluster: add it to the store with `mgspmv transpose`, distribute A.T, "
             "and compute A.T.distribute(client) @ x"

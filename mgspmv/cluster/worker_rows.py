@@ -88,7 +88,7 @@ class WorkerRows(HeldMatrix):
     ) -> np.ndarray:
         """Read elements that are on this worker, see `StoredMatrix.read_array`.
 
-        Columns on a host may be written to: those of rows that compute there are given to the first reader.
+        Columns on a host may be written to: all of rows that compute there are given to their first reader.
         """
         first = self.first_entry if name in ("indices", "data") else self.first_row
         end = first + len(self.arrays[name])
@@ -100,7 +100,7 @@ class WorkerRows(HeldMatrix):
             return found.copy()  # readers count from their first row
         if name != "indices" or allocate is not HostArray or not isinstance(self.arrays[name], np.ndarray):
             return found
-        if self.backend == "cpu":
+        if self.backend == "cpu" and len(found) == len(self.arrays[name]):
             self.arrays.pop(name)
             return found
         return found.copy()

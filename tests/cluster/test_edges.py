@@ -21,6 +21,7 @@ import mgspmv as mg
 from mgspmv.cluster import edges, ingest_steps
 from mgspmv.cluster.ingest_steps import DeviceOffer
 from mgspmv.cluster.load import WorkerPlacement
+from mgspmv.cluster.worker_rows import WorkerRows
 from mgspmv.errors import (
     CapacityError,
     ClosedError,
@@ -302,6 +303,12 @@ def test_what_needs_a_store_says_so(sources, in_process, tmp_path):
             D.redistribute()
         with pytest.raises(OptionError, match="the workers alone have the entries of this matrix"):
             D.stored.read_array("indices")
+        with pytest.raises(KindError, match=r"^HITS needs the transpose; this matrix is in no store, .*transpose=True"):
+            mg.hits(D)
+        with pytest.raises(
+            KindError, match=r"^x @ D needs the transpose; this matrix is in no store, .*transpose=True"
+        ):
+            np.ones(D.shape[0]) @ D
         assert mg.pagerank(D).matrix.get("digest", "") == ""
     with pytest.raises(ClosedError, match="was closed; read the edges again"):
         mg.pagerank(D)
@@ -347,3 +354,15 @@ def test_a_worker_that_is_lost_while_it_reads_is_not_waited_for(sources, monkeyp
         with pytest.raises(WorkerLostError, match="during read"):
             mg.read_edges(sources["numbers"], client, progress=on_phases(kill))
     assert are_done == [True], "of the worker that is left"
+
+
+def test_columns_stay_until_all_are_read(sources):
+    """A reader of all may keep them for itself; one of a part may not."""
+    info = mg.ingest(sources["numbers"]).stored.info
+    arrays = {"indptr": np.arange(4, dtype=np.int64) + 7, "indices": np.array([2, 0, 1], np.int32)}
+    rows = WorkerRows(info=info, place="", arrays=arrays, first_row=5, first_entry=7, backend="cpu", group=None)
+    part = rows.read_array("indices", 8, 10)
+    part[:] = 9
+    assert rows.read_array("indices", 7, 8).tolist() == [2]
+    assert rows.read_array("indices", 7).tolist() == [2, 0, 1]
+    assert "indices" not in rows.arrays
