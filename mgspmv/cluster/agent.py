@@ -333,7 +333,7 @@ def begin_run(key: str, block_keys: Sequence[str], spec: TaskSpec[Any], piece: A
 
 def begin_alone(key: str, block_keys: Sequence[str], spec: TaskSpec[Any], piece: bytes, most_s: float) -> FirstReport:
     """Begin a run that needs nothing of other workers, and make its first superstep, of about `most_s` seconds; the run
-    is freed at its end. Other parameters as for `begin_run`, with a pickled piece."""
+    is freed at its end. Other parameters as for `begin_run`; `piece` is pickled, as Dask pickles the task with it."""
     computes, agent = begin_run(key, block_keys, spec, loads(piece)), get_agent()
     run: WorkerRun = agent.get(key)
     run.on_end = partial(get_worker().loop.add_callback, agent.let_go, key)
