@@ -85,7 +85,7 @@ class Slurm:
         return dict(re.findall(r"([\w/]+)=(\S*)", self.ask("scontrol", "--oneliner", "show", "job", str(job))))
 
     def list_jobs(self) -> list[str]:
-        """Those that wait or run."""
+        """Those that wait, run, or have ended and are being cleared away."""
         return self.ask("squeue", "--noheader", "--format=%i %j %T").splitlines()
 
 
