@@ -425,7 +425,7 @@ def read_vector(
     if Path(path).suffix == ".zarr" or (aligns and is_rank_table(path)):
         return load_solution(path)
     are_strings = vertex_ids is not None and vertex_ids.dtype == object
-    from mgspmv.ingest.vector_files import read_weights
+    from mgspmv.ingest.vertex_vectors import read_weights
 
     return read_weights(path, string_ids=are_strings, vertex_ids=vertex_ids if are_strings else None)
 

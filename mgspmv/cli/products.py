@@ -100,7 +100,7 @@ def spmv(
 
     import mgspmv as mg
     from mgspmv.files import write_beside
-    from mgspmv.ingest.vector_files import read_vector
+    from mgspmv.ingest.vertex_vectors import read_vector
     from mgspmv.saving import check_target
 
     check_target(output, overwrite=overwrite, suffixes=(".npy",))

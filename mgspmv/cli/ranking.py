@@ -88,7 +88,7 @@ class Iteration:
             begin_context()  # before others are imported
 
         import mgspmv as mg
-        from mgspmv.ingest.vector_files import read_seeds
+        from mgspmv.ingest.vertex_vectors import read_seeds
 
         check_outputs(self.output or (), overwrite=self.overwrite)
         options: dict[str, Any] = {name: getattr(self, name) for name in ("tol", "norm", "max_iter", "weight")} | own
@@ -300,7 +300,7 @@ def read_vectors(matrix: Any, *, aligns: bool = False, **given: str | None) -> d
 def _read(name: str, text: str, matrix: Any, aligns: bool) -> Any:
     from mgspmv.api.arguments import read_vector
     from mgspmv.files import is_url
-    from mgspmv.ingest.vector_files import DANGLING_RULES
+    from mgspmv.ingest.vertex_vectors import DANGLING_RULES
 
     if name == "dangling" and text in DANGLING_RULES:
         return text

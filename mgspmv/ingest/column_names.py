@@ -175,19 +175,16 @@ def choose_columns(names: Sequence[str] | None, n_columns: int, weights: Weights
             + "; pass delimiter= if another character separates them"
         )
     if isinstance(weights, str) and weights != "auto":
-        return _choose_beside(weights, names, n_columns)
+        if names is None:
+            raise Undecided(
+                f"weights={weights!r} is a name, but there is no header; pass columns= with numbers, from 1"
+            )
+        place = _resolve_column(weights, names, n_columns)
+        kept = [k for k in range(n_columns) if k != place]
+        ends = choose_columns([names[k] for k in kept], len(kept), False)
+        return ColumnChoice(kept[ends.source], kept[ends.target], place)
     columns = None if names is None else _choose_by_names(names, weights)
     return columns if columns is not None else _choose_by_place(names, n_columns, weights)
-
-
-def _choose_beside(weights: str, names: Sequence[str] | None, n_columns: int) -> ColumnChoice:
-    """Choose the sources and targets among the columns other than that of the weights."""
-    if names is None:
-        raise Undecided(f"weights={weights!r} is a name, but there is no header; pass columns= with numbers, from 1")
-    place = _resolve_column(weights, names, n_columns)
-    kept = [k for k in range(n_columns) if k != place]
-    ends = choose_columns([names[k] for k in kept], len(kept), False)
-    return ColumnChoice(kept[ends.source], kept[ends.target], place)
 
 
 def _choose_by_place(names: Sequence[str] | None, n_columns: int, weights: Weights) -> ColumnChoice:

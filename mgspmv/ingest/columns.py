@@ -105,8 +105,13 @@ def read_chunks(chunks: Iterable[Chunk], form: TableFormat, threads: int) -> Ite
 
     def read(chunk: Chunk) -> tuple[Chunk, list[Any], int]:
         columns, may_have_comments = _parse(chunk, form)
-        n_comments = _count_comments(chunk, form, len(columns[0])) if may_have_comments else 0
-        return chunk, columns, n_comments
+        if not (may_have_comments and form.comments):
+            return chunk, columns, 0
+        comments = [line for line in chunk.lines() if line.data.strip() and line.is_blank_or_comment(form.comments)]
+        if form.check_comment is not None:
+            for line in comments:
+                form.check_comment(line, form)
+        return chunk, columns, len(comments)
 
     with ThreadPoolExecutor(threads, "mgspmv-parse") as pool:
         yield from prefetch_map(pool, read, chunks, AHEAD * threads)
@@ -130,17 +135,6 @@ def split_line(line: TextLine, delimiter: str) -> list[str]:
         raise line.make_error("the line is not UTF-8 text; convert the file to UTF-8") from error
     except Undecided as error:
         raise line.make_error(str(error)) from error
-
-
-def _count_comments(chunk: Chunk, form: TableFormat, n_entries: int) -> int:
-    """Count the comments of a chunk from which `n_entries` entries were read, and check them."""
-    if not form.comments or np.count_nonzero(np.frombuffer(chunk.data, np.uint8) == _LINE_FEED) == n_entries:
-        return 0
-    comments = [line for line in chunk.lines() if line.data.strip() and line.is_blank_or_comment(form.comments)]
-    if form.check_comment is not None:
-        for line in comments:
-            form.check_comment(line, form)
-    return len(comments)
 
 
 def _parse(chunk: Chunk, form: TableFormat) -> tuple[list[Any], bool]:
@@ -353,7 +347,14 @@ def _data_lines(chunk: Chunk, form: TableFormat) -> Iterator[TextLine]:
 
 def _parse_lines(chunk: Chunk, form: TableFormat) -> list[Any]:
     """Parse line by line, or raise for the first line that does not fit."""
-    rows = [_parse_line(line, form) for line in _data_lines(chunk, form)]
+    rows = []
+    for line in _data_lines(chunk, form):
+        tokens = split_line(line, form.delimiter)
+        if len(tokens) != len(form.columns):
+            names = " ".join(column.name for column in form.columns)
+            raise line.make_error(f"expected {names!r}, found {len(tokens)} column{'s' * (len(tokens) != 1)}")
+        pairs = zip(tokens, form.columns, strict=True)
+        rows.append([_parse_token(token, column, line) for token, column in pairs if column.dtype is not None])
     columns = zip(*rows, strict=True) if rows else [()] * len(form.read)
     return [
         pa.array(values, pa.string()) if column.dtype == "string" else np.array(values, dtype=column.dtype)
@@ -361,20 +362,17 @@ def _parse_lines(chunk: Chunk, form: TableFormat) -> list[Any]:
     ]
 
 
-def _parse_line(line: TextLine, form: TableFormat) -> list[int | float | str]:
-    tokens = split_line(line, form.delimiter)
-    if len(tokens) != len(form.columns):
-        names = " ".join(column.name for column in form.columns)
-        raise line.make_error(f"expected {names!r}, found {len(tokens)} column{'s' * (len(tokens) != 1)}")
-    pairs = zip(tokens, form.columns, strict=True)
-    return [_parse_token(token, column, line) for token, column in pairs if column.dtype is not None]
-
-
 def _parse_token(token: str, column: TextColumn, line: TextLine) -> int | float | str:
     token = token if column.dtype == "string" else token.strip(BLANKS)
-    value: int | float | str | None = token or None
-    if column.dtype != "string":
-        value = _parse_number(token, column) if column.dtype == "float64" else _parse_integer(token, column)
+    value: int | float | str | None = None
+    if column.dtype == "string":
+        value = token or None
+    elif column.dtype == "float64" and is_number(token):
+        number = float(token.translate(FORTRAN_EXPONENT))
+        value = number if np.isfinite(number) or not column.finite else None
+    elif column.dtype in INTEGERS and is_integer(token) and len(token.lstrip("+-0")) <= 20:  # more digits never fit
+        integer = int(token)
+        value = integer if column.low <= integer <= column.high else None
     if column.plain and value is not None and not is_plain_integer(token):
         raise line.make_error(
             f"{column.name} is {token!r}, and as an integer it would be the same vertex as {value}; {column.plain}"
@@ -385,18 +383,3 @@ def _parse_token(token: str, column: TextColumn, line: TextLine) -> int | float 
         hint = f"; {column.hint}" if column.hint else ""
         raise line.make_error(f"expected {column.name} to be {column.expected}, found {token!r}{hint}")
     return value
-
-
-def _parse_integer(token: str, column: TextColumn) -> int | None:
-    # More than 20 digits never fit, and int() raises its own ValueError for thousands of digits.
-    if not is_integer(token) or len(token.lstrip("+-0")) > 20:
-        return None
-    value = int(token)
-    return value if column.low <= value <= column.high else None
-
-
-def _parse_number(token: str, column: TextColumn) -> float | None:
-    if not is_number(token):
-        return None
-    value = float(token.translate(FORTRAN_EXPONENT))
-    return value if np.isfinite(value) or not column.finite else None

@@ -144,18 +144,12 @@ def detect_format(files: list[str]) -> Format:
     SourceError : the names are of different formats; the format is not supported; not a text file
     SourceNotFoundError : there is no file
     """
-    formats = [find_format_by_name(name) for name in files]
-    for name, format in zip(files, formats, strict=True):
-        if format != formats[0]:
-            raise SourceError(
-                f"the names of {files[0]} and {name} indicate different formats; pass files of one format, or "
-                "pass format=",
-                source=name_files(files),
-            )
-    return _detect(files[0], formats[0])
-
-
-def _detect(name: str, by_name: Format | ForeignFormat | None) -> Format:
+    name, by_name = files[0], find_format_by_name(files[0])
+    if other := next((own for own in files if find_format_by_name(own) != by_name), None):
+        raise SourceError(
+            f"the names of {name} and {other} indicate different formats; pass files of one format, or pass format=",
+            source=name_files(files),
+        )
     if isinstance(by_name, str) and not isinstance(name, Pipe):
         return by_name
     head, is_compressed = read_head(name)
@@ -163,7 +157,7 @@ def _detect(name: str, by_name: Format | ForeignFormat | None) -> Format:
     if isinstance(found, ForeignFormat):
         raise SourceError(found.describe(), source=name)
     if found in ("parquet", "npz") and (is_compressed or isinstance(name, Pipe)):
-        what = {"parquet": "Parquet", "npz": ".npz"}[found]
+        what = "Parquet" if found == "parquet" else ".npz"
         how = "in a compressed file; decompress it" if is_compressed else "in a pipe; save it as a file"
         raise SourceError(f"this is {what}, which cannot be read {how}", source=name)
     if found is not None:
@@ -214,15 +208,12 @@ def is_group_path(path: str | os.PathLike[str]) -> bool:
         return any(part.endswith(".zarr") for part in text.split("/"))
     local = Path(text)
     if local.is_file():
-        return local.suffix == ".zip" and _is_zipped_group(local)
+        if local.suffix != ".zip":
+            return False
+        try:
+            with zipfile.ZipFile(local) as archive:  # a folder with a group, or anything else, may be in it
+                return not {"zarr.json", ".zgroup", ".zattrs", ".zmetadata"}.isdisjoint(archive.namelist())
+        except (OSError, zipfile.BadZipFile):
+            return True  # Zarr raises the error for a damaged archive
     named = any(part.endswith((".zarr", ".zip")) for part in local.parts)
     return named or any((local / name).exists() for name in ("zarr.json", ".zgroup"))
-
-
-def _is_zipped_group(path: Path) -> bool:
-    """Return whether an archive holds a Zarr group, and not just a folder with one."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return not {"zarr.json", ".zgroup", ".zattrs", ".zmetadata"}.isdisjoint(archive.namelist())
-    except (OSError, zipfile.BadZipFile):
-        return True  # Zarr raises the error for a damaged archive

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -27,19 +27,18 @@ from mgspmv.ingest.headers import (
     Preamble,
     StatedForm,
     are_names,
-    begins_with_header,
     check_edge_comment,
     check_lines,
     check_missing,
     check_separators,
     check_sizes,
     choose_read_columns,
+    has_header,
 )
 from mgspmv.ingest.matrix_market import is_banner
 from mgspmv.ingest.source import Combined, EdgeSource, Stated
 from mgspmv.ingest.streams import Chunk, TextLine, TextStream
 from mgspmv.ingest.tokens import SAMPLE_BYTES, SAMPLE_LINES, Undecided, choose_delimiter
-from mgspmv.ingest.values import INT64_MAX, INT64_MIN
 from mgspmv.ingest.vertices import choose_vertices, find_unknown, lists_names
 from mgspmv.model import CooBatch, default_threads, index_dtype
 
@@ -181,7 +180,21 @@ class EdgeListSource(EdgeSource):
             form = self._form or self._find_form(facts.form)
             self.is_undirected = form.preamble.is_undirected
             self._made, facts.listed = choose_vertices(form.id_column, self._reading, self._id_room, self.name)
-            yield from self._read_batches(chain([first], chunks), form, facts)
+            names, threads = [column.name for column in form.table.read], self._threads or default_threads()
+            for chunk, columns, n_comments in read_chunks(chain([first], chunks), form.table, threads):
+                found = dict(zip(names, columns, strict=True))
+                if form.names is not None and form.id_column.dtype == "string":
+                    _check_repeated(chunk, form, form.names, found["source"], found["target"])
+                rows, cols = self._made.encode(found["source"], found["target"])
+                for place, codes in zip(form.columns.ids, (rows, cols), strict=True):
+                    if (k := find_unknown(self._made, codes)) is not None:
+                        line = nth_line(chunk, form.table, k)
+                        unknown = split_line(line, form.table.delimiter)[place]
+                        raise line.make_error(
+                            f"{unknown!r} is not in the list of vertices; add it there or remove the edge"
+                        )
+                facts.counts.update(n_comments=n_comments, n_rows=len(rows))
+                yield CooBatch(rows, cols, found.get("weight"))
         facts.unused_first = getattr(self._made, "unused_first", None)
         self._told = form, facts
         if self._form is None:
@@ -246,32 +259,22 @@ class EdgeListSource(EdgeSource):
         if facts.form is not None and facts.form.first is None:
             yield Chunk(self.name, 1, b"")
 
-    def _read_batches(self, chunks: Iterable[Chunk], form: Head, facts: _EdgeListFacts) -> Iterator[CooBatch]:
-        """Yield the entries of chunks, in their order."""
-        vertices, names = self._made, [column.name for column in form.table.read]
-
-        for chunk, columns, n_comments in read_chunks(chunks, form.table, self._threads or default_threads()):
-            found = dict(zip(names, columns, strict=True))
-            if form.names is not None and form.id_column.dtype == "string":
-                _check_repeated(chunk, form, form.names, found["source"], found["target"])
-            rows, cols = vertices.encode(found["source"], found["target"])
-            for place, codes in zip(form.columns.ids, (rows, cols), strict=True):
-                if (k := find_unknown(vertices, codes)) is not None:
-                    line = nth_line(chunk, form.table, k)
-                    unknown = split_line(line, form.table.delimiter)[place]
-                    raise line.make_error(
-                        f"{unknown!r} is not in the list of vertices; add it there or remove the edge"
-                    )
-            facts.counts.update(n_comments=n_comments, n_rows=len(rows))
-            yield CooBatch(rows, cols, found.get("weight"))
-
     def _find_form(self, head: Head) -> Head:
         """Add the format of all lines to the beginning of the first file."""
         reading, chosen, n_columns = self._reading, head.columns, head.n_columns
         if head.first is None and reading.weights is True:
             chosen, n_columns = ColumnChoice(0, 1, 2), 3
-        columns = [TextColumn("more", None)] * n_columns
-        columns[chosen.source], columns[chosen.target] = self._id_columns(self._has_names(head))
+        columns, n, are_names = [TextColumn("more", None)] * n_columns, reading.n_vertices, self._has_names(head)
+        for place, name in zip(chosen.ids, ("source", "target"), strict=True):
+            if are_names:
+                columns[place] = TextColumn(name, "string")
+            elif n is None:
+                plain = _ZEROS_HINT if reading.ids == "auto" else ""
+                columns[place] = TextColumn(name, "int64", hint=_NAMES_HINT, plain=plain)
+            else:
+                hint = f"n_vertices={n} sets this range; correct it, or remove the edge"
+                dtype: Any = index_dtype(n).name
+                columns[place] = TextColumn(name, dtype, 0, n - 1, hint=hint)
         if chosen.weight is not None:
             columns[chosen.weight] = TextColumn("weight", "float64", finite=True, hint=_WEIGHTS_HINT)
         check = check_edge_comment if reading.comment is None else None
@@ -296,19 +299,6 @@ class EdgeListSource(EdgeSource):
             return ids == "string" or (may_be_names and are_names([tokens[place] for place in head.columns.ids]))
         except Undecided as error:
             raise head.first.make_error(str(error)) from error
-
-    def _id_columns(self, are_names: bool) -> tuple[TextColumn, TextColumn]:
-        if are_names:
-            return TextColumn("source", "string"), TextColumn("target", "string")
-        n = self._reading.n_vertices
-        if n is None:
-            low, high, dtype, hint = INT64_MIN, INT64_MAX, "int64", _NAMES_HINT
-        else:
-            low, high, dtype = 0, n - 1, index_dtype(n).name
-            hint = f"n_vertices={n} sets this range; correct it, or remove the edge"
-        plain = _ZEROS_HINT if self._reading.ids == "auto" and n is None else ""
-        source, target = (TextColumn(name, dtype, low, high, hint=hint, plain=plain) for name in ("source", "target"))  # type: ignore[arg-type]  # int32 or int64
-        return source, target
 
 
 def _list_notes(head: Head, parts: Sequence[_EdgeListFacts]) -> list[str]:
@@ -373,11 +363,16 @@ def read_head(
     try:
         if max(map(len, (first, *below[:1]))) < 2:
             choose_columns(None, 1)
-        try:
-            is_header = begins_with_header(first, below, reading, preamble, is_vertex)
-        except Undecided:  # a name of an edge may occur again further down
-            further = _find_names(text, first, delimiter, reading)
-            is_header = begins_with_header(first, [*below, *further], reading, preamble, is_vertex)
+        if reading.header is not None:
+            is_header = reading.header
+        elif preamble.names is not None and len(preamble.names) == len(first):
+            is_header = first == preamble.names
+        else:
+            try:
+                is_header = has_header(first, below, reading.columns, is_vertex)
+            except Undecided:  # a name of an edge may occur again further down
+                further = _find_names(text, first, delimiter, reading)
+                is_header = has_header(first, [*below, *further], reading.columns, is_vertex)
         if is_header:
             text.read_line()
             preamble = _read_preamble(text, reading, preamble)

@@ -15,7 +15,6 @@ import hashlib
 import io
 import os
 import re
-import select
 import stat
 import sys
 import time
@@ -46,9 +45,6 @@ HEAD_BYTES = 2**16
 
 HASHED_BYTES = 2**21
 """Bytes of a file that are hashed at a time."""
-
-PATIENCE_MS = 500
-"""Milliseconds within which a signal that came just before a read of a pipe is noticed."""
 
 _LEFT_OUT = "files that begin with '_' or '.' are ignored"
 _ZARR = {"zarr.json", ".zgroup", ".zattrs"}
@@ -204,13 +200,8 @@ class Pipe(str):
             raise SourceError("it is a pipe that was read already; save it as a file", source=self)
         if self._reader is None:
             # one read of a pipe returns only the bytes written so far; the inner reader fills the whole buffer
-            if self != "-":
-                file: Any = io.BufferedReader(_open_local(self, _PatientFile))
-            elif isinstance(getattr(sys.stdin.buffer, "raw", None), io.FileIO):
-                file = io.BufferedReader(_PatientFile(sys.stdin.fileno(), closefd=False))
-            else:
-                file = LentFile(sys.stdin.buffer)
-            self._reader = io.BufferedReader(file, HEAD_BYTES)
+            inner = LentFile(sys.stdin.buffer) if self == "-" else io.BufferedReader(_open_local(self))
+            self._reader = io.BufferedReader(inner, HEAD_BYTES)
         return self._reader
 
 
@@ -236,17 +227,6 @@ def open_anywhere(name: str, **options: Any) -> IO[bytes]:
     if isinstance(name, Pipe):
         return name.open()
     return open_url(name, **options) if "://" in name else cast(IO[bytes], _open_local(name))
-
-
-class _PatientFile(io.FileIO):
-    """File whose reads wait in Python: a signal that arrives just before a blocking read would go unnoticed."""
-
-    def readinto(self, buffer: Any) -> int | None:
-        waiting = select.poll()
-        waiting.register(self, select.POLLIN)
-        while not waiting.poll(PATIENCE_MS):
-            pass
-        return super().readinto(buffer)
 
 
 class LentFile(io.RawIOBase):
@@ -277,9 +257,9 @@ def find_state(file: Any) -> tuple[Any, ...] | None:
     return (info.get("size"), *_find_marks(info).items())
 
 
-def _open_local(name: str, kind: type[io.FileIO] = io.FileIO) -> io.FileIO:
+def _open_local(name: str) -> io.FileIO:
     try:
-        return kind(name)
+        return io.FileIO(name)
     except FileNotFoundError as error:
         raise SourceNotFoundError("there is no such file; check the path", source=name) from error
     except IsADirectoryError as error:
@@ -290,24 +270,19 @@ def _open_local(name: str, kind: type[io.FileIO] = io.FileIO) -> io.FileIO:
 
 def find_size(file: IO[bytes]) -> int | None:
     """Return the size of a file in bytes; None if it is not known, as for a pipe."""
-    size: int | None = getattr(file, "size", None)  # files of fsspec have the attribute
-    if size is None and isinstance(file, io.FileIO):
-        size = os.fstat(file.fileno()).st_size
-    return size or None
+    is_local = isinstance(file, io.FileIO)
+    return (os.fstat(file.fileno()).st_size if is_local else getattr(file, "size", None)) or None  # fsspec's attribute
 
 
 # --- web servers and object stores -----------------------------------------------------------------------------------
 
 PIECE_BYTES = 4 * 2**20
 """Bytes of a file per request."""
-PIECES_KEPT = 12
-"""Pieces cached per file with random access: Parquet reads one position per column in turn."""
 WAITS_S = (0.5, 2.0)
 """Seconds to wait before each retry of a failed request."""
 
 MARKS = ("ETag", "etag", "Last-Modified", "LastModified", "last_modified", "mtime", "created")
 """Keys of fsspec's file metadata that change with the content of the file."""
-_DENIED, _MISSING = (401, 403), (404, 410)
 
 
 @contextmanager
@@ -350,20 +325,6 @@ def open_url(url: str, cache_type: str = "readahead", *, is_streamed: bool = Fal
     return cast(IO[bytes], file)
 
 
-def open_sought(url: str) -> IO[bytes]:
-    """Open a file at a URL for random access, which Parquet needs.
-
-    Raises
-    ------
-    SourceError : the server does not report the size of the file
-    others : see `open_url`
-    """
-    file = open_url(url, "blockcache", maxblocks=PIECES_KEPT)
-    if getattr(file, "cache", None) is not None and file.size is None:  # type: ignore[attr-defined]  # fsspec's
-        raise SourceError("the server does not report the size, which is needed; download the file", source=url)
-    return file
-
-
 def _fetch(file: Any, url: str, fetch: Callable[[int, int], bytes], start: int, stop: int) -> bytes:
     """Fetch bytes start .. stop - 1 of a file, up to its end, and retry if the connection breaks.
 
@@ -398,7 +359,9 @@ def translate_error(name: str, error: Exception) -> MgspmvError:
     """
     if name.startswith("http") and isinstance(error.__cause__, Exception):
         error = error.__cause__  # fsspec reports every error of a web server as a missing file
-    said, status = describe_error(error), _find_status(error)
+    said = describe_error(error)
+    codes = (getattr(error, name, None) for name in ("status", "status_code", "code"))  # by library
+    status = next((code for code in codes if isinstance(code, int)), None)
     if isinstance(error, ImportError):
         return MissingDependencyError(f"{name}: {said}{name_extra(name)}")
     if "://" not in name:
@@ -408,19 +371,13 @@ def translate_error(name: str, error: Exception) -> MgspmvError:
             f"the server sent nothing for {mgspmv.files.REACH_S:g} seconds; read it again, or fetch the file first",
             source=name,
         )
-    if status in _DENIED or isinstance(error, PermissionError):
+    if status in (401, 403) or isinstance(error, PermissionError):
         return SourceError(f"permission denied: {said}; check the credentials and their permissions", source=name)
-    if status in _MISSING or isinstance(error, FileNotFoundError):
+    if status in (404, 410) or isinstance(error, FileNotFoundError):
         return SourceNotFoundError("there is no such file; check the path", source=name)
     return SourceError(
         f"cannot be read: {said}; check the address, the connection and the credentials, and ingest again", source=name
     )
-
-
-def _find_status(error: Exception) -> int | None:
-    """Find the status of a server's response, which libraries name differently."""
-    found = (getattr(error, name, None) for name in ("status", "status_code", "code"))
-    return next((status for status in found if isinstance(status, int)), None)
 
 
 def describe_url(url: str) -> dict[str, Any]:

@@ -167,9 +167,9 @@ def open_table(frame: Any, name: str, threads: int | None = None) -> Table:
         columns = frame.collect_schema().names()
         return Table(name, columns, lambda names: open_table(frame.select(names).collect(), name).read(names))
     if library in _LABELED:
-        read = {"pandas": _read_pandas, "dask": _read_dask, "cudf": _read_cudf}[library]
         n_rows = None if library == "dask" else len(frame)
-        return Table(name, [str(label) for label in frame.columns], partial(read, frame, name, threads), n_rows=n_rows)
+        read = partial(_read_labeled, frame, name, library, threads)
+        return Table(name, [str(label) for label in frame.columns], read, n_rows=n_rows)
     try:
         stream = pa.RecordBatchReader.from_stream(frame)
     except (pa.ArrowException, TypeError) as error:
@@ -183,34 +183,30 @@ def open_table(frame: Any, name: str, threads: int | None = None) -> Table:
     return Table(name, stream.schema, read_stream, n_rows=len(frame) if library in ("pyarrow", "polars") else None)
 
 
-def _read_pandas(frame: Any, name: str, _threads: int | None, names: list[str]) -> Iterator[Any]:
-    """Convert columns of a pandas DataFrame to Arrow, a slice at a time."""
-    for start in range(0, max(1, len(frame)), BATCH_ROWS):
-        rows = _select(frame.iloc[start : start + BATCH_ROWS], names)  # sliced first, as selecting columns copies them
-        try:
-            yield pa.RecordBatch.from_pandas(rows, preserve_index=False)
-        except (pa.ArrowException, TypeError, OverflowError) as error:
-            raise SourceError(
-                f"Arrow cannot convert one of the columns {', '.join(names)} ({error}); cast ids to integers or "
-                "strings, and weights to numbers",
-                source=name,
-            ) from error
+def _read_labeled(frame: Any, name: str, library: str, threads: int | None, names: list[str]) -> Iterator[Any]:
+    """Convert columns of a DataFrame to Arrow: in slices, or a partition of Dask at a time."""
+    if library == "cudf":
+        table = _select(frame, names).to_arrow(preserve_index=False)
+        yield from table.to_batches() or [make_empty(table.schema)]
+    elif library == "dask":
+        import dask
 
-
-def _read_dask(frame: Any, name: str, threads: int | None, names: list[str]) -> Iterator[Any]:
-    """Compute the partitions of a Dask DataFrame one at a time, and convert each to Arrow."""
-    import dask
-
-    for partition in _select(frame, names).to_delayed():
-        with dask.config.set({} if threads is None else {"num_workers": threads}):
-            rows = partition.compute()
-        yield from open_table(rows, name).read(names)
-        del rows  # frees memory before the next partition is computed
-
-
-def _read_cudf(frame: Any, _name: str, _threads: int | None, names: list[str]) -> Iterator[Any]:
-    table = _select(frame, names).to_arrow(preserve_index=False)
-    yield from table.to_batches() or [make_empty(table.schema)]
+        for partition in _select(frame, names).to_delayed():
+            with dask.config.set({} if threads is None else {"num_workers": threads}):
+                rows = partition.compute()
+            yield from open_table(rows, name).read(names)
+            del rows  # frees memory before the next partition is computed
+    else:
+        for start in range(0, max(1, len(frame)), BATCH_ROWS):
+            rows = _select(frame.iloc[start : start + BATCH_ROWS], names)  # sliced first, as selecting copies columns
+            try:
+                yield pa.RecordBatch.from_pandas(rows, preserve_index=False)
+            except (pa.ArrowException, TypeError, OverflowError) as error:
+                raise SourceError(
+                    f"Arrow cannot convert one of the columns {', '.join(names)} ({error}); cast ids to integers or "
+                    "strings, and weights to numbers",
+                    source=name,
+                ) from error
 
 
 def _select(frame: Any, names: list[str]) -> Any:

@@ -454,21 +454,6 @@ def _check_vertices(n_vertices: Any, vertices: Any, ids: str) -> None:
 DEFAULT_READING = StatedForm()
 
 
-def begins_with_header(
-    first: list[str],
-    below: list[list[str]],
-    reading: StatedForm,
-    preamble: Preamble,
-    is_vertex: Callable[[str], bool] | None,
-) -> bool:
-    """Return whether the first line of a file names its columns, by the options, the comments or the lines below."""
-    if reading.header is not None:
-        return reading.header
-    if preamble.names is not None and len(preamble.names) == len(first):
-        return first == preamble.names
-    return has_header(first, below, reading.columns, is_vertex)
-
-
 def choose_read_columns(names: list[str] | None, n_columns: int, reading: StatedForm) -> ColumnChoice:
     """Choose columns by the options or by their names; raise Undecided if these do not suffice."""
     if reading.columns is not None:

@@ -182,21 +182,19 @@ def _parse_sizes(line: TextLine, layout: str, symmetry: str) -> tuple[int, int, 
         raise line.make_error(
             f"expected the {len(names)} sizes of the matrix ({', '.join(names)}), found {len(tokens)}"
         )
-    sizes = [_parse_size(token, name, line) for token, name in zip(tokens, names, strict=True)]
-    n_rows, n_cols = sizes[:2]
+    for token, name in zip(tokens, names, strict=True):
+        if not is_integer(token) or len(token) > 20 or not 0 <= int(token) < INT64_MAX:
+            raise line.make_error(
+                f"expected the number of {name} to be an integer from 0 below 2^63 - 1, found {token!r}"
+            )
+    n_rows, n_cols, *n_entries = map(int, tokens)
     if symmetry != "general" and n_rows != n_cols:
         raise line.make_error(f"a {symmetry} matrix must be square, this one has {n_rows} rows and {n_cols} columns")
     if layout == "coordinate":
-        return n_rows, n_cols, sizes[2]
+        return n_rows, n_cols, n_entries[0]
     n_off_diagonal = n_rows * (n_rows - 1) // 2
     n_values = {"general": n_rows * n_cols, "symmetric": n_off_diagonal + n_rows, "skew-symmetric": n_off_diagonal}
     return n_rows, n_cols, n_values[symmetry]
-
-
-def _parse_size(token: str, name: str, line: TextLine) -> int:
-    if not is_integer(token) or len(token) > 20 or not 0 <= int(token) < INT64_MAX:
-        raise line.make_error(f"expected the number of {name} to be an integer from 0 below 2^63 - 1, found {token!r}")
-    return int(token)
 
 
 def _find_form(header: Header, as_float64: bool) -> TableFormat:
@@ -220,8 +218,10 @@ def _make_batch(header: Header, form: TableFormat, chunk: Chunk, columns: list[A
         batch = CooBatch(rows.astype(index), cols.astype(index), columns[0][nonzero])
     else:
         batch = CooBatch(columns[0] - 1, columns[1] - 1, columns[2] if len(columns) > 2 else None)
-        if header.symmetry == "skew-symmetric":
-            _check_diagonal(batch, chunk, form)
+        if header.symmetry == "skew-symmetric" and (wrong := (batch.rows == batch.cols) & (batch.values != 0)).any():
+            raise nth_line(chunk, form, int(wrong.argmax())).make_error(
+                "the diagonal of a skew-symmetric matrix must be zero; remove the entry or write 'general'"
+            )
     whole = symmetrize(batch, header.symmetry)
     if header.field == "integer" and whole.values is not None and whole.values.dtype == np.float64:
         return replace(whole, values=whole.values + 0.0)  # integers have no -0.0
@@ -241,13 +241,3 @@ def _locate_values(numbers: np.ndarray, header: Header) -> tuple[np.ndarray, np.
     begins = np.cumsum(header.n_rows - tops) - (header.n_rows - tops)
     cols = np.searchsorted(begins, numbers, side="right") - 1
     return numbers - begins[cols] + tops[cols], cols
-
-
-def _check_diagonal(batch: CooBatch, chunk: Chunk, form: TableFormat) -> None:
-    assert batch.values is not None
-    wrong = np.flatnonzero((batch.rows == batch.cols) & (batch.values != 0))
-    if len(wrong):
-        line = nth_line(chunk, form, int(wrong[0]))
-        raise line.make_error(
-            "the diagonal of a skew-symmetric matrix must be zero; remove the entry or write 'general'"
-        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import os
 import zipfile
 import zlib
@@ -20,10 +19,10 @@ import numpy as np
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import BackendError, CapacityError, OptionError, SourceError, SourceNotFoundError
 from mgspmv.ingest.column_names import ColumnChoice
+from mgspmv.ingest.files import hash_file
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.values import INT64_MAX, choose_value_dtype
-from mgspmv.ingest.vector_files import NPY_DAMAGE
-from mgspmv.ingest.vertex_vectors import is_class, name_type
+from mgspmv.ingest.vertex_vectors import NPY_DAMAGE, is_class, name_type
 from mgspmv.kernels.device import find_device_problem
 from mgspmv.model import CooBatch, Kind, free_memory
 from mgspmv.os_errors import source_error
@@ -69,17 +68,15 @@ class ScipySource(Source):
         sparse = is_sparse(self._matrix)
         parts = _slice_sparse(check_format(self._matrix, self.name)) if sparse else _slice_dense(self._matrix)
         for rows, cols, data in parts:
-            yield self._make_batch(rows, cols, data)
+            if self._dtype is None:
+                yield CooBatch(rows[data], cols[data], None)
+            else:
+                yield CooBatch(rows, cols, data.astype(self._dtype, copy=False))
 
     def layout(self) -> Layout:
         """Return the shape; rows and columns are already numbers."""
         n_rows, n_cols = self._matrix.shape
         return Layout((int(n_rows), int(n_cols)), provenance={"name": self.name, "format": type(self._matrix).__name__})
-
-    def _make_batch(self, rows: np.ndarray, cols: np.ndarray, data: np.ndarray) -> CooBatch:
-        if self._dtype is None:
-            return CooBatch(rows[data], cols[data], None)
-        return CooBatch(rows, cols, data.astype(self._dtype, copy=False))
 
 
 class NpzSource(ScipySource):
@@ -103,9 +100,7 @@ class NpzSource(ScipySource):
     def layout(self) -> Layout:
         """Return the shape, with the file's size and SHA-256."""
         layout = super().layout()
-        with self.path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        layout.provenance.update(format="npz", size=self.path.stat().st_size, sha256=digest)
+        layout.provenance.update(format="npz", size=self.path.stat().st_size, sha256=hash_file(self.name))
         return replace(layout, stated=partial(SourceError, source=self.name))
 
 
@@ -191,22 +186,10 @@ class GraphSource(Source):
 
 
 def _slice_sparse(matrix: Any) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    if matrix.format == "dia":
-        rows, cols, data = _list_diagonals(matrix)
-    else:
-        coo = matrix.tocoo(copy=False)
-        rows, cols, data = coo.row, coo.col, coo.data
-    for begin in range(0, max(len(rows), 1), BATCH_ENTRIES):
+    coo = matrix.tocoo(copy=False)
+    for begin in range(0, max(len(coo.row), 1), BATCH_ENTRIES):
         part = slice(begin, begin + BATCH_ENTRIES)
-        yield rows[part], cols[part], data[part]
-
-
-def _list_diagonals(matrix: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return non-zero entries: SciPy's conversion allocates memory for empty rows too."""
-    cols = np.arange(min(matrix.data.shape[1], matrix.shape[1]))
-    data, rows = matrix.data[:, : len(cols)], cols - matrix.offsets[:, None].astype(np.int64)
-    is_entry = (rows >= 0) & (rows < matrix.shape[0]) & (data != 0)
-    return rows[is_entry], np.nonzero(is_entry)[1], data[is_entry]
+        yield coo.row[part], coo.col[part], coo.data[part]
 
 
 def _slice_dense(matrix: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -364,7 +347,13 @@ def convert_arrays(obj: Any, kind: Kind | None) -> Any:
     if isinstance(obj, tuple):
         return tuple(map(to_host, obj))
     if isinstance(obj, list) and obj and all(isinstance(arc, tuple) for arc in obj):
-        return _split_pairs(obj)
+        lengths = sorted({len(arc) for arc in obj})
+        if lengths not in ([2], [3]):
+            raise OptionError(
+                "expected a list of pairs (source, target), or one of triples (source, target, weight), found tuples "
+                f"of {' and '.join(map(str, lengths))} elements; make all alike"
+            )
+        return tuple(map(list, zip(*obj, strict=True)))
     array = to_host(obj)
     is_index = isinstance(array, np.ndarray) and not isinstance(array, np.matrix | np.ma.MaskedArray)
     if not is_index or kind in ("matrix", "stochastic") or array.dtype.kind not in "iu" or array.ndim != 2:
@@ -380,16 +369,6 @@ def convert_arrays(obj: Any, kind: Kind | None) -> Any:
             "index edges.T, of shape (2, E), or a matrix as scipy.sparse.csr_array(A)"
         )
     return (array[0], array[1]) if len(array) == 2 else array
-
-
-def _split_pairs(pairs: list[tuple[Any, ...]]) -> tuple[Any, ...]:
-    lengths = sorted({len(arc) for arc in pairs})
-    if lengths not in ([2], [3]):
-        raise OptionError(
-            "expected a list of pairs (source, target), or one of triples (source, target, weight), found tuples of "
-            f"{' and '.join(map(str, lengths))} elements; make all alike"
-        )
-    return tuple(map(list, zip(*pairs, strict=True)))
 
 
 # --- arrays on a device -----------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import numpy as np
 
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.detect import GROUP_FORMATS, detect_format, find_format_by_name, is_group_path
-from mgspmv.ingest.files import Path, find_files, is_path, name_files, take_name
+from mgspmv.ingest.files import find_files, is_path, name_files, take_name
 from mgspmv.ingest.frames import FrameSource, find_library, source_from_arrays
 from mgspmv.ingest.headers import StatedForm
 from mgspmv.ingest.objects import GraphSource, NpzSource, ScipySource, convert_arrays, is_networkx, is_sparse
@@ -80,7 +80,10 @@ def open_source(
     are_paths = is_path(source) or (isinstance(source, list | tuple) and all(map(is_path, source)))
     form = "pairs" if isinstance(source, list) else "arrays" if isinstance(source, tuple) else "an edge index"
     source = convert_arrays(source, kind)
-    is_group = is_zarr_store(source) or is_zarr_group(source) or (is_path(source) and _is_group(source, format))
+    is_group = is_zarr_store(source) or is_zarr_group(source)
+    if is_path(source):
+        has_suffix = isinstance(find_format_by_name(os.fspath(source)), str)
+        is_group = format in GROUP_FORMATS or (format is None and not has_suffix and is_group_path(source))
     if format is not None and not are_paths and not (is_group and format in GROUP_FORMATS):
         raise OptionError(f"format={format!r} applies to files, not to a {type(source).__name__}; leave it out")
     if is_group:
@@ -187,12 +190,6 @@ def open_update(
     if columns := options.get("columns"):
         of_deletions["columns"] = columns[:2]
     return open_one(insert, **options), open_one(delete, **of_deletions)
-
-
-def _is_group(path: Path, format: str | None) -> bool:
-    return format in GROUP_FORMATS or (
-        format is None and not isinstance(find_format_by_name(os.fspath(path)), str) and is_group_path(path)
-    )
 
 
 def _check_names(options: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
+from mgspmv.errors import SourceError
 from mgspmv.ingest.files import (
     MANY_FILES,
     Path,
@@ -21,10 +22,9 @@ from mgspmv.ingest.files import (
     make_absolute,
     name_files,
     open_anywhere,
-    open_sought,
 )
 from mgspmv.ingest.tables import BATCH_ROWS, RowGroup, Table, TableSource, make_empty
-from mgspmv.ingest.vector_files import reading_table
+from mgspmv.ingest.vertex_vectors import reading_table
 from mgspmv.model import default_threads
 
 GROUP_BYTES = 1 << 25
@@ -32,6 +32,8 @@ GROUP_BYTES = 1 << 25
 read in batches, by few threads."""
 LEAST_GROUP = 1 << 14
 """Least rows of row groups, on average, that are read one by one."""
+PIECES_KEPT = 12
+"""Pieces cached of a file at a URL: Parquet reads one position per column in turn."""
 BUFFER_BYTES = 1 << 20
 """Bytes of a column of Parquet per read; without a limit, Arrow reads whole row groups."""
 
@@ -150,9 +152,11 @@ def _open_parquet(name: str) -> Iterator[Any]:
 
     Raises
     ------
-    SourceError : missing file, or not a Parquet file
+    SourceError : missing file, not a Parquet file, or a server that does not report the size
     """
-    with open_sought(name) if "://" in name else open_anywhere(name) as raw:
+    with open_anywhere(name, cache_type="blockcache", maxblocks=PIECES_KEPT) as raw:
+        if getattr(raw, "cache", None) is not None and raw.size is None:  # type: ignore[attr-defined]  # fsspec's
+            raise SourceError("the server does not report the size, which is needed; download the file", source=name)
         with reading_table(name, "not a Parquet file, or damaged or cut short ({}); write it again"):
             place = raw if "://" in name else name
             file = pa.parquet.ParquetFile(place, buffer_size=BUFFER_BYTES, pre_buffer=False)

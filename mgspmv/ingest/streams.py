@@ -9,9 +9,9 @@ import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import numpy as np
 
@@ -30,9 +30,6 @@ MANY_CHUNKS = 256
 
 LINE_LIMIT_BYTES = 2**20
 """Greatest length of a line in bytes; a longer one indicates that the file is not a text file."""
-
-LONG_LINE = f"a line has more than {LINE_LIMIT_BYTES} bytes; this is not a text file"
-WAS_CHANGED = "was changed while it was read; copy it first, or read it when nothing writes to it"
 
 MAGIC_BYTES = 16
 """Bytes at the beginning of a file from which its compression is detected."""
@@ -85,7 +82,7 @@ class Chunk:
             yield TextLine(self.source, self.first_line + i, data)
 
 
-class TextStream:
+class TextStream(AbstractContextManager["TextStream"]):
     r"""Lines of a local or remote text, decompressed if necessary; the whole text is never in memory.
 
     Compression (gzip, bzip2, xz, zstd, each also of several members) is detected by the first bytes, not by the name.
@@ -119,16 +116,7 @@ class TextStream:
         self._blocks = _cut_at_lines(pieces, self.name)
         self._block, self._at, self._next_number = b"", 0, 1
 
-    def __enter__(self) -> TextStream:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the file; nothing can be read afterwards."""
+    def __exit__(self, *error: object) -> None:
         self._buffered.close()
 
     @property
@@ -219,8 +207,11 @@ class CountedFile(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         with translating(self._name):
             n = self.file.readinto(buffer)  # type: ignore[attr-defined]  # all files read here have it
-        if not n:
-            self.check_state()
+            is_changed = not n and find_state(self.file) != self._state
+        if is_changed:
+            raise SourceError(
+                "was changed while it was read; copy it first, or read it when nothing writes to it", source=self._name
+            )
         self.n_bytes += n
         if self._hash is not None and n:
             piece = bytes(memoryview(buffer)[:n])
@@ -235,13 +226,6 @@ class CountedFile(io.RawIOBase):
         if self._hashing is not None:
             self._hashing.result()
         return None if self._hash is None else self._hash.hexdigest()
-
-    def check_state(self) -> None:
-        """Raise SourceError if the file is in another state than before."""
-        with translating(self._name):
-            is_changed = find_state(self.file) != self._state
-        if is_changed:
-            raise SourceError(WAS_CHANGED, source=self._name)
 
     def close(self) -> None:
         self._hasher.shutdown(wait=False)
@@ -265,19 +249,17 @@ def decompress(file: IO[bytes], compression: str | None, size: int) -> Iterator[
     ------
     OSError, EOFError, lzma.LZMAError : the data are damaged or cut short
     """
-    text = file if compression is None else _open_stream(file, compression)
-    while piece := text.read(size):
-        yield piece
-
-
-def _open_stream(file: IO[bytes], compression: str) -> IO[bytes]:
+    text: Any = file
     if compression == "xz":
         import lzma
 
-        return lzma.open(file)
-    import pyarrow as pa
+        text = lzma.LZMAFile(file)  # noqa: SIM115  # closed with its file
+    elif compression is not None:
+        import pyarrow as pa
 
-    return cast(IO[bytes], pa.CompressedInputStream(pa.PythonFile(LentFile(file), "r"), compression))
+        text = pa.CompressedInputStream(pa.PythonFile(LentFile(file), "r"), compression)
+    while piece := text.read(size):
+        yield piece
 
 
 def _translating_errors(pieces: Iterator[bytes], name: str, compression: str | None) -> Iterator[bytes]:
@@ -312,7 +294,7 @@ def _cut_at_lines(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
             yield _drop_byte_order_marks(block[:cut])
         rest = block[cut:]
         if len(rest) > LINE_LIMIT_BYTES:
-            raise SourceError(LONG_LINE, source=name)
+            raise SourceError(f"a line has more than {LINE_LIMIT_BYTES} bytes; this is not a text file", source=name)
     if rest:
         yield _drop_byte_order_marks(rest.removesuffix(b"\r") + b"\n")
 

@@ -33,8 +33,7 @@ from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.store_writing import write_version
 from mgspmv.ingest.stored import Bounds, EdgeSet, RowNumbers, StoredRows
-from mgspmv.ingest.vector_files import read_vector
-from mgspmv.ingest.vertex_vectors import ById, classify_vector, is_class
+from mgspmv.ingest.vertex_vectors import ById, classify_vector, is_class, read_vector
 from mgspmv.ingest.vertices import read_vertices
 from mgspmv.lookup import UNKNOWN, VertexLookup, open_ids
 from mgspmv.model import Duplicates, IngestOptions, MatrixInfo, Progress, index_dtype

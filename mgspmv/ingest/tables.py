@@ -17,14 +17,13 @@ from mgspmv.display.frames import unwrap_numbers
 from mgspmv.errors import SourceError
 from mgspmv.ingest.column_names import (
     ColumnChoice,
-    choose_columns,
     find_role,
     is_saved_index,
     list_names,
-    resolve_columns,
 )
 from mgspmv.ingest.columns import TextColumn
 from mgspmv.ingest.files import describe_files
+from mgspmv.ingest.headers import choose_read_columns
 from mgspmv.ingest.prefetch import AHEAD, prefetch_map
 from mgspmv.ingest.source import Combined, EdgeSource, settle
 from mgspmv.ingest.tokens import Undecided
@@ -211,42 +210,29 @@ class TableSource(EdgeSource):
         """Yield the tables in parts: the table, the number of the first row, the rows, and the fraction read then."""
         for k, table in enumerate(tables):
             n_rows, self._facts.all_columns = 0, self._facts.all_columns or table.columns
+            part_rows = 2 * BATCH_ROWS if self.has_large_batches else PART_ROWS  # more where threads have less to do
             for batch in table.read(self._choose_columns(table)):
-                for rows in self._cut(batch):
+                is_group = isinstance(batch, RowGroup)
+                for start in range(0, max(1, batch.num_rows), max(1, batch.num_rows) if is_group else part_rows):
+                    rows = batch if is_group else batch.slice(start, part_rows)
                     n_rows += rows.num_rows
                     fraction = (k + n_rows / table.n_rows) / self._n_tables if table.n_rows else None
                     yield table, table.first_row + n_rows - rows.num_rows, rows, fraction
 
-    def _cut(self, batch: Any) -> Iterator[Any]:
-        """Yield a batch in parts for one thread each."""
-        start = 0
-        while start == 0 or start < batch.num_rows:
-            rows = batch if isinstance(batch, RowGroup) else batch.slice(start, self._part_rows)
-            start += max(1, rows.num_rows)
-            yield rows
-
-    @property
-    def _part_rows(self) -> int:
-        """Rows per part: more where threads have less to do with each."""
-        return 2 * BATCH_ROWS if self.has_large_batches else PART_ROWS
-
     def _choose_columns(self, table: Table) -> list[str]:
         """Return the names of the columns of sources, targets and, optionally, weights."""
-        there, reading = table.columns, self._reading
+        there = table.columns
         if len(there) < 2:
             raise SourceError(
                 f"expected columns of sources and targets, found {len(there)}: {list_names(there)}", source=table.name
             )
+        if self._reading.columns is None:
+            there = [name for name in there if not table.is_index(name)]
         try:
-            if reading.columns is not None:
-                chosen = resolve_columns(reading.columns, there, len(there), reading.weights)
-            else:
-                there = [name for name in there if not table.is_index(name)]
-                chosen = choose_columns(there, len(there), reading.weights)
+            chosen = choose_read_columns(there, len(there), self._reading)
         except Undecided as error:
             raise SourceError(str(error), source=table.name) from error
-        places = [chosen.source, chosen.target, chosen.weight]
-        names = [there[place] for place in places if place is not None]
+        names = [there[place] for place in (chosen.source, chosen.target, chosen.weight) if place is not None]
         for name in names:
             if table.columns.count(name) != 1:
                 raise SourceError(
@@ -264,33 +250,32 @@ class TableSource(EdgeSource):
         """
         table, first, rows, fraction = read
         rows = rows.load() if isinstance(rows, RowGroup) else rows
-        columns = [*map(decode, rows.columns[:2]), *rows.columns[2:]]
-        types, names = [column.type for column in columns], rows.schema.names
-        kinds = [find_kind(each) for each in types]
-        are_names = "string" in kinds[:2] and (rows.num_rows > 0 or self._reading.n_vertices is None)
-        form = _EdgeRows(table.name, first, names, str(types[0]), are_names, "missing", [])
-        problem = None
-        try:
-            _check_columns(form, columns, kinds)
-        except SourceError as error:
-            if rows.num_rows:
-                raise
-            problem = error
+        columns, names = [*map(decode, rows.columns[:2]), *rows.columns[2:]], rows.schema.names
+        kinds = [find_kind(column.type) for column in columns]
+        are_names, has_n = "string" in kinds[:2], self._reading.n_vertices is not None
+        form = _EdgeRows(table.name, first, names, str(columns[0].type), are_names, "missing", [], rows.num_rows)
+        problem = _check_columns(form, columns, kinds)
+        if rows.num_rows and are_names and has_n:
+            problem = problem or form.make_error("n_vertices= requires integer ids, found strings; pass vertices=")
+        if rows.num_rows and problem is not None:
+            raise problem
         if not rows.num_rows:
-            columns = [pa.nulls(0, pa.large_string() if are_names else pa.int64())] * 2 + [
+            form = replace(form, are_names=are_names and not has_n, problem=problem)
+            columns = [pa.nulls(0, pa.large_string() if form.are_names else pa.int64())] * 2 + [
                 column if kind in ("integer", "number") else pa.nulls(0, pa.float64())
                 for column, kind in zip(columns[2:], kinds[2:], strict=True)
             ]
-        elif are_names and self._reading.n_vertices is not None:
-            raise form.make_error("n_vertices= requires integer ids, found strings; pass vertices=")
         ids = [
-            to_strings(column) if are_names else self._to_integers(form, name, column)
+            to_strings(column) if form.are_names else self._to_integers(form, name, column)
             for name, column in zip(names[:2], columns, strict=False)
         ]
-        weights = _to_numbers(columns[2]) if len(columns) > 2 else None
-        dtype = "missing" if weights is None else weights.dtype.name
-        read_rows = {"fraction": fraction, "problem": problem, "n_rows": rows.num_rows}
-        return replace(form, dtype=dtype, ids=ids, weights=weights, **read_rows)
+        if len(columns) == 2:
+            return replace(form, ids=ids, fraction=fraction)
+        weights = columns[2]
+        if pa.types.is_decimal(weights.type) or pa.types.is_float16(weights.type) or pa.types.is_null(weights.type):
+            weights = weights.cast(pa.float64())
+        numbers = unwrap_numbers(weights)
+        return replace(form, ids=ids, fraction=fraction, weights=numbers, dtype=numbers.dtype.name)
 
     def _encode(self, rows: _EdgeRows) -> CooBatch:
         """Return the entries of parsed rows, in their order.
@@ -318,52 +303,42 @@ class TableSource(EdgeSource):
     def _to_integers(self, form: _EdgeRows, name: str, column: Any) -> np.ndarray:
         n = self._reading.n_vertices
         low, high = (INT64_MIN, INT64_MAX) if n is None else (0, n - 1)
-        fits = n is None and pa.types.is_signed_integer(column.type)
-        if len(column) and not fits and not _is_within(column, low, high):
-            k, wrong = next((k, id) for k, id in enumerate(column.to_pylist()) if not low <= id <= high)
-            expected = "a 64-bit integer" if n is None else f"an id from 0 to {n - 1} (n_vertices={n})"
-            raise form.make_error(f"row {form.first + k}: expected {expected} in column {name!r}, found {wrong}")
+        if len(column) and not (n is None and pa.types.is_signed_integer(column.type)):
+            import pyarrow.compute as pc
+
+            found = pc.min_max(column).as_py()
+            if not low <= found["min"] <= found["max"] <= high:
+                k, wrong = next((k, id) for k, id in enumerate(column.to_pylist()) if not low <= id <= high)
+                expected = "a 64-bit integer" if n is None else f"an id from 0 to {n - 1} (n_vertices={n})"
+                raise form.make_error(f"row {form.first + k}: expected {expected} in column {name!r}, found {wrong}")
         dtype = index_dtype(n) if n is not None else np.int32 if pa.types.is_int32(column.type) else np.int64
         return to_integers(column).astype(dtype, copy=False)
 
 
-def _check_columns(form: _EdgeRows, columns: Sequence[Any], kinds: Sequence[str | None]) -> None:
-    """Raise SourceError for a missing value, or for columns of types that are not read."""
+def _check_columns(form: _EdgeRows, columns: Sequence[Any], kinds: Sequence[str | None]) -> SourceError | None:
+    """Return the error of a missing value, or of columns of types that are not read; None if all are right."""
     names, types = form.names, [column.type for column in columns]
     for name, column in zip(names, columns, strict=True):
         if column.null_count:
             row = form.first + int(np.flatnonzero(np.asarray(column.is_null()))[0])
-            raise form.make_error(f"row {row} has a missing value in column {name!r}; drop such rows, or fill them")
+            return form.make_error(f"row {row} has a missing value in column {name!r}; drop such rows, or fill them")
     for name, kind, each in zip(names[:2], kinds, types, strict=False):
         if kind not in ("integer", "string"):
-            raise form.make_error(
+            return form.make_error(
                 f"expected ids in column {name!r} to be integers or strings, found {each}; cast the column to int64 or "
                 "to strings, UUIDs to fixed_size_binary(16)"
             )
     if kinds[0] != kinds[1]:
-        raise form.make_error(
+        return form.make_error(
             f"ids in columns {names[0]!r} and {names[1]!r} are {types[0]} and {types[1]}; store both as integers, "
             "or as strings"
         )
     if len(names) > 2 and kinds[2] not in ("integer", "number"):
-        raise form.make_error(
+        return form.make_error(
             f"expected weights in column {names[2]!r} to be numbers, found {types[2]}; pass weights=False, or "
             "choose another column with columns=(...)"
         )
-
-
-def _is_within(column: Any, low: int, high: int) -> bool:
-    """Return whether all of at least one integer are in a range."""
-    import pyarrow.compute as pc
-
-    found = pc.min_max(column).as_py()
-    return bool(low <= found["min"] <= found["max"] <= high)
-
-
-def _to_numbers(weights: Any) -> np.ndarray:
-    if pa.types.is_decimal(weights.type) or pa.types.is_float16(weights.type) or pa.types.is_null(weights.type):
-        weights = weights.cast(pa.float64())
-    return unwrap_numbers(weights)
+    return None
 
 
 def make_empty(schema: Any) -> Any:

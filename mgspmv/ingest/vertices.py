@@ -38,6 +38,7 @@ from mgspmv.ingest.tokens import (
     split_fields,
 )
 
+EMPTY_LIST = "the list of vertices is empty; expected one id per line"
 LISTED_BYTES = 32
 """Most bytes per integer of a list of vertices, while the list is sorted and its table made."""
 LISTED_NAME_BYTES, LISTED_COPIES = 128, 4
@@ -70,11 +71,8 @@ class ListedIntegers:
         self._ids, self._table = ids, IdTable(ids)
 
     def encode(self, *columns: np.ndarray) -> list[np.ndarray]:
-        return [self._find(ids) for ids in columns]
-
-    def _find(self, ids: np.ndarray) -> np.ndarray:
-        found = self._table.take(np.clip(ids, self._ids[0], self._ids[-1]))
-        return np.where(self._ids[found] == ids, found, UNKNOWN)
+        found = [self._table.take(np.clip(ids, self._ids[0], self._ids[-1])) for ids in columns]
+        return [np.where(self._ids[own] == ids, own, UNKNOWN) for own, ids in zip(found, columns, strict=True)]
 
     def finish(self) -> Layout:
         return Layout((len(self._ids),) * 2, None if are_numbers(self._ids) else self._ids)
@@ -144,7 +142,7 @@ def read_vertices(
             need += _estimate_bytes(own)
             _check_room(need, text, room)
         if not any(map(len, ids)):
-            raise SourceError("the list of vertices is empty; expected one id per line", source=text.name)
+            raise SourceError(EMPTY_LIST, source=text.name)
         if isinstance(ids[0], np.ndarray):
             return _list_integers(ids, text.name), text.provenance()
         return _list_names(ids, text.name, room, edges, has_header=has_header), text.provenance()
@@ -223,15 +221,12 @@ def _raise_repeated(repeated: list[Any], source: str) -> None:
 WHOLE_LINE = "\x1f"
 """Delimiter for lines of one field each: a character that no text contains."""
 
-IsVertex = Callable[[str], bool]
-"""Returns whether a name is known to be an id."""
-
 
 def find_list_form(
     text: TextStream,
     id_column: TextColumn,
     reading: StatedForm = DEFAULT_READING,
-    is_vertex: IsVertex | None = None,
+    is_vertex: Callable[[str], bool] | None = None,
     number_column: TextColumn | None = None,
 ) -> tuple[TableFormat, bool]:
     """Read a list of vertices or a vector up to the first id; return the format of its lines, and whether it has a
@@ -248,7 +243,12 @@ def find_list_form(
     """
     are_names, comments = id_column.dtype == "string", reading.comments
     check = check_list_comment if are_names and reading.comment is None else None
-    sample = _sample(text, comments, check)
+    for comment in text.read_comments(comments):
+        if check is not None:
+            check(comment)
+    sample = [line for line in text.peek_lines(SAMPLE_BYTES, SAMPLE_LINES) if not line.is_blank_or_comment(comments)]
+    if not sample:
+        raise SourceError(EMPTY_LIST, source=text.name)
     lines = [line.text for line in sample]
     own, other = 0, None
     try:
@@ -295,19 +295,9 @@ def check_list_comment(line: TextLine, form: TableFormat | None = None) -> None:
         )
 
 
-def _sample(text: TextStream, comments: bytes, check: Callable[[TextLine], None] | None) -> list[TextLine]:
-    """Read the comments at the beginning of a list, and return the lines that follow, at least one."""
-    for line in text.read_comments(comments):
-        if check is not None:
-            check(line)
-    lines = text.peek_lines(SAMPLE_BYTES, SAMPLE_LINES)
-    sample = [line for line in lines if not line.is_blank_or_comment(comments)]
-    if not sample:
-        raise SourceError("the list of vertices is empty; expected one id per line", source=text.name)
-    return sample
-
-
-def _find_vector_delimiter(lines: Sequence[str], is_vertex: IsVertex | None, *, are_names: bool) -> str | None:
+def _find_vector_delimiter(
+    lines: Sequence[str], is_vertex: Callable[[str], bool] | None, *, are_names: bool
+) -> str | None:
     """Return the delimiter of ids and numbers; None if each line is an id.
 
     For names it is the first with which a line has a number, or a column for it. Blanks also occur in names, and so

@@ -74,10 +74,8 @@ class GroupSource(Source):
         chosen = format or _find_format(group, name)
         if n_cols is not None and chosen != "csr":
             raise OptionError(f"n_cols= applies to plain CSR arrays, but {name} is read as {chosen}; leave it out")
-        if chosen == "csr":
-            self._matrix = _describe_csr(group, name, n_cols)
-        else:
-            self._matrix = (_describe_anndata if chosen == "anndata" else _describe_binsparse)(group, name)
+        describe = {"anndata": _describe_anndata, "binsparse": _describe_binsparse}
+        self._matrix = _describe_csr(group, name, n_cols) if chosen == "csr" else describe[chosen](group, name)
         self.name, self._zarr_format = self._matrix.name, group.metadata.zarr_format
 
     def batches(self) -> Iterator[CooBatch]:
@@ -90,9 +88,21 @@ class GroupSource(Source):
             stop = min(start + step, n_entries)
             if pointers is None:
                 lines = matrix.lines.read_below(start, stop, matrix.n_lines)
+            else:  # the line of each entry
+                first, last = np.searchsorted(pointers, start, "right") - 1, np.searchsorted(pointers, stop)
+                own = np.arange(first, last, dtype=index_dtype(matrix.n_lines))
+                lines = np.repeat(own, np.diff(np.clip(pointers[first : last + 1], start, stop)))
+            places = matrix.indices.read_below(start, stop, matrix.shape[0 if matrix.by_columns else 1])
+            rows, cols = (places, lines) if matrix.by_columns else (lines, places)
+            if matrix.values is None:
+                yield CooBatch(rows, cols, None)
+                continue
+            held = matrix.values
+            values = np.repeat(held, stop - start) if isinstance(held, np.ndarray) else held.read(start, stop)
+            if matrix.are_flags:
+                yield CooBatch(rows[values != 0], cols[values != 0], None)
             else:
-                lines = _find_lines(pointers, start, stop)
-            yield _make_batch(matrix, start, lines)
+                yield CooBatch(rows, cols, values.astype(choose_value_dtype(held.dtype, matrix.name), copy=False))
 
     def layout(self) -> Layout:
         """Return the shape; rows and columns are numbers already."""
@@ -275,10 +285,6 @@ class _GroupMatrix:
     def n_lines(self) -> int:
         return self.shape[1 if self.by_columns else 0]
 
-    @property
-    def line_length(self) -> int:
-        return self.shape[0 if self.by_columns else 1]
-
 
 # --- formats ---------------------------------------------------------------------------------------------------------
 
@@ -356,8 +362,17 @@ def _describe_binsparse(group: zarr.Group, name: str) -> _GroupMatrix:
     if (stated := header["number_of_stored_values"]) != len(indices):
         raise indices.make_error(f"has {len(indices)} elements, but number_of_stored_values is {stated}")
     shape = _check_shape(header["shape"], name)
-    stored = _open_binsparse_values(group, name, str(header["data_types"].get("values")))
-    return _GroupMatrix(name, f"binsparse {form}", shape, form.endswith("C"), is_listed, lines, indices, *stored)
+    declared = str(header["data_types"].get("values"))
+    values: _ZarrArray | np.ndarray | None = (held := _ZarrArray(group, name, "values"))
+    are_flags = "bint8" in declared
+    if declared.startswith("iso["):
+        held.check_length(1)
+        value = held.read(0, 1)
+        value = value != 0 if are_flags else value
+        values = None if value[0] == 1 else value  # by the specification, a pattern is written as a single value 1
+        are_flags = are_flags and values is not None
+    by_columns = form.endswith("C")
+    return _GroupMatrix(name, f"binsparse {form}", shape, by_columns, is_listed, lines, indices, values, are_flags)
 
 
 def _check_header(header: Any, name: str) -> None:
@@ -382,19 +397,6 @@ def _check_header(header: Any, name: str) -> None:
             )
 
 
-def _open_binsparse_values(group: zarr.Group, name: str, declared: str) -> tuple[_ZarrArray | np.ndarray | None, bool]:
-    """Open the values; return them and whether they are booleans."""
-    values, are_flags = _ZarrArray(group, name, "values"), "bint8" in declared
-    if not declared.startswith("iso["):
-        return values, are_flags
-    values.check_length(1)
-    value = values.read(0, 1)
-    if are_flags:
-        value = value != 0
-    # By the specification, a pattern is written as a single value 1.
-    return (None, False) if value[0] == 1 else (value, are_flags)
-
-
 # --- entries ---------------------------------------------------------------------------------------------------------
 
 
@@ -411,25 +413,3 @@ def _read_pointers(pointers: _ZarrArray, indices: _ZarrArray) -> np.ndarray:
     if bounds[-1] != n_entries:
         raise pointers.make_error(f"ends with {bounds[-1]}, expected {n_entries}, the number of {indices.name}")
     return bounds
-
-
-def _find_lines(pointers: np.ndarray, start: int, stop: int) -> np.ndarray:
-    """Return the line of each entry start .. stop - 1."""
-    first, last = np.searchsorted(pointers, start, "right") - 1, np.searchsorted(pointers, stop)
-    lines = np.arange(first, last, dtype=index_dtype(len(pointers) - 1))
-    return np.repeat(lines, np.diff(np.clip(pointers[first : last + 1], start, stop)))
-
-
-def _make_batch(matrix: _GroupMatrix, start: int, lines: np.ndarray) -> CooBatch:
-    stop = start + len(lines)
-    places = matrix.indices.read_below(start, stop, matrix.line_length)
-    rows, cols = (places, lines) if matrix.by_columns else (lines, places)
-    if matrix.values is None:
-        return CooBatch(rows, cols, None)
-    held = matrix.values
-    values = np.repeat(held, stop - start) if isinstance(held, np.ndarray) else held.read(start, stop)
-    if matrix.are_flags:
-        kept = values != 0
-        return CooBatch(rows[kept], cols[kept], None)
-    dtype = choose_value_dtype(matrix.values.dtype, matrix.name)
-    return CooBatch(rows, cols, values.astype(dtype, copy=False))

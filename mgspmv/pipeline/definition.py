@@ -25,7 +25,7 @@ from pydantic import (
 
 from mgspmv.files import is_url
 from mgspmv.ingest.generate import make_generator
-from mgspmv.ingest.vector_files import DANGLING_RULES, check_dangling
+from mgspmv.ingest.vertex_vectors import DANGLING_RULES, check_dangling
 from mgspmv.kernels.catalogue import BACKENDS
 from mgspmv.kernels.select import list_kernels
 from mgspmv.model import ChangeNorm, Duplicates, Kind, OrderMethod, Precision, SelfLoops

@@ -13,7 +13,7 @@ from aiohttp import ClientTimeout
 import mgspmv as mg
 from mgspmv import files
 from mgspmv.errors import MgspmvError, SourceError, StepsFailedError, StoreError
-from mgspmv.ingest.vector_files import read_weights
+from mgspmv.ingest.vertex_vectors import read_weights
 from mgspmv.pipeline import run_pipeline
 from tests.support.commands import invoke
 from tests.support.definitions import write_definition

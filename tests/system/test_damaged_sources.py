@@ -22,7 +22,7 @@ from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import SourceError
-from mgspmv.ingest.vector_files import read_vector, read_weights
+from mgspmv.ingest.vertex_vectors import read_vector, read_weights
 from tests.support.commands import invoke
 from tests.support.damage import check_ending, edits, observe
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest.vector_files import read_vector, read_weights
+from mgspmv.ingest.vertex_vectors import read_vector, read_weights
 
 
 def read(path, **options):

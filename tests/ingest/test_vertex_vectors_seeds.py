@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from mgspmv.errors import OptionError, SourceError
-from mgspmv.ingest.vector_files import read_seeds
+from mgspmv.ingest.vertex_vectors import read_seeds
 
 TABLE = {"vector": ["x", "x", "y"], "vertex": [1, 2, 1], "weight": [1.0, 0.5, 2.0]}
 
