@@ -268,6 +268,28 @@ def _open_local(name: str) -> io.FileIO:
         raise source_error(error, name, f"cannot be opened: {error}") from error
 
 
+@contextmanager
+def reading(name: str, said: str, *damage: type[Exception]) -> Iterator[None]:
+    """Translate the errors of a file, and of the library that reads it, to SourceError.
+
+    Parameters
+    ----------
+    said : message about a damaged file, with a placeholder for the library's message
+    damage : errors of the library about damaged files, besides OSError
+    """
+    errors: tuple[type[Exception], ...] = (OSError, *damage)
+    try:
+        yield
+    except MgspmvError:  # some are also OSErrors
+        raise
+    except FileNotFoundError as error:
+        raise SourceNotFoundError("there is no such file; check the path", source=name) from error
+    except errors as error:
+        is_of_system = isinstance(error, OSError) and error.strerror
+        text = ("cannot be read: {}" if is_of_system else said).format(describe_error(error))
+        raise source_error(error, name, text) from error
+
+
 def find_size(file: IO[bytes]) -> int | None:
     """Return the size of a file in bytes; None if it is not known, as for a pipe."""
     is_local = isinstance(file, io.FileIO)

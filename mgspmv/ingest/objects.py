@@ -17,15 +17,14 @@ from typing import Any
 import numpy as np
 
 from mgspmv.display.numbers import format_bytes
-from mgspmv.errors import BackendError, CapacityError, OptionError, SourceError, SourceNotFoundError
+from mgspmv.errors import BackendError, CapacityError, OptionError, SourceError
 from mgspmv.ingest.column_names import ColumnChoice
-from mgspmv.ingest.files import hash_file
+from mgspmv.ingest.files import hash_file, reading
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.values import INT64_MAX, choose_value_dtype
 from mgspmv.ingest.vertex_vectors import NPY_DAMAGE, is_class, name_type
 from mgspmv.kernels.device import find_device_problem
 from mgspmv.model import CooBatch, Kind, free_memory
-from mgspmv.os_errors import source_error
 
 BATCH_ENTRIES = 2**20
 
@@ -186,10 +185,17 @@ class GraphSource(Source):
 
 
 def _slice_sparse(matrix: Any) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    coo = matrix.tocoo(copy=False)
-    for begin in range(0, max(len(coo.row), 1), BATCH_ENTRIES):
+    if matrix.format == "dia":  # SciPy's conversion allocates memory for empty rows too
+        cols = np.arange(min(matrix.data.shape[1], matrix.shape[1]))
+        values, lines = matrix.data[:, : len(cols)], cols - matrix.offsets[:, None].astype(np.int64)
+        is_entry = (lines >= 0) & (lines < matrix.shape[0]) & (values != 0)
+        rows, cols, data = lines[is_entry], np.nonzero(is_entry)[1], values[is_entry]
+    else:
+        coo = matrix.tocoo(copy=False)
+        rows, cols, data = coo.row, coo.col, coo.data
+    for begin in range(0, max(len(rows), 1), BATCH_ENTRIES):
         part = slice(begin, begin + BATCH_ENTRIES)
-        yield coo.row[part], coo.col[part], coo.data[part]
+        yield rows[part], cols[part], data[part]
 
 
 def _slice_dense(matrix: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -226,7 +232,8 @@ def _load_npz(path: Path) -> Any:
     from scipy.sparse import load_npz
 
     source = str(path)
-    try:
+    how = "not a complete .npz file of a sparse matrix ({}); write it with scipy.sparse.save_npz"
+    with reading(source, how, *_NPZ_DAMAGE):
         with zipfile.ZipFile(path) as archive:
             keys = [name.removesuffix(".npy") for name in archive.namelist()]
             n_bytes = sum(member.file_size for member in archive.infolist())
@@ -236,16 +243,6 @@ def _load_npz(path: Path) -> Any:
                 "the matrix to Matrix Market or to a table of edges, which are read in batches"
             )
         matrix = load_npz(path) if "format" in keys else None
-    except CapacityError:  # a subclass of MemoryError
-        raise
-    except FileNotFoundError as error:
-        raise SourceNotFoundError("there is no such file; check the path", source=source) from error
-    except OSError as error:
-        raise source_error(error, source, f"cannot be read: {error.strerror or error}") from error
-    except _NPZ_DAMAGE as error:
-        raise SourceError(
-            f"not a complete .npz file of a sparse matrix ({error}); write it with scipy.sparse.save_npz", source=source
-        ) from error
     if matrix is None:
         raise SourceError(
             f"expected the arrays of a sparse matrix, found {', '.join(map(repr, keys)) or 'none'}; "

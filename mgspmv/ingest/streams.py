@@ -16,8 +16,7 @@ from typing import IO, Any
 import numpy as np
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest.files import LentFile, find_size, find_state, open_anywhere, translating
-from mgspmv.os_errors import source_error
+from mgspmv.ingest.files import LentFile, find_size, find_state, open_anywhere, reading, translating
 
 CHUNK_BYTES = 4 * 2**20
 """Default bytes per chunk: at four bytes or more per entry, at most about a million entries."""
@@ -265,13 +264,9 @@ def decompress(file: IO[bytes], compression: str | None, size: int) -> Iterator[
 def _translating_errors(pieces: Iterator[bytes], name: str, compression: str | None) -> Iterator[bytes]:
     from lzma import LZMAError
 
-    try:
+    said = f"the {compression} data are damaged or cut short ({{}}); fetch the file again"
+    with reading(name, said, EOFError, LZMAError):
         yield from pieces
-    except SourceError:  # raised by the file; some are also OSErrors
-        raise
-    except (OSError, EOFError, LZMAError) as error:
-        said = f"the {compression} data are damaged or cut short ({error}); fetch the file again"
-        raise source_error(error, name, said) from error
 
 
 def _cut_at_lines(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:

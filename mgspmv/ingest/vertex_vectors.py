@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from tokenize import TokenError
@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import OptionError, SourceError, shorten
-from mgspmv.files import describe_error, is_url
+from mgspmv.files import is_url
 from mgspmv.ingest.column_names import choose_list_columns, is_saved_index, names_numbers, names_vertices
 from mgspmv.ingest.detect import ForeignFormat, find_format_by_bytes, find_format_by_name, read_head
-from mgspmv.ingest.files import open_anywhere, take_name
+from mgspmv.ingest.files import open_anywhere, reading, take_name
 from mgspmv.ingest.streams import TextStream
 from mgspmv.ingest.tokens import Undecided, choose_delimiter, is_plain_integer
-from mgspmv.os_errors import source_error
 
 _BY_PLACE = "pass np.asarray(...) for numbers by place"
 
@@ -322,24 +321,11 @@ def read_table(path: str | os.PathLike[str]) -> Any:
             return check_table(pq.read_table(pa.BufferReader(file.read())))
 
 
-@contextmanager
-def reading_table(name: str, said: str) -> Iterator[None]:
-    """Convert the errors that pyarrow raises on a damaged or unreadable file to SourceError.
-
-    Parameters
-    ----------
-    said : message, with a placeholder for pyarrow's message
-    """
+def reading_table(name: str, said: str) -> AbstractContextManager[None]:
+    """Translate the errors that pyarrow raises on a damaged or unreadable file; see `reading`."""
     import pyarrow as pa
 
-    try:
-        yield
-    except SourceError:
-        raise
-    except FileNotFoundError as error:
-        raise SourceError("there is no such file", source=name) from error
-    except (pa.ArrowException, OSError, ValueError) as error:
-        raise source_error(error, name, said.format(describe_error(error))) from error
+    return reading(name, said, pa.ArrowException, ValueError)
 
 
 def check_table(table: Any) -> Any:
@@ -356,17 +342,9 @@ def read_vector(path: str | os.PathLike[str], *, max_ndim: int = 1) -> np.ndarra
     SourceError : missing file, not a `.npy` file, or one that is shorter than its header claims, another number of
         dimensions, not real numbers
     """
-    try:
-        with open(path, "rb") as file:
-            vector: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
-    except FileNotFoundError as error:
-        raise SourceError("there is no such file", source=str(path)) from error
-    except OSError as error:
-        raise source_error(error, path, f"cannot be read: {error.strerror}") from error
-    except NPY_DAMAGE as error:
-        raise SourceError(
-            f"not a .npy file of numbers ({describe_error(error)}); write it with numpy.save", source=str(path)
-        ) from error
+    how = "not a .npy file of numbers ({}); write it with numpy.save"
+    with reading(os.fspath(path), how, *NPY_DAMAGE), open(path, "rb") as file:
+        vector: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
     if not 1 <= vector.ndim <= max_ndim or vector.dtype.kind not in "biuf":
         expected = "one-dimensional" if max_ndim == 1 else "one- or two-dimensional"
         found = f"{vector.dtype} of shape {vector.shape}"
