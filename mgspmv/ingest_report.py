@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
 _DELIMITERS = {" ": "blanks", "\t": "tab"}
 
@@ -143,3 +145,130 @@ def _count(n: int, what: str) -> str:
 def _format_value(value: float) -> str:
     """Format a value, without a fraction if it is an integer, so that large integers are exact."""
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e16 else f"{value:g}"
+
+
+# --- making ----------------------------------------------------------------------------------------------------------
+
+_FIRST_TIME, _LAST_TIME = 631_152_000, 4_102_444_800  # seconds since 1970: 1990 to 2100
+_TIME_UNITS = (1, 1_000, 1_000_000, 1_000_000_000)
+LEAST_TIME = 19_000_101
+"""Least number that may be a time: a day of 1900 as YYYYMMDD."""
+_LAST_DAY = 21_001_231
+
+
+@dataclass(frozen=True)
+class EntryCounts:
+    """Counts of the entries of a source, or of some of them; they add up exactly, in any order."""
+
+    n_given: int = 0
+    """Number of entries in the batches of the source."""
+    n_mirrored: int = 0
+    """Number of mirror images added to them."""
+    n_loops: int = 0
+    """Number of entries on the diagonal that are left out."""
+    least: float | None = None
+    """Smallest finite value of the remaining entries; an int if values are integers, None if there is none."""
+    greatest: float | None = None
+    """Largest finite value of the remaining entries; an int if values are integers, None if there is none."""
+    are_whole: bool = True
+    """Whether all values are integers, or whole floats of at least `LEAST_TIME`, and so may be times."""
+
+    def __add__(self, other: EntryCounts) -> EntryCounts:
+        least = [value for value in (self.least, other.least) if value is not None]
+        greatest = [value for value in (self.greatest, other.greatest) if value is not None]
+        return EntryCounts(
+            self.n_given + other.n_given,
+            self.n_mirrored + other.n_mirrored,
+            self.n_loops + other.n_loops,
+            min(least, default=None),
+            max(greatest, default=None),
+            self.are_whole and other.are_whole,
+        )
+
+
+_FILE_FORMATS = ("edge-list", "matrix-market", "parquet", "npz")
+_LEAST_TIMES = 2
+"""Smallest number of rows whose whole-number weights may be reported as times."""
+
+
+def make_report(
+    source: dict[str, Any],
+    counts: EntryCounts,
+    nnz: int,
+    rule: str,
+    options: Mapping[str, Any],
+) -> IngestReport:
+    """Make the report of what was read and stored.
+
+    Parameters
+    ----------
+    source : provenance of the source, from which `taken` is removed: facts about its columns and lines, namely
+        `columns` (`source`, `target` and `weight`, each [number, name] or None), `not_read` (likewise a list),
+        `delimiter`, `header` and `header_by`, `n_header`, `n_comments`, `n_rows`, and `notes`, sentences.
+        Each may be missing
+    counts : counts of all entries
+    nnz : number of stored entries
+    rule : rule for duplicates
+    options : options of the ingest that the user passed
+    """
+    taken = source.pop("taken", {})
+    columns = {name: SourceColumn(*column) for name, column in taken.get("columns", {}).items() if column is not None}
+    not_read = [SourceColumn(*column) for column in taken.get("not_read", ())]
+    if options.get("weights") is False and "weight" in columns:
+        not_read.append(columns.pop("weight"))
+    n_rows = taken.get("n_rows", counts.n_given)
+    n_mirrored = counts.n_given + counts.n_mirrored - n_rows
+    return IngestReport(
+        name=source.get("name", ""),
+        format=source.get("format"),
+        n_files=len(source["files"]) if "files" in source else int(source.get("format") in _FILE_FORMATS),
+        source=columns.get("source"),
+        target=columns.get("target"),
+        weight=columns.get("weight"),
+        weight_range=None if counts.least is None or counts.greatest is None else (counts.least, counts.greatest),
+        not_read=tuple(not_read),
+        delimiter=taken.get("delimiter"),
+        header=taken.get("header"),
+        header_by=taken.get("header_by"),
+        n_header_lines=taken.get("n_header", 0),
+        n_comment_lines=taken.get("n_comments", 0),
+        n_rows=n_rows,
+        n_mirrored=n_mirrored,
+        n_loops_dropped=counts.n_loops,
+        duplicates=rule,
+        n_merged=counts.n_given + counts.n_mirrored - counts.n_loops - nnz,
+        n_entries=nnz,
+        notes=tuple(taken.get("notes", ())),
+        warnings=tuple(_list_warnings(columns.get("weight"), counts, n_rows, options)),
+    )
+
+
+def _list_warnings(
+    weight: SourceColumn | None, counts: EntryCounts, n_rows: int, options: Mapping[str, Any]
+) -> list[str]:
+    if weight is None or options.get("weights") is True or n_rows < _LEAST_TIMES:
+        return []
+    if not counts.are_whole or counts.least is None or counts.greatest is None:
+        return []
+    times = find_times(counts.least, counts.greatest)
+    if times is None:
+        return []
+    return [f"{weight} looks like times ({times[0]} .. {times[1]}); pass weights=False if it is not a weight"]
+
+
+def find_times(low: float, high: float) -> tuple[str, str] | None:
+    """Return the first and the last day if whole numbers from `low` to `high` look like times, else None.
+
+    These are seconds, ms, us or ns since 1970, all from 1990 to 2100, or days written as YYYYMMDD.
+    """
+    for unit in _TIME_UNITS:
+        if _FIRST_TIME * unit <= low <= high <= _LAST_TIME * unit:
+            first, last = (datetime.fromtimestamp(number / unit, UTC).date().isoformat() for number in (low, high))
+            return first, last
+    if not LEAST_TIME <= low <= high <= _LAST_DAY:
+        return None
+    try:
+        first, last = (datetime.strptime(str(int(number)), "%Y%m%d").date().isoformat() for number in (low, high))
+    except ValueError:
+        return None
+    return first, last

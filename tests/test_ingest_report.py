@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from mgspmv.ingest_report import IngestReport, SourceColumn
+from mgspmv.ingest_report import IngestReport, SourceColumn, find_times
 from mgspmv.validation import check_fields, to_json
 
 PLAIN = IngestReport(
@@ -72,3 +72,18 @@ def test_range_of_weights(weight_range, shown):
     assert f"; weight: column 3, {shown}; " in str(report)
     without = IngestReport(**vars(BARE) | {"weight_range": weight_range})
     assert f"; values {shown}; " in str(without)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (1254192988, 1254203000, ("2009-09-29", "2009-09-29")),
+        (1254192988000, 1700000000000, ("2009-09-29", "2023-11-14")),
+        (20090929, 20101231, ("2009-09-29", "2010-12-31")),
+        (20090929, 20101332, None),
+        (1, 5, None),
+        (5, 1254203000, None),
+    ],
+)
+def test_numbers_that_look_like_times(low, high, expected):
+    assert find_times(low, high) == expected

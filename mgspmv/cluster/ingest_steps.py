@@ -48,13 +48,12 @@ from mgspmv.heartbeat import beat
 from mgspmv.ingest.budget import StoreSize, check_folder, check_stated, make_budget
 from mgspmv.ingest.device_shard import DeviceShard
 from mgspmv.ingest.device_sorting import DeviceSorter
-from mgspmv.ingest.entries import EntryCounts
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.frames import FrameSource
-from mgspmv.ingest.reports import make_report
 from mgspmv.ingest.shard import OwnIds, PartSummary, ShardSpec
 from mgspmv.ingest.source import Combined, FileSource, Layout
 from mgspmv.ingest.values import find_least
+from mgspmv.ingest_report import EntryCounts, make_report
 from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.context import begin_sorting
 from mgspmv.kernels.device import current_device, free_device_memory, use_device

@@ -26,42 +26,11 @@ from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Layout, Source, symmetrize
 from mgspmv.ingest.stored import StoredRows
-from mgspmv.ingest.tokens import LEAST_TIME
 from mgspmv.ingest.values import convert_values
+from mgspmv.ingest_report import LEAST_TIME, EntryCounts
 from mgspmv.kernels.later import CompiledLater
 from mgspmv.model import INT32_LIMIT, CooBatch, CsrBlock, Duplicates, IngestOptions, Kind, Progress
 from mgspmv.order import check_square
-
-
-@dataclass(frozen=True)
-class EntryCounts:
-    """Counts of the entries of a source, or of some of them; they add up exactly, in any order."""
-
-    n_given: int = 0
-    """Number of entries in the batches of the source."""
-    n_mirrored: int = 0
-    """Number of mirror images added to them."""
-    n_loops: int = 0
-    """Number of entries on the diagonal that are left out."""
-    least: float | None = None
-    """Smallest finite value of the remaining entries; an int if values are integers, None if there is none."""
-    greatest: float | None = None
-    """Largest finite value of the remaining entries; an int if values are integers, None if there is none."""
-    are_whole: bool = True
-    """Whether all values are integers, or whole floats of at least `LEAST_TIME`, and so may be times."""
-
-    def __add__(self, other: EntryCounts) -> EntryCounts:
-        least = [value for value in (self.least, other.least) if value is not None]
-        greatest = [value for value in (self.greatest, other.greatest) if value is not None]
-        return EntryCounts(
-            self.n_given + other.n_given,
-            self.n_mirrored + other.n_mirrored,
-            self.n_loops + other.n_loops,
-            min(least, default=None),
-            max(greatest, default=None),
-            self.are_whole and other.are_whole,
-        )
-
 
 NO_ENTRIES = EntryCounts()
 

@@ -32,12 +32,12 @@ from mgspmv.ingest.tokens import (
     Undecided,
     choose_delimiter,
     count_fields,
-    find_times,
     is_integer,
     is_number,
     is_plain_integer,
     split_fields,
 )
+from mgspmv.ingest_report import find_times
 from mgspmv.model import check_choice
 
 # --- headers ---------------------------------------------------------------------------------------------------------

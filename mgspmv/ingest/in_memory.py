@@ -15,10 +15,10 @@ from mgspmv.ingest.budget import StoreSize, check_stated, find_size
 from mgspmv.ingest.build import assemble
 from mgspmv.ingest.entries import MakeDeviceSorter, SortedSource, no_device, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
-from mgspmv.ingest.reports import make_report
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.values import find_least
+from mgspmv.ingest_report import make_report
 from mgspmv.model import IngestOptions, MatrixInfo, Progress, free_memory, index_dtype
 from mgspmv.store.held import PLACE, HeldArrays, HeldMatrix
 from mgspmv.store.stored_matrix import FORMAT_VERSION, TRANSPOSE

@@ -29,7 +29,7 @@ from mgspmv.errors import ClosedError
 from mgspmv.ingest.block_sorting import Entries
 from mgspmv.ingest.build import ColumnSums, assemble
 from mgspmv.ingest.device_sorting import DeviceSorter
-from mgspmv.ingest.entries import EntryCounts, EntryFeed, SortedSource, choose_rule
+from mgspmv.ingest.entries import EntryFeed, SortedSource, choose_rule
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.in_memory import HeldArray
@@ -38,6 +38,7 @@ from mgspmv.ingest.occurring_ids import OccurringIds, are_numbers
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.scratch import FileArray, MemoryBudget
 from mgspmv.ingest.source import FileSource, Layout
+from mgspmv.ingest_report import EntryCounts
 from mgspmv.model import CooBatch, IngestOptions, Kind, Progress, index_dtype
 from mgspmv.store.chunks import WrittenRange, write_range
 from mgspmv.store.held import HeldArrays

@@ -30,12 +30,12 @@ from mgspmv.ingest.entries import MakeDeviceSorter, SortedRows, SortedSource, no
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.in_memory import hold
 from mgspmv.ingest.prefetch import prefetch_map
-from mgspmv.ingest.reports import make_report
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source, settle
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.values import find_least
 from mgspmv.ingest.zarr_groups import GroupSource
+from mgspmv.ingest_report import make_report
 from mgspmv.model import IngestOptions, MatrixInfo, Progress, ignore, index_dtype
 from mgspmv.order import METHODS, WITH_PATTERN, estimate_bytes, invert, renumber_entries, restore
 from mgspmv.store.chunks import AppendArray

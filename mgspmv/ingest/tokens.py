@@ -1,4 +1,4 @@
-"""Rules for tokens and delimiters: numbers, times, and fields of a line.
+"""Rules for tokens and delimiters: numbers, and fields of a line.
 
 A rule decides, or raises `Undecided` with a message that names the argument that decides; nothing is guessed. Rules are
 pure functions of names and a few lines. `docs/csv.md` states them for users.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from functools import lru_cache
 
 SAMPLE_LINES = 1_000
@@ -54,33 +53,6 @@ def is_number(token: str) -> bool:
 def has_decimal_comma(token: str) -> bool:
     """Return whether a token is a number with a decimal comma."""
     return _DECIMAL_COMMA.fullmatch(token) is not None
-
-
-# --- times -----------------------------------------------------------------------------------------------------------
-
-_FIRST_TIME, _LAST_TIME = 631_152_000, 4_102_444_800  # seconds since 1970: 1990 to 2100
-_TIME_UNITS = (1, 1_000, 1_000_000, 1_000_000_000)
-LEAST_TIME = 19_000_101
-"""Least number that may be a time: a day of 1900 as YYYYMMDD."""
-_LAST_DAY = 21_001_231
-
-
-def find_times(low: float, high: float) -> tuple[str, str] | None:
-    """Return the first and the last day if whole numbers from `low` to `high` look like times, else None.
-
-    These are seconds, ms, us or ns since 1970, all from 1990 to 2100, or days written as YYYYMMDD.
-    """
-    for unit in _TIME_UNITS:
-        if _FIRST_TIME * unit <= low <= high <= _LAST_TIME * unit:
-            first, last = (datetime.fromtimestamp(number / unit, UTC).date().isoformat() for number in (low, high))
-            return first, last
-    if not LEAST_TIME <= low <= high <= _LAST_DAY:
-        return None
-    try:
-        first, last = (datetime.strptime(str(int(number)), "%Y%m%d").date().isoformat() for number in (low, high))
-    except ValueError:
-        return None
-    return first, last
 
 
 # --- delimiters ------------------------------------------------------------------------------------------------------

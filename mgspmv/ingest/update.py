@@ -24,12 +24,12 @@ from mgspmv.ingest.build import Assembled
 from mgspmv.ingest.entries import SortedSource, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.occurring_ids import PIECE_IDS, Ids, OccurringIds, are_numbers
-from mgspmv.ingest.reports import make_report
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source, settle
 from mgspmv.ingest.store_writing import add_rows, write_version
 from mgspmv.ingest.stored import RowNumbers, StoredRows
 from mgspmv.ingest.subgraph import check_room, find_places, find_table_bytes, list_labels
+from mgspmv.ingest_report import make_report
 from mgspmv.lookup import VertexLookup, open_ids
 from mgspmv.model import Duplicates, IngestOptions, MatrixInfo, Progress, ignore, index_dtype
 from mgspmv.order import check_square, invert

@@ -8,7 +8,6 @@ from mgspmv.ingest.tokens import (
     Undecided,
     choose_delimiter,
     choose_list_delimiter,
-    find_times,
     has_decimal_comma,
     is_integer,
     is_number,
@@ -123,18 +122,3 @@ def test_the_delimiter_is_the_first_that_all_lines_share(lines, delimiter):
 )
 def test_the_delimiter_of_a_list_of_vertices(lines, are_integers, delimiter):
     assert choose_list_delimiter(lines, are_integers=are_integers) == delimiter
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (1254192988, 1254203000, ("2009-09-29", "2009-09-29")),
-        (1254192988000, 1700000000000, ("2009-09-29", "2023-11-14")),
-        (20090929, 20101231, ("2009-09-29", "2010-12-31")),
-        (20090929, 20101332, None),
-        (1, 5, None),
-        (5, 1254203000, None),
-    ],
-)
-def test_numbers_that_look_like_times(low, high, expected):
-    assert find_times(low, high) == expected
