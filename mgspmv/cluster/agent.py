@@ -21,8 +21,8 @@ from distributed.protocol import to_serialize
 from distributed.protocol.pickle import loads
 from tornado.ioloop import PeriodicCallback
 
-from mgspmv.cluster.messages import FirstReport, TaskSpec
-from mgspmv.cluster.row_block import DeviceRowBlock, ProductOptions, RowBlock, RowBlockSpec
+from mgspmv.cluster.messages import Report, TaskSpec
+from mgspmv.cluster.row_block import DeviceRowBlock, RowBlock, RowBlockSpec
 from mgspmv.cluster.security import HOSTS, guard
 from mgspmv.cluster.watchdog import LOOK_S, Hang, Watchdog
 from mgspmv.cluster.worker_metrics import METRICS
@@ -277,7 +277,7 @@ def do_watched(patience: float, function: Callable[..., Any], *args: Any) -> Any
 
 def load_row_block(key: str, spec: RowBlockSpec) -> int:
     """Read a row block and hold it; return its bytes. One on a device is read when it is first used."""
-    find_heartbeat().n_terms = spec.nnz
+    find_heartbeat().n_terms = spec.plan.nnz
     agent, address = get_agent(), spec.address
     stored: StoredMatrix
     if isinstance(address, RowsAddress):
@@ -288,11 +288,6 @@ def load_row_block(key: str, spec: RowBlockSpec) -> int:
     agent.held[key] = part
     METRICS.has_device |= part.backend == "cuda"
     return part.nbytes
-
-
-def multiply_row_block(key: str, x: Any, y: Any, options: ProductOptions) -> Any:
-    """Compute alpha A x + beta y for the rows of a block; see `RowBlock.multiply`."""
-    return get_agent().get(key).multiply(x, y, options)
 
 
 def measure_free(key: str, backend: Backend, block_key: str | None, dtype: str | None) -> FreeMemory:
@@ -331,18 +326,25 @@ def begin_run(key: str, block_keys: Sequence[str], spec: TaskSpec[Any], piece: A
     return iteration.computes
 
 
-def begin_alone(key: str, block_keys: Sequence[str], spec: TaskSpec[Any], piece: bytes, most_s: float) -> FirstReport:
+def begin_alone(
+    key: str, block_keys: Sequence[str], spec: TaskSpec[Any], piece: bytes, most_s: float
+) -> tuple[int | str, float, Report]:
     """Begin a run that needs nothing of other workers, and make its first superstep, of about `most_s` seconds; the run
-    is freed at its end. Other parameters as for `begin_run`; `piece` is pickled, as Dask pickles the task with it."""
+    is freed at its end. Other parameters as for `begin_run`; `piece` is pickled, as Dask pickles the task with it.
+
+    Returns
+    -------
+    The hardware as `begin_run` does, the seconds of the superstep, and its report.
+    """
     computes, agent = begin_run(key, block_keys, spec, loads(piece)), get_agent()
     run: WorkerRun = agent.get(key)
     run.on_end = partial(get_worker().loop.add_callback, agent.let_go, key)
     run.start()
     began = time.perf_counter()
     report = run.superstep(None, most_s)
-    return FirstReport(**vars(report), computes=computes, elapsed_s=time.perf_counter() - began)
+    return computes, time.perf_counter() - began, report
 
 
 def call_held(key: str, method: str, *arguments: Any) -> Any:
-    """Call a method of a row block, run or shard."""
+    """Call a method of a row block, run or shard; it may take the results of other tasks."""
     return getattr(get_agent().get(key), method)(*arguments)

@@ -19,18 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.checkpoints import RestoredState, describe_failure
+from mgspmv.checkpoints import describe_failure
 from mgspmv.cluster.executors import AttemptWorkers, Executor, Supersteps, TaskRounds, find_layout
 from mgspmv.cluster.matrix import DistributedMatrix
-from mgspmv.cluster.messages import AnyTask, BatchPiece, PowerPiece, Report, TaskSpec, VectorShare
+from mgspmv.cluster.messages import BatchPiece, PowerPiece, Report, TaskSpec, VectorShare
 from mgspmv.cluster.scheduler_client import End, record_failure
-from mgspmv.cluster.vector_shares import (
-    ShareWorkers,
-    VectorShares,
-    deal_vectors,
-    hold_copies,
-    plan_shares,
-)
+from mgspmv.cluster.vector_shares import VectorShares, deal_vectors, hold_copies, plan_shares
 from mgspmv.cluster.worker_rows import LOST
 from mgspmv.errors import (
     CapacityError,
@@ -73,36 +67,17 @@ def run_attempt(
     spec: TaskSpec[Any],
     pieces: Callable[[], Sequence[Any]],
     report: Progress,
-    iterate: Callable[[Any], Outcome],
+    iterate: Callable[[AttemptWorkers], Outcome],
     block_keys: Sequence[str] | None = None,
-    kind: type[AttemptWorkers] = AttemptWorkers,
 ) -> Outcome:
-    """Begin a run on workers, of a kind, of the matrices, and iterate; pieces and block keys as for
-    `AttemptWorkers`."""
+    """Begin a run on workers of the matrices, and iterate; pieces and block keys as for `AttemptWorkers`."""
     report("start", 0, None)
     began = time.perf_counter()
-    with kind(matrices, spec, pieces(), block_keys) as workers:
+    with AttemptWorkers(matrices, spec, pieces(), block_keys) as workers:
         entered = time.perf_counter()
         outcome = iterate(workers)
     outcome.seconds["start"] += entered - began
     return outcome
-
-
-def _run_once(
-    matrices: Sequence[DistributedMatrix],
-    task: AnyTask,
-    pieces: Callable[[], Sequence[Any]],
-    report: Progress,
-    iterate: Callable[[AttemptWorkers], Outcome],
-) -> Outcome:
-    """Make a run of one attempt; parameters as for `run_attempt`."""
-    matrix = matrices[0]
-
-    def make() -> Outcome:
-        spec = TaskSpec(task.run, matrix.members, matrix.cluster.patience, task, matrix.transport)
-        return run_attempt(matrices, spec, pieces, report, iterate)
-
-    return run_with_lease(matrix, report, make)
 
 
 @dataclass(eq=False)
@@ -216,7 +191,11 @@ class Recovering:
         """Restore the last known state, and wait for lost workers to return."""
         self._call(self.report, "recover", 0, None)
         self._losses.append(loss)
-        restored = self._restore()
+        try:
+            restored = None if self.keeper is None else self.keeper.go_back()
+        except Exception as error:  # libraries of object stores raise their own classes
+            begun, restored = self._before.iteration, None
+            warnings.warn(f"{describe_failure(error)}; the run resumes from iteration {begun}", stacklevel=2)
         if restored is not None and restored.reached.iteration >= self._before.iteration:
             self.start, self._before = replace(self.start, x=restored.x), restored.reached
         self._before = replace(self._before, epoch=self._epoch)
@@ -224,15 +203,6 @@ class Recovering:
         if self.keeper is not None:
             self.keeper.before = self._before
         self.matrix.cluster.await_workers(len(self.matrix.members))
-
-    def _restore(self) -> RestoredState | None:
-        """Read the last checkpoint of this run; None if it does not exist or cannot be read."""
-        try:
-            return None if self.keeper is None else self.keeper.go_back()
-        except Exception as error:  # libraries of object stores raise their own classes
-            begun = self._before.iteration
-            warnings.warn(f"{describe_failure(error)}; the run resumes from iteration {begun}", stacklevel=2)
-            return None
 
     def _end_losses(self) -> None:
         """Complete the records of losses when the iterations resume, and report them."""
@@ -288,7 +258,7 @@ def run_batch(
     def iterate_rows(workers: AttemptWorkers) -> Outcome:
         return run(Supersteps(workers, sys.maxsize, on_reports=hear), lambda event: emit(event, n_ended[0]))
 
-    def iterate_shares(numbers: Sequence[Sequence[int]], workers: ShareWorkers) -> Outcome:
+    def iterate_shares(numbers: Sequence[Sequence[int]], workers: AttemptWorkers) -> Outcome:
         shares = VectorShares(workers, numbers, keep)
 
         def hear_pass(event: Event) -> None:
@@ -323,7 +293,7 @@ def run_batch(
         ]
         entered = time.perf_counter()
         iterate = partial(iterate_shares, numbers)
-        outcome = run_attempt([matrix], spec, lambda: pieces, report, iterate, keys, ShareWorkers)
+        outcome = run_attempt([matrix], spec, lambda: pieces, report, iterate, keys)
         outcome.seconds["start"] += entered - began
         idle = [0] * (len(matrix.members) - len(planned))
         outcome.memory["planned_bytes"] = [*(own.planned_bytes for own in planned), *idle]
@@ -373,5 +343,9 @@ def run_power(
     def iterate(workers: AttemptWorkers) -> Outcome:
         return run(Supersteps(workers, task.options.max_iter), emit)
 
-    outcome = _run_once(matrices, task, cut, report, iterate)
+    def make() -> Outcome:
+        spec = TaskSpec(task.run, matrix.members, matrix.cluster.patience, task, matrix.transport)
+        return run_attempt(matrices, spec, cut, report, iterate)
+
+    outcome = run_with_lease(matrix, report, make)
     return replace(outcome, values=restore(outcome.values, matrix.order))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from mgspmv.cluster.agent import call_held
 from mgspmv.cluster.dask_cluster import Cluster
-from mgspmv.cluster.load import HeldRowBlock
+from mgspmv.cluster.load import HeldObjects, HeldRowBlock
 from mgspmv.cluster.worker_rows import RowsAddress
 from mgspmv.errors import OptionError
 from mgspmv.partition import INGEST_FIRST
@@ -55,16 +53,13 @@ class ClusterRows(StoredMatrix):
                 f"the workers alone have the entries of this matrix, which is in no store; {INGEST_FIRST}"
             )
         stop = self.info.shape[0] if stop is None else stop
-        ranks, futures, token = list[int](), list[Any](), uuid.uuid4().hex
-        for rank, (first, end) in enumerate(pairwise(self.rows.bounds)):
-            if (a := max(start, first)) < (b := min(stop, end)):
-                ranks.append(rank)
-                given = call_held, self.blocks[rank].future.key, "fetch", name, a, b
-                futures.append(self.cluster.submit(self.rows.members[rank], f"mgspmv-fetch-{token}-{rank}", *given))
+        cut = [(max(start, first), min(stop, end)) for first, end in pairwise(self.rows.bounds)]
+        ranks = [rank for rank, (a, b) in enumerate(cut) if a < b]
+        blocks = HeldObjects(self.cluster, self.rows.members, [block.future.key for block in self.blocks])
         try:
-            parts = self.cluster.settle(futures, self.rows.members, "fetch", ranks=ranks)
+            parts = blocks.do_each("fetch", "fetch", [(name, *cut[rank]) for rank in ranks], ranks=ranks)
         finally:
-            self.cluster.release(futures)
+            blocks.release()
         found = np.concatenate(parts or [np.zeros(0)])
         return found
 

@@ -14,20 +14,20 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any, Literal, Self
 
 import numpy as np
+from distributed.protocol.pickle import dumps
 
 from mgspmv.checkpoints import StateAddress, WrittenSlice
-from mgspmv.cluster.agent import begin_run, call_held
-from mgspmv.cluster.dask_cluster import Cluster
+from mgspmv.cluster.agent import begin_alone, begin_run
+from mgspmv.cluster.load import HeldObjects, name_task
 from mgspmv.cluster.matrix import DistributedMatrix
 from mgspmv.cluster.messages import RankCheck, Report, RoundReport, TaskSpec, check_ranks, check_reports
 from mgspmv.errors import ClusterError, OptionError
-from mgspmv.exchange.peer_comm import Member
 from mgspmv.exchange.shared_vector import SharedVector
 from mgspmv.kernels.select import StepLayout, check_kernel, find_step_layout
 from mgspmv.model import Event, RowCheck, StepSums, ignore
@@ -42,6 +42,8 @@ Executor = Literal["tasks", "supersteps"]
 
 SUPERSTEP_S = 1.0
 """Seconds of a superstep: long compared with the scheduler's time per task, short between two progress reports."""
+MOST_SENT = 1 << 20
+"""Most bytes of the inputs of a worker that are sent with its task, through the scheduler."""
 GROWTH = 16
 """Maximum ratio of the lengths of a superstep and the previous one, as the first iterations are slow."""
 
@@ -63,76 +65,6 @@ def find_layout(matrix: DistributedMatrix, task: RankTask, executor: Executor) -
     return None
 
 
-class HeldObjects:
-    """Objects that workers hold for a client, one each; rounds of tasks make them and call their methods.
-
-    Parameters
-    ----------
-    keys : keys of the tasks that make the objects, under which agents hold them, by rank
-    """
-
-    def __init__(self, cluster: Cluster, members: Sequence[Member], keys: Sequence[str]) -> None:
-        self.cluster, self.members, self.keys = cluster, members, tuple(keys)
-        self._made: list[Any] = []  # futures of the tasks that made the objects
-        self.running: list[Any] = []
-        """Futures of tasks that are not known to be done."""
-
-    def make(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Make the objects by a function of the key and of arguments by rank; return its results."""
-        results = self._run("start", self.keys, function, arguments)
-        self._made, self.running = self.running, []
-        return results
-
-    def do(self, phase: str, method: str, *args: Any, ranks: Sequence[int] | None = None) -> list[Any]:
-        """Call a method of each object, or of those of some ranks, with the same arguments; return the results by
-        rank."""
-        return self.do_each(phase, method, [args] * len(self.members if ranks is None else ranks), ranks=ranks)
-
-    def do_each(
-        self,
-        phase: str,
-        method: str,
-        arguments: Sequence[tuple[Any, ...]],
-        on_done: Callable[[int], None] = ignore,
-        name: str = "",
-        ranks: Sequence[int] | None = None,
-    ) -> list[Any]:
-        """Call a method as `do` does, with arguments by rank, in tasks of this or the method's name; `on_done` as in
-        `Cluster.settle`."""
-        token = uuid.uuid4().hex
-        keys = [f"{name_task(name or method)}-{token}-{k}" for k in range(len(arguments))]
-        results = self._run(phase, keys, call_held, [(method, *own) for own in arguments], on_done, ranks)
-        self.cluster.release(self.running)
-        self.running = []
-        return results
-
-    def _run(
-        self,
-        phase: str,
-        keys: Sequence[str],
-        function: Any,
-        arguments: Any,
-        on_done: Callable[[int], None] = ignore,
-        ranks: Sequence[int] | None = None,
-    ) -> list[Any]:
-        chosen = range(len(self.members)) if ranks is None else ranks
-        self.running = [
-            self.cluster.submit(self.members[rank], key, function, self.keys[rank], *own)
-            for rank, key, own in zip(chosen, keys, arguments, strict=True)
-        ]
-        return self.cluster.settle(self.running, self.members, phase, on_done, chosen)
-
-    def release(self) -> None:
-        """Release all tasks."""
-        self.cluster.release([*self.running, *self._made])
-        self._made, self.running = [], []
-
-
-def name_task(method: str) -> str:
-    """Return the key prefix of tasks that call a method."""
-    return f"mgspmv-{method}".replace("_", "-")
-
-
 class AttemptWorkers(HeldObjects):
     """Workers of an attempt, each with a `WorkerRun`; a context manager that ends them, also after an error.
 
@@ -140,7 +72,8 @@ class AttemptWorkers(HeldObjects):
     ----------
     matrices : whose row blocks the run multiplies with, on the same workers
     pieces : inputs of each worker, as for `make_iteration`; fewer than there are workers for the first ones only
-    block_keys : keys of other blocks than the row blocks of the matrices, one per worker
+    block_keys : keys of other blocks than the row blocks of the matrices, one per worker; each worker then iterates
+        alone, from `begin_alone` until its run ends and is freed
     """
 
     def __init__(
@@ -159,38 +92,38 @@ class AttemptWorkers(HeldObjects):
 
     def __enter__(self) -> Self:
         try:
-            self._begin()
+            if self._block_keys is None:
+                keys = zip(*(matrix.row_block_keys for matrix in self.matrices), strict=True)
+                with self.cluster.scatter_each(self._pieces, self.members, "start", "mgspmv-begin") as sent:
+                    given = [(own, self._spec, piece) for own, piece in zip(keys, sent, strict=True)]
+                    self.hardware = describe_workers(self.make(begin_run, given))
         except BaseException as error:
             self._abandon(error)
             raise
         return self
 
-    def _begin(self) -> None:
-        with self.send(self._pieces) as sent:
-            self.hardware = describe_workers(self.make(begin_run, self.list_given(sent)))
-
-    def send(self, pieces: Sequence[Any]) -> AbstractContextManager[Sequence[Any]]:
-        """Send the inputs of each worker for the tasks that begin the run, as `Cluster.scatter_each` does."""
-        return self.cluster.scatter_each(pieces, self.members, "start", "mgspmv-begin")
-
-    def list_given(self, pieces: Sequence[Any], *more: Any) -> list[tuple[Any, ...]]:
-        """List the arguments of the task that begins the run on each worker."""
-        all_keys = (
-            [matrix.row_block_keys for matrix in self.matrices] if self._block_keys is None else [self._block_keys]
-        )
-        blocks = zip(*all_keys, strict=True)
-        return [(keys, self._spec, piece, *more) for keys, piece in zip(blocks, pieces, strict=True)]
+    def begin_alone(self, most_s: float) -> tuple[list[Report], float]:
+        """Begin the runs of workers that iterate alone, and make a superstep of about `most_s` seconds of each; return
+        the reports, and the seconds of the longest superstep."""
+        assert self._block_keys is not None
+        packed = [dumps(piece) for piece in self._pieces]  # Dask sends each of hundreds of arrays separately
+        is_small = max(map(len, packed)) <= MOST_SENT
+        scattering = self.cluster.scatter_each(packed, self.members, "start", "mgspmv-begin")
+        with nullcontext(packed) if is_small else scattering as sent:
+            pairs = zip(self._block_keys, sent, strict=True)
+            begun = self.make(begin_alone, [([key], self._spec, piece, most_s) for key, piece in pairs])
+        computes, elapsed_s, reports = zip(*begun, strict=True)
+        self.hardware = describe_workers(computes)
+        return [*reports], max(elapsed_s)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         if error is not None:
             self._abandon(error)
             return
-        self._free()
+        if self._block_keys is None:
+            with suppress(ClusterError):  # a worker that does not answer frees it when the key is released
+                self.cluster.free(self.keys, self.members)
         self.release()
-
-    def _free(self) -> None:
-        with suppress(ClusterError):  # a worker that does not answer frees it when the key is released
-            self.cluster.free(self.keys, self.members)
 
     def call(self, phase: str, method: str, *args: Any) -> list[Any]:
         """Call a method of the iteration on each worker, as `do` does one of its run."""
@@ -381,7 +314,7 @@ def list_planned(matrix: DistributedMatrix) -> list[int]:
     return [w.device_bytes if w.has_device else w.memory_bytes for w in matrix.plan.workers]
 
 
-def describe_workers(computes: list[int | str]) -> str:
+def describe_workers(computes: Iterable[int | str]) -> str:
     """Describe the hardware of workers: threads of their hosts, or devices."""
     kinds = Counter(f"{c} {'thread' if c == 1 else 'threads'}" if isinstance(c, int) else c for c in computes)
     return ", ".join(f"{n} {'worker' if n == 1 else 'workers'} of {kind}" for kind, n in kinds.items())

@@ -29,7 +29,7 @@ from distributed import Client, Worker, get_worker
 
 from mgspmv.cluster.agent import ASK_OP, call_held, get_agent
 from mgspmv.cluster.dask_cluster import Cluster, WorkerInfo
-from mgspmv.cluster.executors import HeldObjects
+from mgspmv.cluster.load import HeldObjects
 from mgspmv.cluster.scheduling import enter_span
 from mgspmv.cluster.worker_rows import RowsAddress, WorkerRows
 from mgspmv.errors import (

@@ -10,15 +10,15 @@ from __future__ import annotations
 import uuid
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from distributed import Future
 from distributed.comm import get_address_host
 
-from mgspmv.cluster.agent import load_row_block
+from mgspmv.cluster.agent import call_held, load_row_block
 from mgspmv.cluster.dask_cluster import Cluster, WorkerInfo
 from mgspmv.cluster.row_block import RowBlockSpec
 from mgspmv.cluster.worker_rows import LOST, RowsAddress
@@ -34,7 +34,7 @@ from mgspmv.exchange.peer_comm import Member, worker_error
 from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.device import NO_CUPY
 from mgspmv.kernels.select import find_step_layout
-from mgspmv.model import Precision, Progress
+from mgspmv.model import Precision, Progress, ignore
 from mgspmv.partition import limit, plan_rows, warn_of_streaming
 from mgspmv.plan import Plan
 from mgspmv.solvers.options import Placement, Reads, TransportChoice
@@ -138,6 +138,86 @@ def _choose_transport(
         )
         return "peer"
     return "nccl"
+
+
+class HeldObjects:
+    """Objects that workers hold for a client, one each; rounds of tasks make them and call their methods.
+
+    Parameters
+    ----------
+    keys : keys of the tasks that make the objects, under which agents hold them, by rank
+    """
+
+    def __init__(self, cluster: Cluster, members: Sequence[Member], keys: Sequence[str]) -> None:
+        self.cluster, self.members, self.keys = cluster, members, tuple(keys)
+        self.made: list[Future] = []
+        """Futures of the tasks that made the objects."""
+        self.running: list[Future] = []
+        """Futures of tasks that are not known to be done."""
+
+    def make(
+        self,
+        function: Callable[..., Any],
+        arguments: Sequence[tuple[Any, ...]],
+        phase: str = "start",
+        on_done: Callable[[int], None] = ignore,
+        ranks: Sequence[int] | None = None,
+    ) -> list[Any]:
+        """Make the objects by a function of the key and of arguments by rank; return its results. Parameters as for
+        `do_each`."""
+        keys = self.keys if ranks is None else [self.keys[rank] for rank in ranks]
+        results = self._run(phase, keys, function, arguments, on_done, ranks)
+        self.made, self.running = self.running, []
+        return results
+
+    def do(self, phase: str, method: str, *args: Any, ranks: Sequence[int] | None = None) -> list[Any]:
+        """Call a method of each object, or of those of some ranks, with the same arguments; return the results by
+        rank."""
+        return self.do_each(phase, method, [args] * len(self.members if ranks is None else ranks), ranks=ranks)
+
+    def do_each(
+        self,
+        phase: str,
+        method: str,
+        arguments: Sequence[tuple[Any, ...]],
+        on_done: Callable[[int], None] = ignore,
+        name: str = "",
+        ranks: Sequence[int] | None = None,
+    ) -> list[Any]:
+        """Call a method as `do` does, with arguments by rank, in tasks of this or the method's name; `on_done` as in
+        `Cluster.settle`."""
+        token = uuid.uuid4().hex
+        keys = [f"{name_task(name or method)}-{token}-{k}" for k in range(len(arguments))]
+        results = self._run(phase, keys, call_held, [(method, *own) for own in arguments], on_done, ranks)
+        self.cluster.release(self.running)
+        self.running = []
+        return results
+
+    def _run(
+        self,
+        phase: str,
+        keys: Sequence[str],
+        function: Callable[..., Any],
+        arguments: Sequence[tuple[Any, ...]],
+        on_done: Callable[[int], None],
+        ranks: Sequence[int] | None,
+    ) -> list[Any]:
+        chosen = range(len(self.members)) if ranks is None else ranks
+        self.running = [
+            self.cluster.submit(self.members[rank], key, function, self.keys[rank], *own)
+            for rank, key, own in zip(chosen, keys, arguments, strict=True)
+        ]
+        return self.cluster.settle(self.running, self.members, phase, on_done, chosen)
+
+    def release(self) -> None:
+        """Release all tasks."""
+        self.cluster.release([*self.running, *self.made])
+        self.made, self.running = [], []
+
+
+def name_task(method: str) -> str:
+    """Return the key prefix of tasks that call a method."""
+    return f"mgspmv-{method}".replace("_", "-")
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,22 +340,11 @@ def _arrange(
         throw=throw,
         bounds=None if own is None else own.bounds,
     )
+    all_threads = [place.threads or w.threads for w in workers]
+    all_threads = [place.threads or w.threads for w in workers]
     specs = [
-        RowBlockSpec(
-            address,
-            rank,
-            plan.bounds,
-            planned.nnz,
-            dtype,
-            place.threads or w.threads,
-            places.backend,
-            planned.streaming,
-            places.may_share,
-            planned.bin_bytes,
-            planned.reads_whole,
-            planned.kept_piece_bytes,
-        )
-        for rank, (w, planned) in enumerate(zip(workers, plan.workers, strict=True))
+        RowBlockSpec(address, rank, plan.bounds, own, dtype, threads, places.backend, places.may_share)
+        for rank, (threads, own) in enumerate(zip(all_threads, plan.workers, strict=True))
     ]
     return LoadedRows(workers, places, plan, specs)
 
@@ -309,15 +378,14 @@ def read_blocks(
     cluster: Cluster, members: Sequence[Member], jobs: Sequence[tuple[Member, RowBlockSpec]], report: Progress
 ) -> list[HeldRowBlock]:
     """Let some of the members read and hold rows, one block each."""
-    token, ranks, futures = uuid.uuid4().hex, [members.index(member) for member, _ in jobs], list[Future]()
-    for rank, (member, spec) in zip(ranks, jobs, strict=True):
-        key = f"mgspmv-load-{token}-{rank}"
-        futures.append(cluster.submit(member, key, load_row_block, key, spec))
-    report("load", 0, len(jobs))
+    token, n = uuid.uuid4().hex, len(jobs)
+    blocks = HeldObjects(cluster, members, [f"mgspmv-load-{token}-{rank}" for rank in range(len(members))])
+    ranks, specs = [members.index(member) for member, _ in jobs], [(spec,) for _, spec in jobs]
+    report("load", 0, n)
     try:
-        sizes = cluster.settle(futures, members, "load", lambda done: report("load", done, len(jobs)), ranks)
+        sizes = blocks.make(load_row_block, specs, "load", lambda done: report("load", done, n), ranks)
     except BaseException as error:
-        cluster.release(futures)
+        blocks.release()
         if isinstance(error, StoreNotFoundError):
             raise StoreNotFoundError(
                 f"a worker cannot find the store: {error}; the path or URL must name the same store on all workers"
@@ -325,7 +393,7 @@ def read_blocks(
         if isinstance(error, StoreError):
             raise type(error)(f"a worker cannot use the store: {error}") from error
         raise
-    loaded = zip(jobs, futures, sizes, strict=True)
+    loaded = zip(jobs, blocks.made, sizes, strict=True)
     return [HeldRowBlock(member, future, spec, n_bytes) for (member, spec), future, n_bytes in loaded]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Hashable, Sequence
 from contextlib import ExitStack
 from copy import copy
@@ -12,10 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from mgspmv.cluster.agent import multiply_row_block
 from mgspmv.cluster.cluster_rows import ClusterRows
 from mgspmv.cluster.dask_cluster import Cluster
-from mgspmv.cluster.load import HeldRowBlock, LoadedRows, drop_blocks, load_matrix
+from mgspmv.cluster.load import HeldObjects, HeldRowBlock, LoadedRows, drop_blocks, load_matrix
 from mgspmv.cluster.row_block import ProductOptions
 from mgspmv.cluster.scheduler_client import End, record_failure
 from mgspmv.cluster.worker_rows import LOST
@@ -336,24 +334,17 @@ class DistributedMatrix(MatrixProperties):
 
     def _multiply_here(self, x: np.ndarray, out: np.ndarray, options: ProductOptions) -> np.ndarray:
         """Multiply vectors of this process, which are in the order of the stored rows, into `out`."""
-        slices, keys = list(pairwise(self.bounds)), self.row_block_keys
+        slices, blocks = list(pairwise(self.bounds)), HeldObjects(self.cluster, self.members, self.row_block_keys)
         with ExitStack() as stack:
             sending = self.cluster.scatter_each([x], self.members, "send x", "mgspmv-multiply")
             [x_sent] = stack.enter_context(sending)
-            y_sent: list[Any] = [None] * len(keys)
+            y_sent: list[Any] = [None] * len(slices)
             if options.beta != 0:
                 pieces = [out[a:b] for a, b in slices]
                 sending = self.cluster.scatter_each(pieces, self.members, "send y", "mgspmv-multiply")
                 y_sent = stack.enter_context(sending)
-            token = uuid.uuid4().hex
-            futures = [
-                self.cluster.submit(
-                    member, f"mgspmv-multiply-{token}-{rank}", multiply_row_block, key, x_sent, y_sent[rank], options
-                )
-                for rank, (member, key) in enumerate(zip(self.members, keys, strict=True))
-            ]
-            stack.callback(self.cluster.release, futures)
-            results = self.cluster.settle(futures, self.members, "product")
+            stack.callback(blocks.release)
+            results = blocks.do_each("product", "multiply", [(x_sent, y, options) for y in y_sent])
         for (start, stop), rows in zip(slices, results, strict=True):
             out[start:stop] = rows
         return out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
@@ -112,16 +112,6 @@ class Report:
 
 
 @dataclass(frozen=True, eq=False)
-class FirstReport(Report):
-    """Result of the task that begins a run on a worker that iterates alone, with its first superstep."""
-
-    computes: int | str = ""
-    """Number of threads, or name of the device."""
-    elapsed_s: float = 0.0
-    """Seconds of the superstep."""
-
-
-@dataclass(frozen=True, eq=False)
 class RoundReport:
     """Result of a round of tasks on one worker, in the executor `tasks`."""
 
@@ -142,18 +132,22 @@ def check_reports(reports: Sequence[Report], members: Sequence[Member], phase: s
     ClusterError : they did not make the same iterations with the same changes
     WorkerCorruptionError : ranks fail a check
     """
-    if len(set(map(_list_made, reports))) > 1:
+    # All add up the same sums.
+    made = {
+        (
+            report.status,
+            tuple((event.iteration, event.change) for event in report.events),
+            tuple(kept.numbers for kept in report.kept),
+            report.n_ended,
+        )
+        for report in reports
+    }
+    if len(made) > 1:
         raise ClusterError("the workers do not agree on the changes of this superstep; one of them computes wrongly")
     found = [report.ranks for report in reports if report.ranks is not None]
     if found:
         iteration = reports[0].events[-1].iteration
         check_ranks(found, found[0].mass, found[0].balance, members, iteration, phase)
-
-
-def _list_made(report: Report) -> Hashable:
-    """Return the fields of a report that must be equal on all workers: all add up the same sums."""
-    changes = tuple((event.iteration, event.change) for event in report.events)
-    return report.status, changes, tuple(kept.numbers for kept in report.kept), report.n_ended
 
 
 def check_ranks(

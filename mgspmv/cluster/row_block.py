@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
 from typing import Any, Literal
@@ -55,7 +55,7 @@ from mgspmv.kernels.select import (
 )
 from mgspmv.model import CsrBlock, Precision, default_threads
 from mgspmv.partition import choose_piece
-from mgspmv.plan import Streaming
+from mgspmv.plan import WorkerPlan
 from mgspmv.solvers.inputs import OutWeights
 from mgspmv.store.read import StoreAddress
 from mgspmv.store.stored_matrix import StoredMatrix
@@ -74,22 +74,16 @@ class RowBlockSpec:
     """Rank of the worker."""
     bounds: tuple[int, ...]
     """First row of each worker, and the number of rows."""
-    nnz: int
-    """Number of entries of its rows."""
+    plan: WorkerPlan
+    """Plan of its rows and memory."""
     dtype: str | None
     """Data type of the values to read at loading; None to read no values."""
     threads: int | None
     """Number of threads to read and multiply with."""
     backend: Backend
     """Backend of the worker."""
-    streaming: Streaming | None = None
-    """Settings for streaming rows that do not fit in device memory; None for all rows in it."""
     may_share: bool = True
     """Whether its device and the others of its host may write into each other's memory."""
-    bin_bytes: int = field(default=0, compare=False)
-    """As in `WorkerPlan`, like the next two."""
-    reads_whole: bool = field(default=False, compare=False)
-    kept_piece_bytes: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -129,8 +123,8 @@ class RowBlock:
 
     def __init__(self, spec: RowBlockSpec, stored: StoredMatrix) -> None:
         self.stored = stored
-        self.rank, self.bounds, self.nnz = spec.rank, spec.bounds, spec.nnz
-        self.n_terms = spec.nnz
+        self.rank, self.bounds, self.nnz = spec.rank, spec.bounds, spec.plan.nnz
+        self.n_terms = self.nnz
         self.threads = spec.threads or default_threads()
         self._lock = Lock()
         self._pattern: CsrBlock | None = None
@@ -256,8 +250,7 @@ class DeviceRowBlock(RowBlock):
         self._many: dict[str | None, BoundMany] = {}
         self._products: dict[tuple[str, str, bool], BoundKernel | StreamedCsr] = {}
         self._layouts: dict[tuple[str | None, StepLayout], tuple[MatrixLayout, SharedColumns | None]] = {}
-        self._streaming, self._may_share, self._bin_bytes = spec.streaming, spec.may_share, spec.bin_bytes
-        self._reads_whole, self._kept_piece_bytes = spec.reads_whole, spec.kept_piece_bytes
+        self._plan, self._streaming, self._may_share = spec.plan, spec.plan.streaming, spec.may_share
         self._out_degree: Any = None
         """(n_rows,) int64 out-degrees on the device, as they were read with the rows, until a run takes them."""
         super().__init__(spec, stored)
@@ -437,14 +430,14 @@ class DeviceRowBlock(RowBlock):
 
         streaming = self._streaming
         with cupy.cuda.Device(device):
-            indptr, read, degree = self._read_at_once(dtype) if self._reads_whole else self._read_pieces(dtype)
+            indptr, read, degree = self._read_at_once(dtype) if self._plan.reads_whole else self._read_pieces(dtype)
             rows = LayoutBuilder(
                 indptr,
                 read,
                 layout=None if layout == "auto" else layout,
-                piece_entries=choose_piece(self.nnz, streaming, reads_whole=self._reads_whole),
+                piece_entries=choose_piece(self.nnz, streaming, reads_whole=self._plan.reads_whole),
                 row_offset=self.start,
-                bin_bytes=self._bin_bytes,
+                bin_bytes=self._plan.bin_bytes,
                 is_exact=is_exact,
             )
             if degree is None:
@@ -464,4 +457,4 @@ class DeviceRowBlock(RowBlock):
         first_entry = int(indptr[0])
         indptr -= first_entry
         read = make_row_reader(self.stored, self.start, indptr, first_entry, dtype, self.threads)
-        return indptr, keep_blocks(read, self._kept_piece_bytes), None
+        return indptr, keep_blocks(read, self._plan.kept_piece_bytes), None

@@ -11,18 +11,16 @@ from __future__ import annotations
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 from distributed.comm import get_address_host
-from distributed.protocol.pickle import dumps
 
-from mgspmv.cluster.agent import FreeMemory, begin_alone, measure_free
-from mgspmv.cluster.executors import SUPERSTEP_S, AttemptWorkers, HeldObjects, describe_workers, join_collected
-from mgspmv.cluster.load import read_blocks
+from mgspmv.cluster.agent import FreeMemory, measure_free
+from mgspmv.cluster.executors import SUPERSTEP_S, AttemptWorkers, join_collected
+from mgspmv.cluster.load import HeldObjects, read_blocks
 from mgspmv.cluster.matrix import DistributedMatrix
-from mgspmv.cluster.messages import FirstReport, Report
+from mgspmv.cluster.messages import Report
 from mgspmv.exchange.exchange import LocalExchange
 from mgspmv.exchange.peer_comm import Member
 from mgspmv.kernels.operands import WIDTHS, fit_width
@@ -35,8 +33,6 @@ from mgspmv.solvers.vectors import Query
 
 LEAST_WIDTH = 16
 """Number of vectors for which a pass over all rows must have memory, unless there are fewer."""
-MOST_SENT = 1 << 20
-"""Most bytes of the inputs of a worker that are sent with its task, through the scheduler."""
 
 
 def may_share(matrix: DistributedMatrix) -> bool:
@@ -69,13 +65,14 @@ def _plan_measured(
     matrix: DistributedMatrix, numbers: Sequence[Sequence[int]], task: BatchTask
 ) -> list[SharePlan] | None:
     """Plan as `plan_shares` does, by the free memory of the workers."""
-    members = matrix.members[: len(numbers)]
-    shares = list[SharePlan]()
+    members, shares = matrix.members[: len(numbers)], list[SharePlan]()
+    info, precision = matrix.info if task.dtype else replace(matrix.info, dtype=None), task.options.precision
     for rank, free in enumerate(_measure(matrix, members, task.dtype)):
         device, host = _divide(matrix, members, rank, free)
-        copy = _plan_copy(matrix, task, device, host)
-        if copy is None:
+        whole = plan_whole(info, precision=precision, device_memory=device, host_memory=host, threads=task.threads)
+        if whole is None:
             return None
+        [copy] = whole.workers
         room = (host if device is None else device) - copy.block_bytes
         width = _find_widest(matrix, task, len(numbers[rank]), room)
         if width is None or count_planned(matrix.plan.workers[rank]) > room:
@@ -90,9 +87,10 @@ def hold_copies(matrix: DistributedMatrix, n: int, report: Progress) -> list[str
     of the cluster."""
     members, n_held = matrix.members, len(matrix.copies)
     if n_held < n:
-        bounds, nnz = (0, matrix.shape[0]), matrix.nnz
+        bounds = (0, matrix.shape[0])
         specs = [
-            replace(spec, rank=0, bounds=bounds, nnz=nnz, streaming=None, bin_bytes=0) for spec in matrix.loading.specs
+            replace(own, rank=0, bounds=bounds, plan=replace(own.plan, nnz=matrix.nnz, streaming=None, bin_bytes=0))
+            for own in matrix.loading.specs
         ]
         jobs = list(zip(members, specs, strict=True))[n_held:n]
         matrix.copies.extend(read_blocks(matrix.cluster, members, jobs, report))
@@ -134,14 +132,6 @@ def _divide(
     return limit(device, matrix.limits.device), host
 
 
-def _plan_copy(matrix: DistributedMatrix, task: BatchTask, device: int | None, host: int) -> WorkerPlan | None:
-    """Plan all rows on one worker; None if they do not fit."""
-    info = matrix.info if task.dtype else replace(matrix.info, dtype=None)
-    precision = task.options.precision
-    plan = plan_whole(info, precision=precision, device_memory=device, host_memory=host, threads=task.threads)
-    return None if plan is None else plan.workers[0]
-
-
 def _find_widest(matrix: DistributedMatrix, task: BatchTask, n_vectors: int, room: int) -> int | None:
     """Return the most vectors in a pass that fit in `room` bytes; None if these are too few."""
     n, precision = matrix.shape[0], task.options.precision
@@ -150,26 +140,6 @@ def _find_widest(matrix: DistributedMatrix, task: BatchTask, n_vectors: int, roo
     most = int((MEMORY_SHARE if task.width is None else 1.0) * room)
     fitting = [w for w in WIDTHS if count_bytes(LocalExchange(n), n, precision, itemsize, w) <= most]
     return fitting[-1] if fitting and fitting[-1] >= wanted else None
-
-
-class ShareWorkers(AttemptWorkers):
-    """Workers of an attempt that each rank a share of the vectors, and free their run when it has ended."""
-
-    def _begin(self) -> None:
-        """Begin no run yet: the task that begins it iterates too, see `begin`."""
-
-    def _free(self) -> None:
-        """Free nothing: the runs have ended."""
-
-    def begin(self) -> list[FirstReport]:
-        """Begin the runs, and make the first superstep of each."""
-        packed = [dumps(piece) for piece in self._pieces]  # Dask sends each of hundreds of arrays separately
-        is_small = max(map(len, packed)) <= MOST_SENT
-        sending = nullcontext(packed) if is_small else self.send(packed)
-        with sending as sent:
-            reports: list[FirstReport] = self.make(begin_alone, self.list_given(sent, SUPERSTEP_S))
-        self.hardware = describe_workers([report.computes for report in reports])
-        return reports
 
 
 class VectorShares(Execution):
@@ -190,7 +160,7 @@ class VectorShares(Execution):
 
     def __init__(
         self,
-        workers: ShareWorkers,
+        workers: AttemptWorkers,
         numbers: Sequence[Sequence[int]],
         keep: Callable[[Sequence[FinishedVectors]], None],
     ) -> None:
@@ -202,9 +172,7 @@ class VectorShares(Execution):
 
     def start(self) -> None:
         """Begin to iterate on each worker."""
-        first = self._workers.begin()
-        self.early_s = max(report.elapsed_s for report in first)
-        self._last: list[Report] = [*first]
+        self._last, self.early_s = self._workers.begin_alone(SUPERSTEP_S)
 
     def advance(self, n: int | None = None) -> Iterator[Event]:
         made, reports = 0, dict(enumerate(self._last))

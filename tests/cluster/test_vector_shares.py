@@ -11,7 +11,7 @@ import pytest
 from distributed import Client
 
 import mgspmv as mg
-from mgspmv.cluster import iterations, vector_shares
+from mgspmv.cluster import executors, iterations, vector_shares
 from mgspmv.cluster.agent import FreeMemory
 from mgspmv.cluster.dask_cluster import Cluster
 from mgspmv.cluster.vector_shares import deal_vectors, join_passes
@@ -239,8 +239,8 @@ def test_a_batch_is_one_round_of_tasks(named, in_process, monkeypatch):
     monkeypatch.setattr(Cluster, "scatter_each", lambda *given: sent.append(given[3]) or scatter(*given))
     with named.distribute(in_process(2)) as D:
         mg.pagerank_batch(D, vectors)
-        for most in (vector_shares.MOST_SENT, 0):
-            monkeypatch.setattr(vector_shares, "MOST_SENT", most)
+        for most in (executors.MOST_SENT, 0):
+            monkeypatch.setattr(executors, "MOST_SENT", most)
             rounds.clear()
             check_same(mg.pagerank_batch(D, vectors), wanted)
             assert (rounds, sent) == (["start"], [] if most else ["start"])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import mgspmv as mg
 from mgspmv.cluster import worker_metrics as module
-from mgspmv.cluster.agent import multiply_row_block
+from mgspmv.cluster.agent import call_held
 from mgspmv.cluster.row_block import ProductOptions
 from mgspmv.cluster.worker_metrics import MOST_GROUPS, PHASES, SECONDS, SUMMED, WorkerMetrics, pack_events
 from mgspmv.kernels.device import DeviceMemory
@@ -143,9 +143,9 @@ def test_failures_are_counted_by_the_class_of_the_error(store, in_process):
     [address, *_] = client.scheduler_info()["workers"]
     with mg.open_matrix(store) as A, A.distribute(client):
         before = collect().find("mgspmv_worker_task_failures_total", error="ClosedError")
-        asked = ("no part", np.ones(1), None, ProductOptions("float64"))
+        asked = ("no part", "multiply", np.ones(1), None, ProductOptions("float64"))
         for key in ("mgspmv-test-failing", "of somebody else"):
-            failing = client.submit(multiply_row_block, *asked, key=key, workers=[address], pure=False)
+            failing = client.submit(call_held, *asked, key=key, workers=[address], pure=False)
             assert isinstance(failing.exception(), mg.errors.ClosedError)
             failing.release()
         found = collect().get("mgspmv_worker_task_failures_total", error="ClosedError")
