@@ -28,7 +28,6 @@ from mgspmv.solvers.batch import (
     BatchTask,
     Ending,
     FinishedVectors,
-    ManyRows,
     choose_width,
     count_bytes,
 )
@@ -186,10 +185,9 @@ def _rank_here(
     width = choose_width(task.width, len(queries), kernel.best_width, [(free, needed)])
     keeper.allocate()
     has_device = backend == "cuda"
-    weight = start.put_weight(kernel, A.out_weights, use_weights=dtype is not None, has_device=has_device)
-    rows, n_dangling = ManyRows(kernel, weight, kernel.put(start.dangling)), int((weight == 0).sum())
+    rows = start.bind_many(kernel, A.out_weights, use_weights=dtype is not None, has_device=has_device)
     loaded = time.perf_counter()
-    batch = Batch(rows, queries, task, width, panels, n_dangling, A.order, lambda kept: keeper.keep([kept]))
+    batch = Batch(rows, queries, task, width, panels, A.order, lambda kept: keeper.keep([kept]))
     outcome = run(batch, lambda event: _emit(call, event, batch.n_ended, len(queries)))
     call.count_loading(outcome, loaded, held_bytes=batch.first_bytes)
     return outcome

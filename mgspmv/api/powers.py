@@ -22,8 +22,8 @@ from mgspmv.monitor.progress import ProgressOption
 from mgspmv.order import invert, permute
 from mgspmv.results import Solution
 from mgspmv.solvers.options import DEFAULT_TOL, Executor, PowerOptions, Reads, describe_end
-from mgspmv.solvers.power import PowerTask, Products, Step, Update, compile_product, iterate_power
-from mgspmv.solvers.run import Outcome
+from mgspmv.solvers.power import PowerLoop, PowerTask, Products, Step, Update, compile_product
+from mgspmv.solvers.run import Outcome, run
 from mgspmv.solvers.steps import Times
 from mgspmv.solvers.vectors import Weights, make_vector
 from mgspmv.store.held import name_matrix
@@ -320,7 +320,7 @@ class ProductPlacement:
     def _iterate_here(self, update: AnyUpdate, x: np.ndarray, emit: Callable[[Event], None]) -> Outcome:
         products = reduce(Products.after, self.products)
         step = update.place(products.put) if isinstance(update, Step) else update
-        return iterate_power(products, step, x, self.run.task, emit)
+        return run(PowerLoop(products, step, x, self.run.task), emit)
 
     def _iterate_on_cluster(self, update: AnyUpdate, x: np.ndarray, emit: Callable[[Event], None]) -> Outcome:
         from mgspmv.cluster.attempts import run_power

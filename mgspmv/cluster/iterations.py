@@ -33,7 +33,7 @@ from mgspmv.kernels.host import HostBlock
 from mgspmv.kernels.operands import WIDTHS
 from mgspmv.kernels.select import BoundMany
 from mgspmv.model import ChangeNorm, Normalization, StepSums, free_memory
-from mgspmv.solvers.batch import Batch, BatchTask, FinishedVectors, ManyRows, choose_width, count_bytes
+from mgspmv.solvers.batch import Batch, BatchTask, FinishedVectors, choose_width, count_bytes
 from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.mass_check import Rounding
 from mgspmv.solvers.options import RankTask
@@ -268,14 +268,11 @@ class BatchPasses(BlockIteration):
 
     def __init__(self, worker: Any, part: RowBlock, spec: TaskSpec[BatchTask], piece: BatchPiece) -> None:
         self._task, self._spec = spec.task, spec
-        dtype = self._task.dtype
         kernel, halos = self._bind(part)
         super().__init__([part], halos)
-        weight = piece.start.put_weight(
-            kernel, part.out_weights, use_weights=dtype is not None, has_device=self.has_device
+        self._rows = piece.start.bind_many(
+            kernel, part.out_weights, use_weights=self._task.dtype is not None, has_device=self.has_device
         )
-        dangling = np.require(piece.start.dangling, requirements="W")
-        self._rows, self._n_dangling = ManyRows(kernel, weight, kernel.put(dangling)), int((weight == 0).sum())
         self._worker, self._piece = worker, piece
         self._kept: list[FinishedVectors] = []
         self.computes = kernel.threads if isinstance(kernel, CpuMany) else describe_device()
@@ -285,8 +282,7 @@ class BatchPasses(BlockIteration):
         self.width = min(turns.gather(self._choose_width(exchange)))
         kept, most = self._kept, self._count_kept()
         keep, is_full = partial(_keep, kept), lambda: sum(len(own.numbers) for own in kept) >= most
-        given = (self.width, exchange, self._n_dangling, self._piece.order, keep, is_full)
-        return Batch(self._rows, queries, task, *given)
+        return Batch(self._rows, queries, task, self.width, exchange, self._piece.order, keep, is_full)
 
     def take_kept(self) -> tuple[Sequence[FinishedVectors], int]:
         kept = [*self._kept]

@@ -79,6 +79,8 @@ class ManyRows:
     """(n_rows,) float64 out-weights; 0 for dangling vertices."""
     dangling: Any
     """d, float64: (n_rows,), (1,) or, for p of each vector, (0,)."""
+    n_dangling: int
+    """Number of dangling vertices among the rows."""
 
     @property
     def start(self) -> int:
@@ -211,7 +213,6 @@ class Batch(Execution):
     queries : the vectors, with those of their entries that are in these rows
     width : most vectors in a pass
     panels : of all processes that make the same passes
-    n_dangling : dangling vertices among the rows
     order : (n_rows,) source's number of each row, ascending where it is None; only `top` needs it
     keep : takes the result of each finished vector
     is_full : whether enough results are waiting for `advance` to end early
@@ -230,7 +231,6 @@ class Batch(Execution):
         task: BatchTask,
         width: int,
         panels: Exchange,
-        n_dangling: int,
         order: np.ndarray | None,
         keep: Keep,
         is_full: Callable[[], bool] = lambda: False,
@@ -238,7 +238,7 @@ class Batch(Execution):
         self._rows, self._queries, self._task, self._options = rows, queries, task, task.options
         self._panels, self._keep, self._is_full = panels, keep, is_full
         self._numbers = None if order is None or task.top is None else rows.kernel.put(order)
-        self._n_dangling = n_dangling
+        self._n_dangling = rows.n_dangling
         self._x_dtype = np.dtype(np.float32 if task.options.precision == "float32" else np.float64)
         self._residual_width = min(width, RESIDUAL_WIDTH)
         self._waiting = deque(range(len(queries)))

@@ -95,31 +95,24 @@ class Checkpointer:
             Thread(target=self.checkpoints.drop, args=(address.name,), daemon=True).start()
         failure = failures[0] if failures else _try(self.checkpoints.commit, address, slices, reached)
         elapsed_s = time.perf_counter() - began
-        if failure is None:
+        if failure is not None:
+            self._warn_once(
+                "a failure",
+                f"the checkpoint of iteration {reached.iteration} cannot be written to {self.checkpoints.url}: "
+                f"{failure}; the run continues, and the previous checkpoint is kept",
+            )
+            self.notify(CheckpointReport(reached.iteration, 0.0, 0, failure))
+        else:
             self.kept = reached
             self.notify(CheckpointReport(reached.iteration, elapsed_s, sum(own.n_bytes for own in slices)))
-            self._remove_old()
-        else:
-            self._fail(reached, failure)
+            if left := _try(self.checkpoints.remove_old):
+                self._warn_once(
+                    "older ones",
+                    f"checkpoint written to {self.checkpoints.url}, but older ones cannot be removed: {left}; the run "
+                    "continues, and tries again after the next checkpoint",
+                )
         self.blocked_s += time.perf_counter() - began
         self._since_s = time.monotonic()
-
-    def _remove_old(self) -> None:
-        if failure := _try(self.checkpoints.remove_old):
-            self._warn_once(
-                "older ones",
-                f"checkpoint written to {self.checkpoints.url}, but older ones cannot be removed: {failure}; the run "
-                "continues, and tries again after the next checkpoint",
-            )
-
-    def _fail(self, reached: RunProgress, failure: str) -> None:
-        """Report a failed checkpoint, the first time as a warning; the previous one is kept."""
-        self._warn_once(
-            "a failure",
-            f"the checkpoint of iteration {reached.iteration} cannot be written to {self.checkpoints.url}: {failure}; "
-            "the run continues, and the previous checkpoint is kept",
-        )
-        self.notify(CheckpointReport(reached.iteration, 0.0, 0, failure))
 
     def _warn_once(self, what: str, said: str) -> None:
         """Warn with a message, the first time that it is about this."""

@@ -20,7 +20,8 @@ from mgspmv.store.stored_matrix import MatrixProperties, StoredMatrix
 
 if TYPE_CHECKING:
     from mgspmv.kernels.rank_steps import RankVectors
-    from mgspmv.kernels.select import BoundKernel
+    from mgspmv.kernels.select import BoundKernel, BoundMany
+    from mgspmv.solvers.batch import ManyRows
 
 ROUNDING = 1e-6
 """Relative amount by which an out-weight may be less than the sum of the stored edges, as sums in float32 are."""
@@ -63,12 +64,17 @@ class RunInputs:
         """Return the out-weights of the vertices of these vectors: the given ones, or those that `read` returns."""
         return read() if self.out_weight is None else self.out_weight
 
-    def put_weight(self, kernel: BoundKernel, stored: OutWeights, *, use_weights: bool, has_device: bool) -> Any:
-        """Return the out-weights where a kernel computes: the given ones, or the stored ones, which a device keeps."""
+    def bind_many(self, kernel: BoundMany, stored: OutWeights, *, use_weights: bool, has_device: bool) -> ManyRows:
+        """Make the rows of a batch, whose out-weights are the given ones, or the stored ones, which a device keeps."""
+        from mgspmv.solvers.batch import ManyRows
+
+        # Received arrays are read-only, and kernels take both.
         if self.out_weight is None and has_device:
-            return stored.put(use_weights, kernel.put)
-        weight = self.take_weight(lambda: stored.read(use_weights))
-        return kernel.put(np.require(weight, requirements="W"))  # received arrays are read-only, and kernels take both
+            weight = stored.put(use_weights, kernel.put)
+        else:
+            weight = kernel.put(np.require(self.take_weight(lambda: stored.read(use_weights)), requirements="W"))
+        dangling = kernel.put(np.require(self.dangling, requirements="W"))
+        return ManyRows(kernel, weight, dangling, n_dangling=int((weight == 0).sum()))
 
     def bind(self, kernel: BoundKernel, weight: np.ndarray) -> Rows:
         """Make the rows that the owner of a block starts with.

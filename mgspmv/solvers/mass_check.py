@@ -98,30 +98,16 @@ class MassCheck:
         shrink = self.alpha * max(self.most, 1.0)
         slack = slack / (1.0 - shrink) if shrink < 1.0 else math.inf  # includes errors of earlier steps
         if not self.low - slack <= total <= self.high + slack:
+            expected = f"{self.low!r}" if self.low == self.high else f"{self.low!r} to {self.high!r}"
             raise CorruptionError(
-                f"after iteration {iteration} the ranks sum to {total!r}, expected {self._describe()} up to "
-                f"{slack:.2g} of rounding: {ADVICE}"
+                f"after iteration {iteration} the ranks sum to {total!r}, expected {expected} up to {slack:.2g} of "
+                f"rounding: {ADVICE}"
             )
 
-    def _describe(self) -> str:
-        return f"{self.low!r}" if self.low == self.high else f"{self.low!r} to {self.high!r}"
 
-
-@dataclass(frozen=True)
-class Tolerance:
-    """Bound on the rounding error of the sum of the ranks of some rows, in a step and in summation."""
-
-    relative: float
-    """Error relative to the sum."""
-    absolute: float
-
-    def find_slack(self, total: float) -> float:
-        """Return the bound for rows whose ranks sum to `total`."""
-        return self.relative * min(total, 2.0) + self.absolute
-
-
-def find_tolerance(rounding: Rounding, weight: Any, precision: str, *, has_values: bool) -> Tolerance:
-    """Return the tolerance of some rows.
+def find_tolerance(rounding: Rounding, weight: Any, precision: str, *, has_values: bool) -> tuple[float, float]:
+    """Bound the rounding error of the sum of the ranks of some rows, in a step and in summation: relative to the sum,
+    and in addition.
 
     `rounding` bounds that of a step, in L1: in `exact` z and products are off by half a unit of 2^-62 each, and
     intermediates by a few 2^-53; sums of k floats by k 2^-53; in `float32` z, values, products and ranks by 2^-24. In
@@ -138,7 +124,7 @@ def find_tolerance(rounding: Rounding, weight: Any, precision: str, *, has_value
     if has_values and lightest < math.inf:
         relative += rounding.nnz * least / lightest
     absolute = rounding.find_mass(precision) + least * heavy + len(weight) * 0.5 / CHANGE_POINT
-    return Tolerance(relative, absolute)
+    return relative, absolute
 
 
 def _survey(weight: Any) -> tuple[float, float]:

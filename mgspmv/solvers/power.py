@@ -24,7 +24,7 @@ from mgspmv.errors import OptionError, ShapeError
 from mgspmv.kernels.select import BoundKernel, bind_kernel
 from mgspmv.model import RELATIVE_LIMIT, ChangeNorm, CsrBlock, Event, Normalization
 from mgspmv.solvers.options import PowerOptions
-from mgspmv.solvers.run import Collected, Execution, Outcome, run
+from mgspmv.solvers.run import Collected, Execution
 from mgspmv.solvers.steps import Times
 
 CHUNK = 1 << 16
@@ -165,23 +165,6 @@ class PowerLoop(Execution):
                 return math.nan
         self.x = new
         return products.combine(find_change(new, x, options.norm), options.norm)
-
-
-def iterate_power(
-    products: Products,
-    update: Update,
-    x: np.ndarray,
-    task: PowerTask,
-    emit: Callable[[Event], None],
-) -> Outcome:
-    """Iterate from x to the end, in this process.
-
-    Parameters
-    ----------
-    x : (n,) the start, which is not normalized
-    emit : called with the event of each iteration
-    """
-    return run(PowerLoop(products, update, x, task), emit)
 
 
 def compile_product(kernel: BoundKernel, dtype: str) -> None:

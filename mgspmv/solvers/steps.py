@@ -13,7 +13,7 @@ import numpy as np
 from mgspmv.exchange.exchange import Exchange, LocalExchange
 from mgspmv.kernels.formats import count_true
 from mgspmv.model import FIXED_POINT, RowCheck, StepSums
-from mgspmv.solvers.mass_check import Rounding, Tolerance, find_tolerance
+from mgspmv.solvers.mass_check import Rounding, find_tolerance
 from mgspmv.solvers.options import PageRankOptions, RankTask
 from mgspmv.solvers.run import Collected
 
@@ -152,10 +152,11 @@ class RowSteps(Steps):
         found, precision, has_values = self._check()
         if self._tolerance is None:
             self._tolerance = find_tolerance(self.rounding, self._weight, precision, has_values=has_values)
-        return found, self._tolerance.find_slack(found.sum)
+        relative, absolute = self._tolerance
+        return found, relative * min(found.sum, 2.0) + absolute
 
     _watch: TopkCertificate | None = None
-    _tolerance: Tolerance | None = None
+    _tolerance: tuple[float, float] | None = None
 
 
 class LocalSteps(RowSteps):

@@ -16,7 +16,7 @@ from mgspmv.lookup import ArrayLookup
 from mgspmv.order import invert
 
 if TYPE_CHECKING:
-    from mgspmv.ingest.vertex_vectors import ById, ByPlace
+    from mgspmv.ingest.vertex_vectors import ById
 
 
 Weights = Mapping[Any, float] | np.ndarray | Sequence[Any] | AbstractSet[Any] | Any
@@ -60,21 +60,37 @@ def make_vector(
     OptionError : an unknown or repeated id; a number that is not finite, or negative unless `is_signed`; as in
         `classify_vector`
     """
-    from mgspmv.ingest.vertex_vectors import ByPlace, classify_vector
-
-    given = classify_vector(name, numbers)
-    if isinstance(given, ByPlace):
-        vector = from_places(name, given, n)
-    else:
-        vector = np.zeros(n)
-        if len(given.ids):
-            places, found = locate(name, given, n, vertex_ids)
-            vector[places] = found
-    check_numbers(name, vector, vertex_ids, is_signed=is_signed)
+    places, vector = _read_vector(name, numbers, n, vertex_ids)
+    if places is not None:
+        found, vector = vector, np.zeros(n)
+        vector[places] = found
+    _check_numbers(name, vector, vertex_ids, is_signed=is_signed)
     return vector
 
 
-def check_numbers(
+def _read_vector(
+    name: str, given: Weights, n: int, vertex_ids: np.ndarray | None
+) -> tuple[np.ndarray | None, np.ndarray]:
+    """Return the vertices that a user named, (k,) int64, and their numbers, (k,) float64; None and (n,) float64 for
+    numbers by place."""
+    from mgspmv.ingest.vertex_vectors import ByPlace, classify_vector
+
+    vector = classify_vector(name, given)
+    if not isinstance(vector, ByPlace):
+        return _locate(name, vector, n, vertex_ids)
+    if isinstance(vector.numbers, np.ndarray) and vector.numbers.dtype.kind in "SU":
+        raise OptionError(
+            f"{name} is an array of strings, but arrays hold a number per vertex; pass its .tolist() for a list of ids"
+        )
+    numbers = _to_float64(name, vector.numbers)
+    if numbers.shape != (n,):
+        raise ShapeError(
+            f"{name} has shape {numbers.shape} but the matrix has {n} vertices; pass shape ({n},) or a mapping"
+        )
+    return None, numbers
+
+
+def _check_numbers(
     name: str,
     numbers: np.ndarray,
     vertex_ids: np.ndarray | None,
@@ -100,7 +116,7 @@ def check_numbers(
         raise OptionError(f"{name} must be {wanted}; vertex {label} has {numbers[k]}")
 
 
-def locate(name: str, vector: ById, n: int, vertex_ids: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+def _locate(name: str, vector: ById, n: int, vertex_ids: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Find the vertices of a vector by id.
 
     Returns
@@ -108,7 +124,7 @@ def locate(name: str, vector: ById, n: int, vertex_ids: np.ndarray | None) -> tu
     (k,) int64 numbers of distinct vertices and (k,) float64 numbers for them
     """
     ids = vector.ids
-    numbers = np.ones(len(ids)) if vector.numbers is None else to_float64(name, vector.numbers)
+    numbers = np.ones(len(ids)) if vector.numbers is None else _to_float64(name, vector.numbers)
     if numbers.shape != (len(ids),):
         raise ShapeError(f"{name} has {len(ids)} ids and numbers of shape {numbers.shape}; pass one number per id")
     if vector.is_default_index and vertex_ids is not None:
@@ -133,21 +149,7 @@ def _plain(label: Any) -> Any:
     return label.item() if isinstance(label, np.generic) else label
 
 
-def from_places(name: str, given: ByPlace, n: int) -> np.ndarray:
-    """Convert numbers by place to (n,) float64."""
-    if isinstance(given.numbers, np.ndarray) and given.numbers.dtype.kind in "SU":
-        raise OptionError(
-            f"{name} is an array of strings, but arrays hold a number per vertex; pass its .tolist() for a list of ids"
-        )
-    vector = to_float64(name, given.numbers)
-    if vector.shape != (n,):
-        raise ShapeError(
-            f"{name} has shape {vector.shape} but the matrix has {n} vertices; pass shape ({n},) or a mapping"
-        )
-    return vector
-
-
-def to_float64(name: str, numbers: Any) -> np.ndarray:
+def _to_float64(name: str, numbers: Any) -> np.ndarray:
     try:
         array = np.asarray(numbers)
         are_texts = array.dtype.kind == "O" and any(isinstance(number, str | bytes) for number in array.flat)
@@ -225,7 +227,10 @@ def make_queries(
     queries = [_make_query(*named, n, vertex_ids) for named in _list_vectors(personalization, n, vertex_ids)]
     if not queries:
         raise OptionError("personalization has no vector; give at least one, or None for a uniform one")
-    _check_labels([query.label for query in queries])
+    labels = [query.label for query in queries]
+    if not any(all(isinstance(label, kind) for label in labels) for kind in (str, Integral)):
+        odd = next((label for label in labels if not isinstance(label, type(labels[0]))), labels[0])
+        raise OptionError(f"the names of vectors must be all strings or all integers; one is {odd!r}")
     if len(queries) == 1 < len(alphas):
         queries = [replace(queries[0], label=number) for number in range(len(alphas))]
     if len(alphas) not in (1, len(queries)):
@@ -235,12 +240,6 @@ def make_queries(
     dampings = alphas if len(alphas) > 1 else [alphas[0]] * len(queries)
     places = None if order is None else invert(order)
     return [_place(q, alpha, places) for q, alpha in zip(queries, dampings, strict=True)]
-
-
-def _check_labels(labels: list[Any]) -> None:
-    if not any(all(isinstance(label, kind) for label in labels) for kind in (str, Integral)):
-        odd = next((label for label in labels if not isinstance(label, type(labels[0]))), labels[0])
-        raise OptionError(f"the names of vectors must be all strings or all integers; one is {odd!r}")
 
 
 # --- arguments of users ----------------------------------------------------------------------------------------------
@@ -274,7 +273,8 @@ def _list_vectors(given: Any, n: int, vertex_ids: np.ndarray | None) -> Iterable
         return list(enumerate(given))
     raise OptionError(
         "personalization must be a sequence of vectors or a mapping of names to them (each a mapping of ids to "
-        f"weights, ids, or an id), a table, or a matrix with a row for each vector, not {_name_type(given)}"
+        "weights, ids, or an id), a table, or a matrix with a row for each vector, not "
+        + (repr(given) if isinstance(given, str | bytes | Real) else f"a {type(given).__name__}")
     )
 
 
@@ -287,11 +287,11 @@ def _list_rows(given: Any, n: int) -> Iterable[tuple[int, Any]]:
         raise ShapeError(
             f"personalization has shape {shape} but the matrix has {n} vertices; pass shape (n_vectors, {n})"
         )
-    rows = csr_array(to_float64("personalization", given) if isinstance(given, np.ndarray) else given, copy=True)
+    rows = csr_array(_to_float64("personalization", given) if isinstance(given, np.ndarray) else given, copy=True)
     rows.sum_duplicates()
     for k in range(rows.shape[0]):
         own = slice(rows.indptr[k], rows.indptr[k + 1])
-        yield k, _Placed(rows.indices[own].astype(np.int64), to_float64(_name(k), rows.data[own]))
+        yield k, _Placed(rows.indices[own].astype(np.int64), _to_float64(_name(k), rows.data[own]))
 
 
 def _list_table(given: Any, n: int, vertex_ids: np.ndarray | None) -> Iterable[tuple[Any, Any]]:
@@ -325,7 +325,7 @@ def _list_table(given: Any, n: int, vertex_ids: np.ndarray | None) -> Iterable[t
     for k, label in enumerate(labels.dictionary.to_pylist()):
         own, name = slice(bounds[k], bounds[k + 1]), _name(label)
         places = ArrayLookup(n, vertex_ids).find_all(name, vertices[own].tolist())
-        yield label, _Placed(places, to_float64(name, weights[own]))
+        yield label, _Placed(places, _to_float64(name, weights[own]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -344,33 +344,25 @@ def _make_query(label: Any, given: Any, n: int, vertex_ids: np.ndarray | None) -
     name = _name(label)
     if given is None:
         return Query(label, 0.0, 1.0 / n, np.empty(0, np.int64), np.empty(0))
-    placed = _find_entries(name, given, n, vertex_ids)
-    places, weights = placed.places, placed.weights
+    if isinstance(given, _Placed):
+        places, weights = given.places, given.weights
+    elif isinstance(given, str | Integral):
+        places, weights = ArrayLookup(n, vertex_ids).find_all(name, [given]), np.ones(1)
+    elif isinstance(given, Real):
+        raise OptionError(f"{name} must be a mapping of ids to weights, ids, or an id, not {given!r}")
+    else:
+        named, weights = _read_vector(name, given, n, vertex_ids)
+        places = np.flatnonzero(weights) if named is None else named
+        weights = weights[weights != 0] if named is None else weights
     if not len(places):
         raise OptionError(f"{name} has no vertex; give it at least one, or None for a uniform one")
-    check_numbers(name, weights, vertex_ids, places)
+    _check_numbers(name, weights, vertex_ids, places)
     if not weights.any():
         raise OptionError(f"{name} is 0 everywhere and cannot be made to sum to 1; give at least one vertex a weight")
     order = np.argsort(places, kind="stable")
     rows, weights = places[order], weights[order]
     first = np.flatnonzero(np.append(True, rows[1:] != rows[:-1]))
     return Query(label, 0.0, 0.0, rows[first].astype(np.int64), normalize(np.add.reduceat(weights, first), n))
-
-
-def _find_entries(name: str, given: Any, n: int, vertex_ids: np.ndarray | None) -> _Placed:
-    from mgspmv.ingest.vertex_vectors import ByPlace, classify_vector
-
-    if isinstance(given, _Placed):
-        return given
-    if isinstance(given, str | Integral):
-        return _Placed(ArrayLookup(n, vertex_ids).find_all(name, [given]), np.ones(1))
-    if isinstance(given, Real):
-        raise OptionError(f"{name} must be a mapping of ids to weights, ids, or an id, not {given!r}")
-    vector = classify_vector(name, given)
-    if isinstance(vector, ByPlace):
-        weights = from_places(name, vector, n)
-        return _Placed(np.flatnonzero(weights), weights[weights != 0])
-    return _Placed(*locate(name, vector, n, vertex_ids))
 
 
 def _place(query: Query, alpha: float, places: np.ndarray | None) -> Query:
@@ -384,7 +376,3 @@ def _place(query: Query, alpha: float, places: np.ndarray | None) -> Query:
 
 def _name(label: Any) -> str:
     return f"personalization of vector {label!r}"
-
-
-def _name_type(given: Any) -> str:
-    return repr(given) if isinstance(given, str | bytes | Real) else f"a {type(given).__name__}"

@@ -131,12 +131,11 @@ def check_batches_have_the_bits_of_one_process(nccl, kind, precision):
 
     def rank_own(rank, panels):
         own, kept = weight[bounds[rank] : bounds[rank + 1]], []
-        rows = ManyRows(CpuMany(blocks[rank], precision, 1), own, np.empty(0))
+        rows = ManyRows(CpuMany(blocks[rank], precision, 1), own, np.empty(0), n_dangling=int((own == 0).sum()))
         task = BatchTask("", options, options.threshold(130, A.nnz), None)
-        n_dangling = int((own == 0).sum())
         keep = lambda k: kept.append(replace(k, ranks=np.array(k.ranks)))  # noqa: E731
         of_rows = [query.cut(*bounds[rank : rank + 2]) for query in queries]
-        batch = Batch(rows, of_rows, task, 4, panels, n_dangling, None, keep)
+        batch = Batch(rows, of_rows, task, 4, panels, None, keep)
         batch.start()
         assert len(list(batch.advance())) == batch.iteration
         return batch.collect().values, {k: x for own in kept for k, x in zip(own.numbers, own.ranks, strict=True)}

@@ -10,7 +10,8 @@ import pytest
 from mgspmv.errors import OptionError, ShapeError
 from mgspmv.model import Status
 from mgspmv.solvers.options import PowerOptions
-from mgspmv.solvers.power import PowerTask, Products, Step, iterate_power
+from mgspmv.solvers.power import PowerLoop, PowerTask, Products, Step
+from mgspmv.solvers.run import run
 
 A = np.array([[2.0, 1.0, 0.0], [1.0, 2.0, 1.0], [0.0, 1.0, 2.0]])
 
@@ -23,7 +24,7 @@ def iterate(update, x=(1.0, 0.0, 0.0), matrix=A, **options):
     events = []
     asked = PowerOptions(**options)
     task = PowerTask("r", asked, asked.threshold(len(x)), "float64")
-    outcome = iterate_power(make_products(matrix), update, np.array(x), task, events.append)
+    outcome = run(PowerLoop(make_products(matrix), update, np.array(x), task), events.append)
     return outcome, events
 
 
