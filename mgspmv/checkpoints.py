@@ -247,7 +247,12 @@ class Checkpoints:
         ------
         CheckpointError : slices are missing, because a worker wrote them to a local folder of the same name
         """
-        self._check_there(address, slices)
+        present = set(list_dir(locate_store(self.place), f"states/{address.name}"))
+        if missing := sum(own.n > 0 and own.name not in present for own in slices):
+            raise CheckpointError(
+                f"{missing} of the {len(slices)} slices written by workers are missing; choose a place for checkpoint= "
+                "that all workers can reach"
+            )
         described: Any = {"reached": asdict(reached), "slices": [asdict(own) for own in slices]}
         with translating(self.url, "write"):
             address.open().attrs[_STATE_KEY] = seal(described)
@@ -274,15 +279,6 @@ class Checkpoints:
         except Exception as error:  # as above
             return describe_failure(error)
         return None
-
-    def _check_there(self, address: StateAddress, slices: Sequence[WrittenSlice]) -> None:
-        there = set(list_dir(locate_store(self.place), f"states/{address.name}"))
-        missing = sum(own.n > 0 and own.name not in there for own in slices)
-        if missing:
-            raise CheckpointError(
-                f"{missing} of the {len(slices)} slices written by workers are missing; choose a place for checkpoint= "
-                "that all workers can reach"
-            )
 
     def _look(self) -> bool:
         """Return whether the place may hold checkpoints."""
@@ -327,7 +323,10 @@ class Checkpoints:
             if self._n_rows is not None and reached.identity.get("matrix") != self._matrix:
                 return RestoredState(reached, np.empty(0))  # not read: the caller rejects it by its identity
             _check_slices(slices, self._n_rows)
-            return RestoredState(reached, _read_slices(group, slices))
+            x = np.empty(sum(own.n for own in slices), slices[0].dtype)
+            for own in slices:
+                _read_slice(group, own, x[own.start : own.start + own.n])
+            return RestoredState(reached, x)
         except _DAMAGES as error:
             raise _DamagedError(f"state {name} is damaged ({describe_failure(error)})") from error
 
@@ -349,14 +348,6 @@ def _check_slices(slices: list[WrittenSlice], n_rows: int | None) -> None:
         raise ValueError(f"its slices have {ends[-1]} rows, but the matrix has {n_rows}")
     if wrong := {own.dtype for own in slices} - {"float32", "float64"}:
         raise ValueError(f"its slices have dtype {wrong.pop()}, expected float32 or float64")
-
-
-def _read_slices(group: zarr.Group, slices: list[WrittenSlice]) -> np.ndarray:
-    """Read the vector, (n,), from its slices."""
-    x = np.empty(sum(own.n for own in slices), slices[0].dtype)
-    for own in slices:
-        _read_slice(group, own, x[own.start : own.start + own.n])
-    return x
 
 
 def _read_slice(group: zarr.Group, own: WrittenSlice, out: np.ndarray) -> None:

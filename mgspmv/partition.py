@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property
 from itertools import accumulate, pairwise
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
@@ -72,6 +72,9 @@ TRANSPOSE_FIRST = (
 )
 """The same where the transpose is needed."""
 
+Pointers = Any
+"""Row pointers: an array, or an object that has a length and reads them from a store."""
+
 MOST_WORKERS = 1 << 16
 """Upper limit of the search for a sufficient number of workers."""
 
@@ -82,14 +85,6 @@ SLICE_UNIT = 4
 """Alignment of a worker's slice of z, in elements of any size."""
 SLICE_SUMS = 8
 """Elements reserved at the end of a slice for the scalars, whether elements have 4 bytes or 8."""
-
-
-class Pointers(Protocol):
-    """Row pointers: an array, or an object that reads them from a store."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, row: Any, /) -> Any: ...
 
 
 @dataclass(frozen=True)

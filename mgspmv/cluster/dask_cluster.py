@@ -288,7 +288,9 @@ class Cluster(SchedulerClient):
 
     async def _gather(self, tasks: Sequence[tuple[int, Future]], members: Sequence[Member], phase: str) -> list[Any]:
         futures = [future for _, future in tasks]
-        done = _watch_done(futures)
+        loop, done = asyncio.get_running_loop(), asyncio.Queue[Future]()
+        for future in futures:  # Dask's `as_completed` can miss simultaneous ones
+            future.add_done_callback(lambda own: loop.call_soon_threadsafe(done.put_nowait, own))
         for _ in tasks:
             if (await done.get()).status != "finished":
                 raise await self._find_cause(tasks, members, phase)
@@ -440,14 +442,6 @@ def _find_memory(workers: dict[Member, dict[str, Any]], member: Member, free_on_
     free: int = free_on_host // sum(w["host"] == worker["host"] for w in workers.values())
     limit = worker["memory_limit"]
     return min(free, max(0, int(limit - worker["metrics"]["memory"]))) if limit else free
-
-
-def _watch_done(futures: Iterable[Future]) -> asyncio.Queue[Future]:
-    """Return a queue that gets each future when it is done. Dask's `as_completed` can miss simultaneous ones."""
-    loop, done = asyncio.get_running_loop(), asyncio.Queue[Future]()
-    for future in futures:
-        future.add_done_callback(lambda f: loop.call_soon_threadsafe(done.put_nowait, f))
-    return done
 
 
 def _rank_cause(error: BaseException) -> int:

@@ -2,8 +2,7 @@
 
 CsrRanking       PageRank by kernels over CSR; slices over Dask's comms, or through the client
 LayoutRanking    PageRank by steps on a device, enqueued several at a time; slices from device to device
-BatchPasses      PageRank of many vectors
-SharedPasses     the same of some of the vectors, with all rows, without the other workers
+BatchPasses      PageRank of many vectors; or of some of them with all rows, without the other workers
 PowerProducts    power iteration with the row blocks of one or several matrices
 """
 
@@ -32,7 +31,7 @@ from mgspmv.kernels.device import describe_device, free_device_memory
 from mgspmv.kernels.host import HostBlock
 from mgspmv.kernels.operands import WIDTHS
 from mgspmv.kernels.select import BoundMany
-from mgspmv.model import ChangeNorm, Normalization, StepSums, free_memory
+from mgspmv.model import StepSums, free_memory
 from mgspmv.solvers.batch import Batch, BatchTask, FinishedVectors, choose_width, count_bytes
 from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.mass_check import Rounding
@@ -257,7 +256,8 @@ class LayoutRanking(RankIteration):
 
 
 class BatchPasses(BlockIteration):
-    """PageRank of many vectors.
+    """PageRank of many vectors: with the rows of this worker, or, with a `VectorShare`, of some of the vectors with all
+    rows, in which workers make different passes.
 
     Parameters
     ----------
@@ -267,11 +267,21 @@ class BatchPasses(BlockIteration):
     loop: Batch
 
     def __init__(self, worker: Any, part: RowBlock, spec: TaskSpec[BatchTask], piece: BatchPiece) -> None:
-        self._task, self._spec = spec.task, spec
-        kernel, halos = self._bind(part)
+        self._task, self._spec, task = spec.task, spec, spec.task
+        self._share = piece if isinstance(piece, VectorShare) else None
+        kernel: BoundMany
+        halos: list[Halo] = []
+        if isinstance(part, DeviceRowBlock) and (self._share is not None or spec.transport == "nccl"):
+            kernel = part.bind_many_whole(task.dtype, task.options.precision)
+        else:
+            kernel = part.bind_many(task.dtype, task.options.precision, task.threads)
+            halos = [] if part.halo is None or self._share is not None else [part.halo]
         super().__init__([part], halos)
+        if self._share is not None:
+            self.rank, self.is_alone = self._share.rank, True  # the rank of a block of all rows is 0
+        use_weights = task.dtype is not None
         self._rows = piece.start.bind_many(
-            kernel, part.out_weights, use_weights=self._task.dtype is not None, has_device=self.has_device
+            kernel, part.out_weights, use_weights=use_weights, has_device=self.has_device
         )
         self._worker, self._piece = worker, piece
         self._kept: list[FinishedVectors] = []
@@ -280,7 +290,10 @@ class BatchPasses(BlockIteration):
     def make_loop(self, turns: AllToAll, hellos: Mapping[int, Message]) -> Batch:
         exchange, queries, task = self._make_exchange(turns, hellos), self._piece.queries, self._task
         self.width = min(turns.gather(self._choose_width(exchange)))
-        kept, most = self._kept, self._count_kept()
+        # At this number of kept vectors, the same on all workers, a superstep ends.
+        kept, n, top = self._kept, self._part.bounds[-1], task.top
+        of_vector = 8 * n if top is None else 16 * min(top, n) * len(self._spec.members)
+        most = max(1, KEPT_BYTES // of_vector)
         keep, is_full = partial(_keep, kept), lambda: sum(len(own.numbers) for own in kept) >= most
         return Batch(self._rows, queries, task, self.width, exchange, self._piece.order, keep, is_full)
 
@@ -290,31 +303,27 @@ class BatchPasses(BlockIteration):
         return kept, self.loop.n_ended
 
     def collect(self) -> Collected:
-        held = {"held_bytes": [self.loop.first_bytes]}
-        return replace(self.loop.collect(), transport=self._spec.transport, memory=held)
-
-    def _bind(self, part: RowBlock) -> tuple[BoundMany, list[Halo]]:
-        """Bind the kernel of the rows; also return its `halos`, see `BlockIteration`."""
-        task = self._task
-        if self._spec.transport == "nccl":
-            assert isinstance(part, DeviceRowBlock)
-            return part.bind_many_whole(task.dtype, task.options.precision), []
-        assert part.halo is not None
-        return part.bind_many(task.dtype, task.options.precision, task.threads), [part.halo]
-
-    def _choose_width(self, exchange: Exchange) -> int:
-        """Choose the most vectors in a pass that fit in the memory of this worker."""
-        where = f" on worker {self._spec.members[self.rank]}"
-        fastest, free = self._rows.kernel.best_width, self._measure_free(exchange)
-        return choose_width(self._task.width, len(self._piece.queries), fastest, free, where)
+        transport = self._spec.transport if self._share is None else "local"
+        return replace(self.loop.collect(), transport=transport, memory={"held_bytes": [self.loop.first_bytes]})
 
     def _make_exchange(self, turns: AllToAll, hellos: Mapping[int, Message]) -> Exchange:
         part, kernel = self._part, self._rows.kernel
-        if self._spec.transport == "peer":
+        if self._share is None and self._spec.transport == "peer":
             return self._open_peer(turns, hellos, 0, DeviceCopies(kernel.put, kernel.get) if self.has_device else None)
-        assert isinstance(part, DeviceRowBlock)
-        part.join_devices(turns, hellos)
-        return LocalExchange(part.bounds[-1]) if part.group is None else NcclExchange(part.group, part.bounds)
+        if self._share is None:
+            assert isinstance(part, DeviceRowBlock)
+            part.join_devices(turns, hellos)
+            if part.group is not None:
+                return NcclExchange(part.group, part.bounds)
+        return LocalExchange(part.bounds[-1])
+
+    def _choose_width(self, exchange: Exchange) -> int:
+        """Choose the most vectors in a pass that fit in the memory of this worker."""
+        fastest, n_vectors = self._rows.kernel.best_width, len(self._piece.queries)
+        if self._share is not None:
+            return choose_width(self._task.width, n_vectors, min(fastest, self._share.widest), [])
+        where = f" on worker {self._spec.members[self.rank]}"
+        return choose_width(self._task.width, n_vectors, fastest, self._measure_free(exchange), where)
 
     def _measure_free(self, exchange: Exchange) -> list[tuple[int, dict[int, int]]]:
         """Return the free and needed bytes of each memory: device, host, and the limit of the worker's process."""
@@ -332,42 +341,6 @@ class BatchPasses(BlockIteration):
             used = self._worker.monitor.get_process_memory()
             memories.append((max(0, limit - used), needed))
         return memories
-
-    def _count_kept(self) -> int:
-        """Return the number of kept vectors at which a superstep ends, the same on all workers."""
-        n, top = self._part.bounds[-1], self._task.top
-        return max(1, KEPT_BYTES // (8 * n if top is None else 16 * min(top, n) * len(self._spec.members)))
-
-
-class SharedPasses(BatchPasses):
-    """PageRank of this worker's share of many vectors, with all rows: workers make different passes.
-
-    Parameters
-    ----------
-    part : block of all rows
-    """
-
-    is_alone = True
-
-    def __init__(self, worker: Any, part: RowBlock, spec: TaskSpec[BatchTask], share: VectorShare) -> None:
-        super().__init__(worker, part, spec, share)
-        self.rank, self._widest = share.rank, share.widest  # the rank of a block of all rows is 0
-
-    def collect(self) -> Collected:
-        return replace(super().collect(), transport="local")
-
-    def _bind(self, part: RowBlock) -> tuple[BoundMany, list[Halo]]:
-        task = self._task
-        if isinstance(part, DeviceRowBlock):
-            return part.bind_many_whole(task.dtype, task.options.precision), []
-        return part.bind_many(task.dtype, task.options.precision, task.threads), []
-
-    def _choose_width(self, exchange: Exchange) -> int:
-        fastest = min(self._rows.kernel.best_width, self._widest)
-        return choose_width(self._task.width, len(self._piece.queries), fastest, [])
-
-    def _make_exchange(self, turns: AllToAll, hellos: Mapping[int, Message]) -> Exchange:
-        return LocalExchange(self._part.stop)
 
 
 def _keep(all_kept: list[FinishedVectors], kept: FinishedVectors) -> None:
@@ -402,7 +375,15 @@ class PowerProducts(BlockIteration):
         zeros = partial(np.zeros, dtype=self._task.precision)
         self._turns = turns
         self._columns = [self._open_peer(turns, hellos, k).open(zeros) for k in range(len(self._halos))]
-        products = Products(self._multiply_all, np.array, np.asarray, "", 0, self._combine, self._report_times)
+        gather = turns.gather
+        products = Products(
+            multiply=self._multiply_all,
+            put=np.array,
+            get=np.asarray,
+            hardware="",
+            combine=lambda own, of: combine(gather(own), of),
+            report_times=self._report_times,
+        )
         turns.begin()
         return PowerLoop(products, self._piece.step, self._piece.x, self._task)
 
@@ -414,9 +395,6 @@ class PowerProducts(BlockIteration):
         for columns, multiply in zip(reversed(self._columns), reversed(self._multiply), strict=True):
             x = multiply(columns.fetch(x))
         return x
-
-    def _combine(self, own: float, of: Normalization | ChangeNorm) -> float:
-        return combine(self._turns.gather(own), of)
 
     def _report_times(self, elapsed_s: float, n_bytes: int) -> Times:
         turns, (exchanged_s, waited_s, received_bytes) = self._turns, self._reported
@@ -461,8 +439,6 @@ def make_iteration(worker: Any, parts: Sequence[RowBlock], spec: TaskSpec[Any], 
     """Make the iteration of a run from its inputs on this worker: of a ranking the `RunInputs`, or a piece."""
     if isinstance(piece, PowerPiece):
         return PowerProducts(parts, spec, piece)
-    if isinstance(piece, VectorShare):
-        return SharedPasses(worker, parts[0], spec, piece)
     if isinstance(piece, BatchPiece):
         return BatchPasses(worker, parts[0], spec, piece)
     return (CsrRanking if spec.layout is None else LayoutRanking)(parts[0], spec, piece)

@@ -26,7 +26,7 @@ from mgspmv.exchange.peer_comm import Member
 from mgspmv.kernels.operands import WIDTHS, fit_width
 from mgspmv.model import Event, Progress, Status
 from mgspmv.partition import limit, plan_whole
-from mgspmv.plan import SharePlan, WorkerPlan
+from mgspmv.plan import SharePlan
 from mgspmv.solvers.batch import MEMORY_SHARE, BatchTask, FinishedVectors, count_bytes
 from mgspmv.solvers.run import Collected, Execution
 from mgspmv.solvers.vectors import Query
@@ -74,8 +74,11 @@ def _plan_measured(
             return None
         [copy] = whole.workers
         room = (host if device is None else device) - copy.block_bytes
-        width = _find_widest(matrix, task, len(numbers[rank]), room)
-        if width is None or count_planned(matrix.plan.workers[rank]) > room:
+        width, own = _find_widest(matrix, task, len(numbers[rank]), room), matrix.plan.workers[rank]
+        # Runs with the rows of a worker may take these bytes where it computes.
+        building = own.block_bytes if own.reads_whole else own.kept_piece_bytes
+        needed = own.device_bytes + own.bin_bytes + building if own.has_device else own.memory_bytes
+        if width is None or needed > room:
             return None
         planned_bytes = copy.device_bytes if copy.has_device else copy.memory_bytes
         shares.append(SharePlan(width, planned_bytes))
@@ -95,14 +98,6 @@ def hold_copies(matrix: DistributedMatrix, n: int, report: Progress) -> list[str
         jobs = list(zip(members, specs, strict=True))[n_held:n]
         matrix.copies.extend(read_blocks(matrix.cluster, members, jobs, report))
     return [block.future.key for block in matrix.copies[:n]]
-
-
-def count_planned(worker: WorkerPlan) -> int:
-    """Count the bytes that runs with the rows of a worker may take where it computes."""
-    if not worker.has_device:
-        return worker.memory_bytes
-    building = worker.block_bytes if worker.reads_whole else worker.kept_piece_bytes
-    return worker.device_bytes + worker.bin_bytes + building
 
 
 def _measure(matrix: DistributedMatrix, members: Sequence[Member], dtype: str | None) -> list[FreeMemory]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -133,12 +132,10 @@ class PeerExchange(Exchange):
         self.n_elements, self.n_staged = (n_host, 0) if device is None else (n_held + n_rows, n_host)
 
     def _allocate(self, zeros: Zeros) -> None:
-        if self._device is not None:
-            none = zeros(0)
-            zeros = partial(_make_zeros, none.shape[1:], none.dtype)
-        self._zeros = zeros
-        self._columns: np.ndarray = zeros(self._starts[-1])
-        self._packs = [{other: zeros(len(rows)) for other, rows in self._requested.items()} for _ in range(2)]
+        none, has_device = zeros(0), self._device is not None
+        self._zeros: Zeros = (lambda n: np.zeros((n, *none.shape[1:]), none.dtype)) if has_device else zeros
+        self._columns: np.ndarray = self._zeros(self._starts[-1])
+        self._packs = [{other: self._zeros(len(rows)) for other, rows in self._requested.items()} for _ in range(2)]
         self._slots: list[np.ndarray] = []
         self._on_device: Any = None if self._device is None else self._device.put(self._host_slot())
 
@@ -223,10 +220,6 @@ class PeerExchange(Exchange):
 
     def _put(self, owner: int, slice_: np.ndarray) -> None:
         self._columns[self._starts[owner] : self._starts[owner + 1]] = slice_
-
-
-def _make_zeros(shape: tuple[int, ...], dtype: np.dtype[Any], n: int) -> np.ndarray:
-    return np.zeros((n, *shape), dtype)
 
 
 def cut_again(halo: Halo, bounds: tuple[int, ...]) -> Halo:

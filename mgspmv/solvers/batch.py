@@ -384,17 +384,15 @@ class Batch(Execution):
             for seat, bound in zip(self._left, bounds, strict=True):
                 assert seat.status is not None
                 self._endings[seat.number] = Ending(seat.status, tuple(seat.changes), bound)
-            numbers = tuple(seat.number for seat in self._left)
-            self._keep(FinishedVectors(numbers, *self._choose_kept(self._find_wide().x[:, : len(numbers)].T)))
+            ended, kernel, top = tuple(seat.number for seat in self._left), self._rows.kernel, self._task.top
+            vectors, vertices = self._find_wide().x[:, : len(ended)].T, None
+            if top is None:
+                ranks = kernel.get(vectors)
+            else:
+                vertices, ranks = kernel.select_highest(vectors, top, self._numbers)
+                vertices = vertices if self._numbers is not None else vertices + self._rows.start
+            self._keep(FinishedVectors(ended, ranks, vertices))
         self._left = []
-
-    def _choose_kept(self, vectors: Any) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the ranks to keep of each vector; with `top`, also the numbers of their vertices, else None."""
-        kernel = self._rows.kernel
-        if self._task.top is None:
-            return kernel.get(vectors), None
-        numbers, ranks = kernel.select_highest(vectors, self._task.top, self._numbers)
-        return ranks, numbers if self._numbers is not None else numbers + self._rows.start
 
     def _find_wide(self) -> Pass:
         """Return the pass in which errors are bounded, whose first columns are the ranks of the vectors that left."""

@@ -138,7 +138,12 @@ def make_inputs(
         check_choice("dangling", dangling, ("uniform", "drop", "error"))
         if dangling == "error":
             own = restore(read_out_weight(stored, use_weights), order) if weight is None else weight
-            _raise_dangling(own, A.vertex_ids)
+            if len(empty := np.flatnonzero(own == 0)):
+                raise DanglingError(
+                    f"{len(empty)} of {n} vertices have no out-edges, or only ones of weight 0, first "
+                    f"{_name(empty[0], A.vertex_ids)}, and dangling='error'; give them edges, or pass "
+                    "dangling='uniform' or 'drop'"
+                )
         d = np.zeros(1) if dangling == "drop" else distribute("dangling", None)
     is_dropped = isinstance(dangling, str) and dangling == "drop"
     x = (1.0 - options.alpha if is_dropped else 1.0) * p if nstart is None else distribute("nstart", nstart)
@@ -198,16 +203,6 @@ class OutWeights:
         if self._is_reversed:
             self._kept[use_weights] = weight
         return weight
-
-
-def _raise_dangling(weight: np.ndarray, vertex_ids: np.ndarray | None) -> None:
-    places = np.flatnonzero(weight == 0)
-    if len(places):
-        label = places[0] if vertex_ids is None else vertex_ids[places[0]]
-        raise DanglingError(
-            f"{len(places)} of {len(weight)} vertices have no out-edges, or only ones of weight 0, first {label}, "
-            "and dangling='error'; give them edges, or pass dangling='uniform' or 'drop'"
-        )
 
 
 def make_out_weight(given: Weights, stored: np.ndarray, vertex_ids: np.ndarray | None) -> np.ndarray:

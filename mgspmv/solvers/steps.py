@@ -322,16 +322,13 @@ class DeviceSteps(RowSteps):
 
     @property
     def rounding(self) -> Rounding:
-        device, n_dangling = self._device, count_zeros(self._vectors.weight)
+        device, weight = self._device, self._vectors.weight
+        if isinstance(weight, np.ndarray):
+            n_dangling = int(np.count_nonzero(weight == 0))
+        else:  # for `weight == 0` CuPy would import SciPy
+            n_dangling = len(weight) - count_true(weight.astype(np.bool_))
         longest = nnz = device.layout.nnz  # upper bound: the layout does not store the lengths of its rows
         return Rounding(longest, nnz, n_dangling, device.entry_rounding)
-
-
-def count_zeros(weight: Any) -> int:
-    """Return the number of elements that are 0, of an array of NumPy or CuPy."""
-    if isinstance(weight, np.ndarray):
-        return int(np.count_nonzero(weight == 0))
-    return len(weight) - count_true(weight.astype(np.bool_))  # for `weight == 0` CuPy would import SciPy
 
 
 def time_step(panel: Exchange, multiply: Callable[[], list[StepSums]]) -> tuple[list[StepSums], Times]:
