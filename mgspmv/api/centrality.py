@@ -27,11 +27,11 @@ from mgspmv.api.powers import (
 )
 from mgspmv.display.frames import Columns, Tabular
 from mgspmv.errors import AcyclicError, DanglingError, KindError, OptionError
+from mgspmv.kernels.operands import check_transpose
 from mgspmv.model import NonFinite, Status
 from mgspmv.order import restore
 from mgspmv.partition import TRANSPOSE_FIRST
 from mgspmv.results import Solution
-from mgspmv.solvers.operator import check_transpose
 from mgspmv.solvers.power import Products, Step, bound_radius, has_cycle, normalize
 from mgspmv.solvers.vectors import Weights
 from mgspmv.store.held import name_matrix

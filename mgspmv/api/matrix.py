@@ -12,7 +12,7 @@ import numpy as np
 
 from mgspmv.api.embedded import EmbeddedMatrix, limit_to_free
 from mgspmv.errors import KindError, OptionError, hide_secrets
-from mgspmv.kernels.operands import choose_precision
+from mgspmv.kernels.operands import choose_precision, make_operator
 from mgspmv.kernels.select import choose_backend, find_step_layout
 from mgspmv.lookup import VertexLookup
 from mgspmv.model import Precision, check_choice, describe_entries
@@ -495,8 +495,6 @@ class Matrix(EmbeddedMatrix):
         >>> status, x.round(4)[:3]
         (0, array([1., 1., 1.]))
         """
-        from mgspmv.solvers.operator import make_operator
-
         _ = self.place.computes  # raises if there is no device
         transpose = self.T if self._loaded.transpose is not None or self.stored.info.has_transpose else None
         return make_operator(self, transpose, self._missing_transpose, precision=precision, weights=weight)

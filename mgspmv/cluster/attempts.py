@@ -271,7 +271,7 @@ def run_batch(
     def make() -> Outcome:
         began = time.perf_counter()
         spec = TaskSpec(task.run, matrix.members, matrix.cluster.patience, task, matrix.transport)
-        numbers, is_known = deal_vectors(queries, len(matrix.members)), bool(matrix.share_plans)
+        numbers, is_known = deal_vectors(queries, len(matrix.members)), bool(matrix.held.share_plans)
         planned = plan_shares(matrix, numbers, task)
         if planned is None:
             return run_attempt([matrix], spec, cut, report, iterate_rows)
@@ -280,7 +280,7 @@ def run_batch(
         except CapacityError:
             if not is_known or is_heard:
                 raise
-        matrix.share_plans.clear()  # there is less free memory than when they were made
+        matrix.held.share_plans.clear()  # there is less free memory than when they were made
         return make()
 
     def share(

@@ -15,7 +15,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from typing import Any, Literal, Self
 
@@ -107,9 +107,11 @@ class AttemptWorkers(HeldObjects):
         the reports, and the seconds of the longest superstep."""
         assert self._block_keys is not None
         packed = [dumps(piece) for piece in self._pieces]  # Dask sends each of hundreds of arrays separately
-        is_small = max(map(len, packed)) <= MOST_SENT
-        scattering = self.cluster.scatter_each(packed, self.members, "start", "mgspmv-begin")
-        with nullcontext(packed) if is_small else scattering as sent:
+        if max(map(len, packed)) <= MOST_SENT:
+            sending: AbstractContextManager[Sequence[Any]] = nullcontext(packed)
+        else:
+            sending = self.cluster.scatter_each(packed, self.members, "start", "mgspmv-begin")
+        with sending as sent:
             pairs = zip(self._block_keys, sent, strict=True)
             begun = self.make(begin_alone, [([key], self._spec, piece, most_s) for key, piece in pairs])
         computes, elapsed_s, reports = zip(*begun, strict=True)

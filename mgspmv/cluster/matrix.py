@@ -27,9 +27,7 @@ from mgspmv.errors import (
 )
 from mgspmv.exchange.peer_comm import Member
 from mgspmv.kernels.device import get, put
-from mgspmv.kernels.operands import (
-    multiply_checked,
-)
+from mgspmv.kernels.operands import check_transpose, make_operator, multiply_checked
 from mgspmv.model import Progress, Recovery, describe_entries, ignore
 from mgspmv.partition import TRANSPOSE_FIRST
 from mgspmv.plan import Plan, SharePlan
@@ -42,13 +40,17 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class _HeldRows:
+class HeldRows:
     """Rows that the workers hold, shared by the placements of a matrix."""
 
     loading: LoadedRows
-    parts: list[Any]
+    """Workers, and the rows that each was given to read."""
+    parts: list[HeldRowBlock]
+    """Row block of each worker, by rank; fewer where redistributing failed, and none of a closed matrix."""
     copies: list[HeldRowBlock] = field(default_factory=list)
+    """Blocks of all rows that the first workers hold, one each, until the matrix is closed or redistributed."""
     share_plans: dict[Hashable, Sequence[SharePlan]] = field(default_factory=dict)
+    """Memory planned for batches whose vectors the workers share out, by kind of batch."""
     is_closed: bool = False
 
 
@@ -92,7 +94,8 @@ class DistributedMatrix(MatrixProperties):
         self.recoveries = recoveries
         """Workers lost during loading, with the time after which it resumed."""
         self._request = request
-        self._held = _HeldRows(loading, loading.parts)
+        self.held = HeldRows(loading, loading.parts)
+        """Rows that the workers hold."""
 
     def on(
         self,
@@ -140,7 +143,7 @@ class DistributedMatrix(MatrixProperties):
     @property
     def is_closed(self) -> bool:
         """True if it was closed; it cannot be opened again."""
-        return self._held.is_closed
+        return self.held.is_closed
 
     def redistribute(self, on_progress: Progress | None = None, *, has_lease: bool = False) -> None:
         """Distribute the matrix over the present workers, with the options of `Matrix.distribute`.
@@ -175,7 +178,7 @@ class DistributedMatrix(MatrixProperties):
         self._check_closed()
         if not self.has_store:
             raise ClusterError(LOST, phase="load")
-        held = self._held
+        held = self.held
         drop_blocks(self.cluster, held.copies, [*held.copies])
         held.share_plans.clear()
         held.loading = load_matrix(
@@ -186,12 +189,12 @@ class DistributedMatrix(MatrixProperties):
     @property
     def plan(self) -> Plan:
         """Rows and memory planned for each worker."""
-        return self._held.loading.plan
+        return self.held.loading.plan
 
     @property
     def members(self) -> tuple[Member, ...]:
         """The workers, in the order of their rows."""
-        return self._held.loading.members
+        return self.held.loading.members
 
     @property
     def bounds(self) -> tuple[int, ...]:
@@ -206,13 +209,13 @@ class DistributedMatrix(MatrixProperties):
     @property
     def backend(self) -> Literal["cpu", "cuda"]:
         """Backend of the workers."""
-        return self._held.loading.places.backend
+        return self.held.loading.places.backend
 
     @property
     def transport(self) -> Literal["nccl", "peer"]:
         """Transport of slices between workers in supersteps; devices with NCCL may also write directly, see
         `Solution.matrix["transport"]` for the transport of a run."""
-        return self._held.loading.places.transport
+        return self.held.loading.places.transport
 
     @property
     def workers(self) -> tuple[str | int, ...]:
@@ -228,22 +231,7 @@ class DistributedMatrix(MatrixProperties):
         ClosedError : it was closed
         """
         self.check_open()
-        return [part.future.key for part in self._held.parts]
-
-    @property
-    def loading(self) -> LoadedRows:
-        """Workers, and the rows that each was given to read."""
-        return self._held.loading
-
-    @property
-    def copies(self) -> list[HeldRowBlock]:
-        """Blocks of all rows that the first workers hold, one each, until the matrix is closed or redistributed."""
-        return self._held.copies
-
-    @property
-    def share_plans(self) -> dict[Hashable, Sequence[SharePlan]]:
-        """Memory planned for batches whose vectors the workers share out, by kind of batch."""
-        return self._held.share_plans
+        return [part.future.key for part in self.held.parts]
 
     @property
     def limits(self) -> MemoryLimits:
@@ -253,7 +241,7 @@ class DistributedMatrix(MatrixProperties):
     @property
     def held_bytes(self) -> list[int]:
         """Bytes of the row block of each worker, as loaded."""
-        return [part.n_bytes for part in self._held.parts]
+        return [part.n_bytes for part in self.held.parts]
 
     def check_open(self) -> None:
         """Check that the matrix is open and the client is connected.
@@ -264,17 +252,12 @@ class DistributedMatrix(MatrixProperties):
         SchedulerNotFoundError : the client was closed, or lost its scheduler
         """
         self._check_closed()
-        if not self.is_whole:
+        if len(self.held.parts) < len(self.members):
             raise ClosedError(
                 f"the distributed matrix of {self.info.url} is incomplete, as redistributing it failed; call "
                 "redistribute(), or distribute it again"
             )
         self.cluster.check_client()
-
-    @property
-    def is_whole(self) -> bool:
-        """True if each worker has its rows, as far as known to the client."""
-        return len(self._held.parts) == len(self.members)
 
     def _check_closed(self) -> None:
         if self.is_closed:
@@ -382,8 +365,6 @@ class DistributedMatrix(MatrixProperties):
         ...     print(D.as_linear_operator().matvec([1.0, 2.0, 3.0]))
         [3. 4. 2.]
         """
-        from mgspmv.solvers.operator import check_transpose, make_operator
-
         if transpose is not None:
             check_transpose(self, transpose)
         missing = (
@@ -394,7 +375,7 @@ class DistributedMatrix(MatrixProperties):
 
     def close(self) -> None:
         """Free the memory of the workers."""
-        held = self._held
+        held = self.held
         parts, held.parts, held.copies = [*held.parts, *held.copies], [], []
         if held.is_closed:
             return

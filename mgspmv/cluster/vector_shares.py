@@ -56,9 +56,9 @@ def plan_shares(
     if len(numbers) < 2 or not matrix.has_store or not may_share(matrix):
         return None
     key = (task.dtype, task.options.precision, task.width, task.threads, *map(len, numbers))
-    if key not in matrix.share_plans and (shares := _plan_measured(matrix, numbers, task)) is not None:
-        matrix.share_plans[key] = shares
-    return matrix.share_plans.get(key)
+    if key not in matrix.held.share_plans and (shares := _plan_measured(matrix, numbers, task)) is not None:
+        matrix.held.share_plans[key] = shares
+    return matrix.held.share_plans.get(key)
 
 
 def _plan_measured(
@@ -88,21 +88,21 @@ def _plan_measured(
 def hold_copies(matrix: DistributedMatrix, n: int, report: Progress) -> list[str]:
     """Let each of the first n workers hold all rows; return the keys of the blocks, by rank. The caller holds the lease
     of the cluster."""
-    members, n_held = matrix.members, len(matrix.copies)
+    members, n_held = matrix.members, len(matrix.held.copies)
     if n_held < n:
         bounds = (0, matrix.shape[0])
         specs = [
             replace(own, rank=0, bounds=bounds, plan=replace(own.plan, nnz=matrix.nnz, streaming=None, bin_bytes=0))
-            for own in matrix.loading.specs
+            for own in matrix.held.loading.specs
         ]
         jobs = list(zip(members, specs, strict=True))[n_held:n]
-        matrix.copies.extend(read_blocks(matrix.cluster, members, jobs, report))
-    return [block.future.key for block in matrix.copies[:n]]
+        matrix.held.copies.extend(read_blocks(matrix.cluster, members, jobs, report))
+    return [block.future.key for block in matrix.held.copies[:n]]
 
 
 def _measure(matrix: DistributedMatrix, members: Sequence[Member], dtype: str | None) -> list[FreeMemory]:
     """Let workers measure their free memory, by rank."""
-    token, copy_keys = uuid.uuid4().hex, [block.future.key for block in matrix.copies]
+    token, copy_keys = uuid.uuid4().hex, [block.future.key for block in matrix.held.copies]
     keys = [f"mgspmv-measure-{token}-{rank}" for rank in range(len(members))]
     measured = HeldObjects(matrix.cluster, members, keys)
     try:
@@ -122,7 +122,7 @@ def _divide(
     host = host if matrix.limits.host is None else min(host, matrix.limits.host)
     if free.device is None:
         return None, host + free.block_bytes
-    devices = [worker.device.id for worker in matrix.loading.workers[: len(members)]]
+    devices = [worker.device.id for worker in matrix.held.loading.workers[: len(members)]]
     device = free.device // devices.count(devices[rank]) + free.block_bytes
     return limit(device, matrix.limits.device), host
 

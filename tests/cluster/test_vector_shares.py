@@ -162,10 +162,10 @@ def test_copies_stay_on_the_workers_until_the_matrix_is_closed(named, in_process
             mg.pagerank_batch(D, vectors, progress=on_phases(lambda *said: told.append(said)))
         assert [done for phase, done, _ in told if phase == "load"] == [0, 1, 2]  # by the first one
         assert mg.pagerank(D).digest() == mg.pagerank(named).digest()
-        keys = [*D.row_block_keys, *(block.future.key for block in D.copies)]
+        keys = [*D.row_block_keys, *(block.future.key for block in D.held.copies)]
         assert (len(keys), sorted(list_held(client))) == (4, sorted(keys))
         D.redistribute()
-        assert (D.copies, sorted(list_held(client))) == ([], sorted(D.row_block_keys))
+        assert (D.held.copies, sorted(list_held(client))) == ([], sorted(D.row_block_keys))
         check_same(mg.pagerank_batch(D, vectors), mg.pagerank_batch(named, vectors))
     assert list_held(client) == []
 
