@@ -21,13 +21,12 @@ from distributed.protocol import to_serialize
 from distributed.protocol.pickle import loads
 from tornado.ioloop import PeriodicCallback
 
-from mgspmv.cluster.messages import Report, TaskSpec
 from mgspmv.cluster.row_block import DeviceRowBlock, RowBlock, RowBlockSpec
 from mgspmv.cluster.security import HOSTS, guard
 from mgspmv.cluster.watchdog import LOOK_S, Hang, Watchdog
 from mgspmv.cluster.worker_metrics import METRICS
 from mgspmv.cluster.worker_rows import RowsAddress
-from mgspmv.cluster.worker_run import WorkerRun
+from mgspmv.cluster.worker_run import Report, TaskSpec, WorkerRun
 from mgspmv.errors import ClosedError, StoreError, add_to_message
 from mgspmv.exchange.nccl import await_ends, find_nccl_problem, find_stuck, let_go
 from mgspmv.exchange.peer_comm import LINK_OP

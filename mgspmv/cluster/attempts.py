@@ -22,10 +22,10 @@ import numpy as np
 from mgspmv.checkpoints import describe_failure
 from mgspmv.cluster.executors import AttemptWorkers, Executor, Supersteps, TaskRounds, find_layout
 from mgspmv.cluster.matrix import DistributedMatrix
-from mgspmv.cluster.messages import BatchPiece, PowerPiece, Report, TaskSpec, VectorShare
 from mgspmv.cluster.scheduler_client import End, record_failure
 from mgspmv.cluster.vector_shares import VectorShares, deal_vectors, hold_copies, plan_shares
 from mgspmv.cluster.worker_rows import LOST
+from mgspmv.cluster.worker_run import BatchPiece, PowerPiece, Report, TaskSpec, VectorShare
 from mgspmv.errors import (
     CapacityError,
     ClosedError,

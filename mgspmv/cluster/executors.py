@@ -26,7 +26,7 @@ from mgspmv.checkpoints import StateAddress, WrittenSlice
 from mgspmv.cluster.agent import begin_alone, begin_run
 from mgspmv.cluster.load import HeldObjects, name_task
 from mgspmv.cluster.matrix import DistributedMatrix
-from mgspmv.cluster.messages import RankCheck, Report, RoundReport, TaskSpec, check_ranks, check_reports
+from mgspmv.cluster.worker_run import RankCheck, Report, RoundReport, TaskSpec, check_ranks, check_reports
 from mgspmv.errors import ClusterError, OptionError
 from mgspmv.exchange.shared_vector import SharedVector
 from mgspmv.kernels.select import StepLayout, check_kernel, find_step_layout

@@ -8,7 +8,7 @@ PowerProducts    power iteration with the row blocks of one or several matrices
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,13 +18,20 @@ import numpy as np
 from distributed.comm import get_address_host
 
 from mgspmv.checkpoints import StateAddress, WrittenSlice, write_slice
-from mgspmv.cluster.messages import BatchPiece, PowerPiece, RankCheck, RoundReport, TaskSpec, VectorShare
 from mgspmv.cluster.row_block import DeviceRowBlock, ProductOptions, RowBlock
+from mgspmv.cluster.worker_run import (
+    BatchPiece,
+    BlockIteration,
+    PowerPiece,
+    RankCheck,
+    RoundReport,
+    TaskSpec,
+    VectorShare,
+)
 from mgspmv.exchange.exchange import ClientExchange, DeviceCopies, Exchange, LocalExchange
 from mgspmv.exchange.halo import Halo
-from mgspmv.exchange.nccl import greet
 from mgspmv.exchange.nccl_slices import NcclExchange
-from mgspmv.exchange.peer import AllToAll, PeerExchange, cut_again
+from mgspmv.exchange.peer import AllToAll, cut_again
 from mgspmv.exchange.peer_comm import Message
 from mgspmv.kernels.cpu_many import CpuMany
 from mgspmv.kernels.device import describe_device, free_device_memory
@@ -44,67 +51,6 @@ from mgspmv.solvers.topk_certificate import TopkCertificate
 
 KEPT_BYTES = 1 << 28
 """Bytes of kept vectors on all workers at which a superstep ends, so that they are sent to the client."""
-
-
-class BlockIteration(ABC):
-    """Iteration on the rows of one worker.
-
-    Parameters
-    ----------
-    parts : row blocks that an iteration multiplies with; vectors have the rows of the first one
-    halos : columns that it reads of other workers in each product; empty for devices that exchange slices by NCCL
-
-    Attributes
-    ----------
-    loop : result of `make_loop`
-    computes : number of threads of the host, or name of the device
-    first_row : first row of the vectors on this worker
-    threads : threads that read and write on this worker
-    width : most vectors in a pass
-    is_alone : whether it needs nothing of the other workers
-    """
-
-    loop: Loop | Batch | PowerLoop
-    computes: int | str
-    width = 1
-    is_alone = False
-
-    def __init__(self, parts: Sequence[RowBlock], halos: Sequence[Halo]) -> None:
-        self.parts, self._part, self._halos = parts, parts[0], halos
-        self.rank, self.nnz = parts[0].rank, sum(part.nnz for part in parts)
-        self.first_row, self.threads = parts[0].start, parts[0].threads
-        self.has_device = parts[0].backend == "cuda"
-
-    def greet(self, others: Sequence[int]) -> dict[int, Message]:
-        """Return the first messages to the others, by rank."""
-        if not self._halos:
-            assert isinstance(self._part, DeviceRowBlock)
-            return dict.fromkeys(others, greet(self._part.group))
-        return {other: Message(asked=tuple(halo.needed[other] for halo in self._halos)) for other in others}
-
-    @abstractmethod
-    def make_loop(self, turns: AllToAll, hellos: Mapping[int, Message]) -> Loop | Batch | PowerLoop:
-        """Make the loop, and prepare the exchange with the others from their first messages."""
-
-    @abstractmethod
-    def collect(self) -> Collected:
-        """Return the result."""
-
-    def check_ranks(self) -> RankCheck | None:
-        """Check the ranks; None if the run does not compute ranks of one vector."""
-        return None
-
-    def take_kept(self) -> tuple[Sequence[FinishedVectors], int]:
-        """Return the results of vectors that have ended since the last call, and the number of all that have."""
-        return (), 0
-
-    def _open_peer(
-        self, turns: AllToAll, hellos: Mapping[int, Message], k: int = 0, device: DeviceCopies | None = None
-    ) -> PeerExchange:
-        """Return the exchange of halo `k`, by the rows of this worker that the others asked for."""
-        asked = [hellos[other]["asked"][k] if other in hellos else None for other in range(len(turns.others) + 1)]
-        # Received arrays are read-only.
-        return PeerExchange(turns, self._halos[k], [None if rows is None else np.array(rows) for rows in asked], device)
 
 
 # --- PageRank of one vector ------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from mgspmv.cluster.agent import FreeMemory, measure_free
 from mgspmv.cluster.executors import SUPERSTEP_S, AttemptWorkers, join_collected
 from mgspmv.cluster.load import HeldObjects, read_blocks
 from mgspmv.cluster.matrix import DistributedMatrix
-from mgspmv.cluster.messages import Report
+from mgspmv.cluster.worker_run import Report
 from mgspmv.exchange.exchange import LocalExchange
 from mgspmv.exchange.peer_comm import Member
 from mgspmv.kernels.operands import WIDTHS, fit_width

@@ -1,32 +1,269 @@
-"""State of a run on one worker, made by the first task of the run and held by the worker's agent between tasks.
+"""Runs on one worker: what the client sends, what workers report, and the state that a worker keeps between tasks.
 
-WorkerRun         a run of PageRank, of a batch, or of power iteration; its public methods are the bodies of tasks
+TaskSpec          description of a run, the same for all of its workers; in addition each gets its piece of the inputs
+WorkerRun         a run of PageRank, of a batch, or of power iteration, made by its first task and held by the agent of
+                  the worker between tasks; its public methods are the bodies of tasks
   BlockIteration  iteration of the rows of this worker; see `mgspmv.cluster.iterations`
+Report            result of a superstep on one worker; `check_reports` checks that all workers agree
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from mgspmv.cluster.messages import Report, TaskSpec
+import numpy as np
+
+from mgspmv.cluster.row_block import DeviceRowBlock, RowBlock
 from mgspmv.cluster.worker_metrics import publish_iterations
-from mgspmv.errors import ClusterError, RunAbortedError
-from mgspmv.exchange.peer import AllToAll
-from mgspmv.exchange.peer_comm import PeerComm
+from mgspmv.errors import ClusterError, CorruptionError, RunAbortedError, WorkerCorruptionError
+from mgspmv.exchange.exchange import DeviceCopies
+from mgspmv.exchange.halo import Halo
+from mgspmv.exchange.nccl import greet
+from mgspmv.exchange.peer import AllToAll, PeerExchange
+from mgspmv.exchange.peer_comm import Member, Message, PeerComm, RunSpec
 from mgspmv.exchange.shared_vector import VectorAddress
 from mgspmv.heartbeat import Heartbeat
 from mgspmv.kernels.device import measure_memory
+from mgspmv.kernels.select import StepLayout
 from mgspmv.logs import WORKERS
-from mgspmv.model import Event, Status, ignore
+from mgspmv.model import Event, RowCheck, Status, StepSums, ignore
+from mgspmv.run_progress import BEGINNING, RunProgress
+from mgspmv.solvers.batch import Batch, BatchTask, FinishedVectors
+from mgspmv.solvers.inputs import RunInputs
+from mgspmv.solvers.mass_check import ADVICE, MassCheck, check_rows, describe_off
+from mgspmv.solvers.options import RankTask
+from mgspmv.solvers.power import PowerLoop, PowerTask, Step
 from mgspmv.solvers.run import Collected
+from mgspmv.solvers.vectors import Query
 
 if TYPE_CHECKING:
-    from mgspmv.cluster.iterations import BlockIteration
+    from mgspmv.solvers.pagerank import Loop
+
+AnyTask = TypeVar("AnyTask", RankTask, BatchTask, PowerTask)
+
+# --- inputs ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TaskSpec(RunSpec, Generic[AnyTask]):
+    """Description of a run, the same for all of its workers."""
+
+    task: AnyTask
+    """Options of the run."""
+    transport: Literal["peer", "nccl"] = "peer"
+    """Transport of slices between workers."""
+    layout: StepLayout | None = None
+    """Layout of the rows for steps of PageRank that devices enqueue several at a time; None for kernels over CSR."""
+    steps_at_once: int = 1
+    """Number of such steps between two checks for the end."""
+    before: RunProgress = BEGINNING
+    """Progress from which the run resumes."""
+    balance: MassCheck | None = None
+    """Predicted bounds of the sum of the first ranks; None if not predicted."""
+
+
+@dataclass(frozen=True, eq=False)
+class BatchPiece:
+    """Inputs of a batch on one worker, cut to its rows."""
+
+    start: RunInputs
+    """Input vectors; only d, empty for the p of each vector, and the out-weights are used."""
+    queries: list[Query]
+    """All vectors, restricted to the entries in these rows."""
+    order: np.ndarray | None
+    """(n_rows,) source's number of each row; None if they ascend or are not needed."""
+
+
+@dataclass(frozen=True, eq=False)
+class VectorShare(BatchPiece):
+    """Inputs of a batch on one worker that ranks some of the vectors, with all rows."""
+
+    rank: int
+    """Rank of the worker."""
+    widest: int
+    """Most vectors in a pass that fit in its memory."""
+
+
+@dataclass(frozen=True, eq=False)
+class PowerPiece:
+    """Inputs of power iteration on one worker, cut to its rows and in the precision of the run."""
+
+    step: Step
+    """Applied to each product."""
+    x: np.ndarray
+    """Elements of the start vector."""
+
+
+# --- reports and results ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RankCheck:
+    """Check of a worker's ranks between two steps."""
+
+    rows: RowCheck
+    """Sums over its rows."""
+    slack: float
+    """Maximum rounding error of their sum in a step."""
+    mass: float = 0.0
+    """Sum of the ranks of all dangling vertices, as used in the step; 0 if the client has it."""
+    balance: MassCheck | None = None
+    """Predicted bounds of the sum of the ranks of all workers; None if the client predicts them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """Result of a superstep on one worker."""
+
+    events: list[Event]
+    """Event of each iteration on this worker."""
+    status: Status | None
+    """Status of the run; None if it has not ended."""
+    ranks: RankCheck | None = None
+    """Check of the ranks; None if there are no ranks or they are not finite."""
+    kept: Sequence[FinishedVectors] = ()
+    """Kept values of this worker's rows of finished vectors of a batch."""
+    n_ended: int = 0
+    """Number of vectors that have ended."""
+    collected: Collected | None = None
+    """Result of a worker that iterates alone, after its end; None before that, and for others."""
+
+
+@dataclass(frozen=True, eq=False)
+class RoundReport:
+    """Result of a round of tasks on one worker, in the executor `tasks`."""
+
+    z: np.ndarray
+    """(n_rows,): this worker's slice of the next z."""
+    sums: StepSums
+    product_s: float
+    held_bytes: int
+    """Bytes held for rows and vectors."""
+    ranks: RankCheck
+
+
+def check_reports(reports: Sequence[Report], members: Sequence[Member], phase: str) -> None:
+    """Check that all workers made the same iterations of a superstep, and that their ranks are valid.
+
+    Raises
+    ------
+    ClusterError : they did not make the same iterations with the same changes
+    WorkerCorruptionError : ranks fail a check
+    """
+    # All add up the same sums.
+    made = {
+        (
+            report.status,
+            tuple((event.iteration, event.change) for event in report.events),
+            tuple(kept.numbers for kept in report.kept),
+            report.n_ended,
+        )
+        for report in reports
+    }
+    if len(made) > 1:
+        raise ClusterError("the workers do not agree on the changes of this superstep; one of them computes wrongly")
+    found = [report.ranks for report in reports if report.ranks is not None]
+    if found:
+        iteration = reports[0].events[-1].iteration
+        check_ranks(found, found[0].mass, found[0].balance, members, iteration, phase)
+
+
+def check_ranks(
+    found: Sequence[RankCheck],
+    mass: float,
+    balance: MassCheck | None,
+    members: Sequence[Member],
+    iteration: int,
+    phase: str,
+) -> None:
+    """Check the ranks of all workers.
+
+    Parameters
+    ----------
+    mass, balance : as in `mgspmv.solvers.mass_check.check_rows`
+    """
+    for member, own in zip(members, found, strict=True):
+        if own.rows.n_off:
+            raise WorkerCorruptionError(
+                f"after iteration {iteration} {describe_off(own.rows.n_off)} on worker {member}: {ADVICE}",
+                worker=str(member.name),
+                phase=phase,
+            )
+    try:
+        rows, slack = sum((own.rows for own in found), RowCheck()), sum(own.slack for own in found)
+        check_rows(rows, mass, balance, slack, iteration)
+    except CorruptionError as error:
+        raise WorkerCorruptionError(str(error), phase=phase) from error
+
+
+# --- state on a worker ------------------------------------------------------------------------------------------------
+
+
+class BlockIteration(ABC):
+    """Iteration on the rows of one worker.
+
+    Parameters
+    ----------
+    parts : row blocks that an iteration multiplies with; vectors have the rows of the first one
+    halos : columns that it reads of other workers in each product; empty for devices that exchange slices by NCCL
+
+    Attributes
+    ----------
+    loop : result of `make_loop`
+    computes : number of threads of the host, or name of the device
+    first_row : first row of the vectors on this worker
+    threads : threads that read and write on this worker
+    width : most vectors in a pass
+    is_alone : whether it needs nothing of the other workers
+    """
+
+    loop: Loop | Batch | PowerLoop
+    computes: int | str
+    width = 1
+    is_alone = False
+
+    def __init__(self, parts: Sequence[RowBlock], halos: Sequence[Halo]) -> None:
+        self.parts, self._part, self._halos = parts, parts[0], halos
+        self.rank, self.nnz = parts[0].rank, sum(part.nnz for part in parts)
+        self.first_row, self.threads = parts[0].start, parts[0].threads
+        self.has_device = parts[0].backend == "cuda"
+
+    def greet(self, others: Sequence[int]) -> dict[int, Message]:
+        """Return the first messages to the others, by rank."""
+        if not self._halos:
+            assert isinstance(self._part, DeviceRowBlock)
+            return dict.fromkeys(others, greet(self._part.group))
+        return {other: Message(asked=tuple(halo.needed[other] for halo in self._halos)) for other in others}
+
+    @abstractmethod
+    def make_loop(self, turns: AllToAll, hellos: Mapping[int, Message]) -> Loop | Batch | PowerLoop:
+        """Make the loop, and prepare the exchange with the others from their first messages."""
+
+    @abstractmethod
+    def collect(self) -> Collected:
+        """Return the result."""
+
+    def check_ranks(self) -> RankCheck | None:
+        """Check the ranks; None if the run does not compute ranks of one vector."""
+        return None
+
+    def take_kept(self) -> tuple[Sequence[FinishedVectors], int]:
+        """Return the results of vectors that have ended since the last call, and the number of all that have."""
+        return (), 0
+
+    def _open_peer(
+        self, turns: AllToAll, hellos: Mapping[int, Message], k: int = 0, device: DeviceCopies | None = None
+    ) -> PeerExchange:
+        """Return the exchange of halo `k`, by the rows of this worker that the others asked for."""
+        asked = [hellos[other]["asked"][k] if other in hellos else None for other in range(len(turns.others) + 1)]
+        # Received arrays are read-only.
+        return PeerExchange(turns, self._halos[k], [None if rows is None else np.array(rows) for rows in asked], device)
 
 
 class WorkerRun:
