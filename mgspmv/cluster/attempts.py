@@ -46,7 +46,7 @@ from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.options import RankTask
 from mgspmv.solvers.pagerank import find_before
 from mgspmv.solvers.power import PowerTask, Step
-from mgspmv.solvers.run import Execution, Outcome, run
+from mgspmv.solvers.run import Execution, Outcome
 from mgspmv.solvers.steps import STEPS_AT_ONCE
 from mgspmv.solvers.vectors import Query
 
@@ -59,24 +59,6 @@ def run_with_lease(matrix: DistributedMatrix, report: Progress, make: Callable[[
         began = time.perf_counter()
         outcome = make()
     outcome.seconds["queue"] = began - queued
-    return outcome
-
-
-def run_attempt(
-    matrices: Sequence[DistributedMatrix],
-    spec: TaskSpec[Any],
-    pieces: Callable[[], Sequence[Any]],
-    report: Progress,
-    iterate: Callable[[AttemptWorkers], Outcome],
-    block_keys: Sequence[str] | None = None,
-) -> Outcome:
-    """Begin a run on workers of the matrices, and iterate; pieces and block keys as for `AttemptWorkers`."""
-    report("start", 0, None)
-    began = time.perf_counter()
-    with AttemptWorkers(matrices, spec, pieces(), block_keys) as workers:
-        entered = time.perf_counter()
-        outcome = iterate(workers)
-    outcome.seconds["start"] += entered - began
     return outcome
 
 
@@ -144,16 +126,18 @@ class Recovering:
         at_once = 1 if any(w.streams for w in matrix.plan.workers) else STEPS_AT_ONCE
         balance = start.find_balance(options.alpha, matrix.shape[0])
         described = (task.run, matrix.members, matrix.cluster.patience, task, matrix.transport, layout)
-        spec = TaskSpec(*described, at_once, before, balance)
-
-        def iterate(workers: AttemptWorkers) -> Outcome:
-            is_tasks, most = self.executor == "tasks", (options.max_iter, before.iteration)
-            first = 1 if layout is None else at_once  # steps of devices are short
-            made: Execution = TaskRounds(workers, spec, start) if is_tasks else Supersteps(workers, *most, first=first)
-            return run(made, self._hear, options.alpha, self.keeper, report, self._end_losses)
-
-        pieces = [start.cut(a, b) for a, b in pairwise(matrix.bounds)]
-        return run_attempt([matrix], spec, lambda: pieces, report, iterate)
+        spec, pieces = (
+            TaskSpec(*described, at_once, before, balance),
+            [start.cut(a, b) for a, b in pairwise(matrix.bounds)],
+        )
+        with AttemptWorkers([matrix], spec, lambda: pieces, report) as workers:
+            execution: Execution
+            if self.executor == "tasks":
+                execution = TaskRounds(workers, spec, start)
+            else:
+                first = 1 if layout is None else at_once  # steps of devices are short
+                execution = Supersteps(workers, options.max_iter, before.iteration, first=first)
+            return workers.iterate(execution, self._hear, options.alpha, self.keeper, self._end_losses)
 
     def _call(self, callback: Callable[..., None], *args: Any) -> None:
         """Call a callback, and note its error: it is not the loss of a worker, whatever its class."""
@@ -242,7 +226,7 @@ def run_batch(
                 f"the {planned.stop - planned.start:,} rows of worker {member} do not fit in the memory of its GPU, "
                 "and a batch cannot stream rows; use more GPUs, or pass backend='cpu'"
             )
-    order, n_ended, is_heard = None if task.top is None else matrix.order, [0], False
+    order, n_ended, is_heard = None if task.top is None else matrix.order, 0, False
 
     def cut() -> list[BatchPiece]:
         return [
@@ -251,22 +235,10 @@ def run_batch(
         ]
 
     def hear(reports: Sequence[Report]) -> None:
-        n_ended[0] = reports[0].n_ended
+        nonlocal n_ended
+        n_ended = reports[0].n_ended
         for parts in zip(*(report.kept for report in reports), strict=True):
             keep(parts)
-
-    def iterate_rows(workers: AttemptWorkers) -> Outcome:
-        return run(Supersteps(workers, sys.maxsize, on_reports=hear), lambda event: emit(event, n_ended[0]))
-
-    def iterate_shares(numbers: Sequence[Sequence[int]], workers: AttemptWorkers) -> Outcome:
-        shares = VectorShares(workers, numbers, keep)
-
-        def hear_pass(event: Event) -> None:
-            nonlocal is_heard
-            is_heard = True
-            emit(event, shares.n_ended)
-
-        return run(shares, hear_pass)
 
     def make() -> Outcome:
         began = time.perf_counter()
@@ -274,7 +246,9 @@ def run_batch(
         numbers, is_known = deal_vectors(queries, len(matrix.members)), bool(matrix.held.share_plans)
         planned = plan_shares(matrix, numbers, task)
         if planned is None:
-            return run_attempt([matrix], spec, cut, report, iterate_rows)
+            with AttemptWorkers([matrix], spec, cut, report) as workers:
+                passes = Supersteps(workers, sys.maxsize, on_reports=hear)
+                return workers.iterate(passes, lambda event: emit(event, n_ended))
         try:
             return share(began, spec, numbers, planned)
         except CapacityError:
@@ -291,9 +265,16 @@ def run_batch(
             VectorShare(start, [queries[k] for k in own], order, rank, planned[rank].widest)
             for rank, own in enumerate(numbers)
         ]
+
+        def hear_pass(event: Event) -> None:
+            nonlocal is_heard
+            is_heard = True
+            emit(event, shares.n_ended)
+
         entered = time.perf_counter()
-        iterate = partial(iterate_shares, numbers)
-        outcome = run_attempt([matrix], spec, lambda: pieces, report, iterate, keys)
+        with AttemptWorkers([matrix], spec, lambda: pieces, report, keys) as workers:
+            shares = VectorShares(workers, numbers, keep)
+            outcome = workers.iterate(shares, hear_pass)
         outcome.seconds["start"] += entered - began
         idle = [0] * (len(matrix.members) - len(planned))
         outcome.memory["planned_bytes"] = [*(own.planned_bytes for own in planned), *idle]
@@ -340,12 +321,10 @@ def run_power(
         rows = [slice(a, b) for a, b in pairwise(matrix.bounds)]
         return [PowerPiece(placed.place(itemgetter(own)), start[own]) for own in rows]
 
-    def iterate(workers: AttemptWorkers) -> Outcome:
-        return run(Supersteps(workers, task.options.max_iter), emit)
-
     def make() -> Outcome:
         spec = TaskSpec(task.run, matrix.members, matrix.cluster.patience, task, matrix.transport)
-        return run_attempt(matrices, spec, cut, report, iterate)
+        with AttemptWorkers(matrices, spec, cut, report) as workers:
+            return workers.iterate(Supersteps(workers, task.options.max_iter), emit)
 
     outcome = run_with_lease(matrix, report, make)
     return replace(outcome, values=restore(outcome.values, matrix.order))

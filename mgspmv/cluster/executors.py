@@ -30,11 +30,12 @@ from mgspmv.cluster.worker_run import RankCheck, Report, RoundReport, TaskSpec, 
 from mgspmv.errors import ClusterError, OptionError
 from mgspmv.exchange.shared_vector import SharedVector
 from mgspmv.kernels.select import StepLayout, check_kernel, find_step_layout
-from mgspmv.model import Event, RowCheck, StepSums, ignore
+from mgspmv.model import Event, Progress, RowCheck, StepSums, ignore
+from mgspmv.solvers.checkpointing import Checkpointer
 from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.options import PageRankOptions, RankTask
 from mgspmv.solvers.pagerank import CheckedLoop
-from mgspmv.solvers.run import Collected, Execution
+from mgspmv.solvers.run import Collected, Execution, Outcome, run
 from mgspmv.solvers.steps import Made, Steps, Times
 from mgspmv.solvers.topk_certificate import TopkCertificate
 
@@ -71,26 +72,31 @@ class AttemptWorkers(HeldObjects):
     Parameters
     ----------
     matrices : whose row blocks the run multiplies with, on the same workers
-    pieces : inputs of each worker, as for `make_iteration`; fewer than there are workers for the first ones only
-    block_keys : keys of other blocks than the row blocks of the matrices, one per worker; each worker then iterates
-        alone, from `begin_alone` until its run ends and is freed
+    cut : makes the inputs of each worker, as for `make_iteration`
+    report : called when the run begins
+    block_keys : keys of other blocks than the row blocks of the matrices, one for each of the first workers; these
+        then iterate alone, from `begin_alone` until their runs end and are freed
     """
 
     def __init__(
         self,
         matrices: Sequence[DistributedMatrix],
         spec: TaskSpec[Any],
-        pieces: Sequence[Any],
+        cut: Callable[[], Sequence[Any]],
+        report: Progress,
         block_keys: Sequence[str] | None = None,
     ) -> None:
         self.matrix, self.matrices = matrices[0], matrices
-        keys = [f"mgspmv-begin-{uuid.uuid4().hex}" for _ in pieces]
-        super().__init__(self.matrix.cluster, self.matrix.members[: len(pieces)], keys)
-        self._spec, self._pieces, self._block_keys = spec, pieces, block_keys
+        members = self.matrix.members if block_keys is None else self.matrix.members[: len(block_keys)]
+        super().__init__(self.matrix.cluster, members, [f"mgspmv-begin-{uuid.uuid4().hex}" for _ in members])
+        self._spec, self._cut, self._report, self._block_keys = spec, cut, report, block_keys
         self.hardware = ""
         """Threads or devices of the workers, as text."""
 
     def __enter__(self) -> Self:
+        self._report("start", 0, None)
+        began = time.perf_counter()
+        self._pieces = self._cut()
         try:
             if self._block_keys is None:
                 keys = zip(*(matrix.row_block_keys for matrix in self.matrices), strict=True)
@@ -100,7 +106,21 @@ class AttemptWorkers(HeldObjects):
         except BaseException as error:
             self._abandon(error)
             raise
+        self._begun_s = time.perf_counter() - began
         return self
+
+    def iterate(
+        self,
+        execution: Execution,
+        emit: Callable[[Event], None],
+        alpha: float | None = None,
+        keeper: Checkpointer | None = None,
+        on_start: Callable[[], None] = lambda: None,
+    ) -> Outcome:
+        """Iterate to the end with these workers; arguments as for `run` of `mgspmv.solvers.run`."""
+        outcome = run(execution, emit, alpha, keeper, self._report, on_start)
+        outcome.seconds["start"] += self._begun_s
+        return outcome
 
     def begin_alone(self, most_s: float) -> tuple[list[Report], float]:
         """Begin the runs of workers that iterate alone, and make a superstep of about `most_s` seconds of each; return
