@@ -368,20 +368,20 @@ class Cluster(SchedulerClient):
         key = f"{task}-{uuid.uuid4().hex}"
         sending = asyncio.ensure_future(self.client.scatter({key: data}, workers=[members[rank].address]))
         sending.add_done_callback(lambda done: done.cancelled() or done.exception())  # mark the error as retrieved
+
+        def release(done: asyncio.Future[dict[str, Future]]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                self.release(done.result().values())
+
         try:
             sent: dict[str, Future] = await asyncio.shield(sending)
         except asyncio.CancelledError:
-            sending.add_done_callback(self._release_sent)
+            sending.add_done_callback(release)
             raise
         except TimeoutError as error:
             why = f"{error}; Dask pauses workers that run out of memory"
             raise worker_error(WorkerTimeoutError, members, rank, phase, "did not accept data", why) from error
         return sent[key]
-
-    def _release_sent(self, sending: asyncio.Future[dict[str, Future]]) -> None:
-        """Release scattered data that has arrived."""
-        if not sending.cancelled() and sending.exception() is None:
-            self.release(sending.result().values())
 
     def free(self, keys: Sequence[str], members: Iterable[Member]) -> None:
         """Free the objects of the keys at once on members that answer, without waiting for others."""

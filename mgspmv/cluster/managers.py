@@ -218,13 +218,6 @@ def load(target: str) -> Any:
             signal.signal(signal.SIGINT, handler)
 
 
-def _check_class(manager: Manager) -> None:
-    """Raise unless the class is a cluster manager."""
-    named = ("scheduler_address", "scale", "wait_for_workers", "close")
-    if missing := [name for name in named if not hasattr(load(manager.target), name)]:
-        raise OptionError(f"{manager.target} is not a cluster class of Dask: it has no {', '.join(missing)}")
-
-
 # --- clusters --------------------------------------------------------------------------------------------------------
 
 
@@ -294,8 +287,9 @@ def start_cluster(
     CapacityError : this machine does not have the memory for that many workers
     """
     manager = find_manager(kind)
-    if kind not in MANAGERS:
-        _check_class(manager)
+    named = ("scheduler_address", "scale", "wait_for_workers", "close")
+    if kind not in MANAGERS and (missing := [name for name in named if not hasattr(load(manager.target), name)]):
+        raise OptionError(f"{manager.target} is not a cluster class of Dask: it has no {', '.join(missing)}")
     wait_s = options.pop("wait", manager.wait_s)
     gpus = options.pop("gpus", None) if manager.prepare else None
     for name, value in (("wait", wait_s), ("gpus", 1 if gpus is None else gpus)):

@@ -176,18 +176,14 @@ class RowBlock:
         key = (dtype, precision, kernel, threads)
         with self._lock:
             if key not in self._bound:
-                p = self._read_pattern()
-                block = CsrBlock(p.row_offset, p.n_cols, p.indptr, p.indices, self._read_values(dtype))
-                self._bound[key] = bind_kernel(
-                    block, precision, kernel=kernel, threads=threads or self.threads, backend=self.backend
-                )
+                block, threads = self._read_block(dtype), threads or self.threads
+                self._bound[key] = bind_kernel(block, precision, kernel=kernel, threads=threads, backend=self.backend)
             return self._bound[key]
 
     def bind_many(self, dtype: str | None, precision: Precision, threads: int | None = None) -> BoundMany:
         """Return the multi-vector kernels of the block with values of this dtype, or without."""
         with self._lock:
-            p = self._read_pattern()
-            block = CsrBlock(p.row_offset, p.n_cols, p.indptr, p.indices, self._read_values(dtype))
+            block = self._read_block(dtype)
         return bind_many(block, precision, backend=self.backend, threads=threads or self.threads)
 
     def multiply(self, x: Any, y: Any, options: ProductOptions) -> Any:
@@ -225,6 +221,9 @@ class RowBlock:
                 block, self._halo = make_halo(block, self.rank, self.bounds, self.threads)
             self._pattern = block
         return self._pattern
+
+    def _read_block(self, dtype: str | None) -> CsrBlock:
+        return replace(self._read_pattern(), data=self._read_values(dtype))
 
     def _read_values(self, dtype: str | None) -> np.ndarray | None:
         if dtype is None or self.stored.info.is_pattern:

@@ -266,7 +266,9 @@ def list_hosts(bound: Sequence[str], origins: Sequence[str]) -> list[str]:
     names = [f"[{name}]" if ":" in name else name for name in dict.fromkeys(bound)]
     is_anywhere = any(address is not None and address.is_unspecified for address in map(_find_address, bound))
     own = [socket.gethostname(), socket.getfqdn()] if is_anywhere else []
-    return [*names, *own, *origins, *_read_configured()]
+    configured = [*dask.config.get(ORIGINS, ["*"])]
+    is_default = configured == ["*"] and dask.config.get(ORIGINS, None, config=dask.config.collect()) is None
+    return [*names, *own, *origins, *([] if is_default else configured)]
 
 
 def parse_host(host: str) -> tuple[str, int | None]:
@@ -288,10 +290,3 @@ def _find_address(name: str) -> Any:
         return ipaddress.ip_address(name)
     except ValueError:
         return None
-
-
-def _read_configured() -> list[str]:
-    """List the hosts that the user allowed in Dask's configuration; none for Dask's default."""
-    configured = [*dask.config.get(ORIGINS, ["*"])]
-    is_default = configured == ["*"] and dask.config.get(ORIGINS, None, config=dask.config.collect()) is None
-    return [] if is_default else configured

@@ -128,8 +128,10 @@ def make_inputs(
     if out_weight is not None:
         of_edges = restore(read_out_weight(stored, use_weights), order)
         weight = make_out_weight(out_weight, of_edges, A.vertex_ids)
-        least, growth = measure_shares(weight, of_edges)
-        shares = (least - off, growth + off)
+        has_out = weight > 0
+        column_sums = of_edges[has_out] / weight[has_out]  # of A / w: a step grows L1 distances at most by the largest
+        growth = float(column_sums.max(initial=1.0))
+        shares = (float(column_sums.min(initial=1.0)) - off, growth + off)
     if dangling is None:
         d = p
     elif not isinstance(dangling, str):
@@ -233,14 +235,6 @@ def make_out_weight(given: Weights, stored: np.ndarray, vertex_ids: np.ndarray |
             f"out-edges, {stored[place]:.9g}; pass at least that sum, or the vertex passes on more rank than it has"
         )
     return weight
-
-
-def measure_shares(weight: np.ndarray, stored: np.ndarray) -> tuple[float, float]:
-    """Return the least (at most 1) and the largest (at least 1) column sum of A / w over vertices with out-weights: a
-    step grows L1 distances at most by alpha times the largest."""
-    has_out = weight > 0
-    shares = stored[has_out] / weight[has_out]
-    return float(shares.min(initial=1.0)), float(shares.max(initial=1.0))
 
 
 def describe_overflow(weight: np.ndarray, vertex_ids: np.ndarray | None, precision: Precision) -> str | None:
