@@ -23,9 +23,9 @@ from mgspmv.checkpoints import describe_failure
 from mgspmv.cluster.executors import AttemptWorkers, Executor, Supersteps, TaskRounds, find_layout
 from mgspmv.cluster.matrix import DistributedMatrix
 from mgspmv.cluster.scheduler_client import End, record_failure
-from mgspmv.cluster.vector_shares import VectorShares, deal_vectors, hold_copies, plan_shares
+from mgspmv.cluster.vector_shares import run_shares
 from mgspmv.cluster.worker_rows import LOST
-from mgspmv.cluster.worker_run import BatchPiece, PowerPiece, Report, TaskSpec, VectorShare
+from mgspmv.cluster.worker_run import BatchPiece, PowerPiece, Report, TaskSpec
 from mgspmv.errors import (
     CapacityError,
     ClosedError,
@@ -39,7 +39,6 @@ from mgspmv.errors import (
 )
 from mgspmv.model import Event, Progress, Recovery, ignore
 from mgspmv.order import permute, restore
-from mgspmv.plan import SharePlan
 from mgspmv.solvers.batch import BatchTask, FinishedVectors
 from mgspmv.solvers.checkpointing import Checkpointer
 from mgspmv.solvers.inputs import RunInputs
@@ -226,7 +225,7 @@ def run_batch(
                 f"the {planned.stop - planned.start:,} rows of worker {member} do not fit in the memory of its GPU, "
                 "and a batch cannot stream rows; use more GPUs, or pass backend='cpu'"
             )
-    order, n_ended, is_heard = None if task.top is None else matrix.order, 0, False
+    order, n_ended = None if task.top is None else matrix.order, 0
 
     def cut() -> list[BatchPiece]:
         return [
@@ -241,44 +240,12 @@ def run_batch(
             keep(parts)
 
     def make() -> Outcome:
-        began = time.perf_counter()
         spec = TaskSpec(task.run, matrix.members, matrix.cluster.patience, task, matrix.transport)
-        numbers, is_known = deal_vectors(queries, len(matrix.members)), bool(matrix.held.share_plans)
-        planned = plan_shares(matrix, numbers, task)
-        if planned is None:
-            with AttemptWorkers([matrix], spec, cut, report) as workers:
-                passes = Supersteps(workers, sys.maxsize, on_reports=hear)
-                return workers.iterate(passes, lambda event: emit(event, n_ended))
-        try:
-            return share(began, spec, numbers, planned)
-        except CapacityError:
-            if not is_known or is_heard:
-                raise
-        matrix.held.share_plans.clear()  # there is less free memory than when they were made
-        return make()
-
-    def share(
-        began: float, spec: TaskSpec[Any], numbers: Sequence[Sequence[int]], planned: Sequence[SharePlan]
-    ) -> Outcome:
-        keys = hold_copies(matrix, len(planned), report)
-        pieces = [
-            VectorShare(start, [queries[k] for k in own], order, rank, planned[rank].widest)
-            for rank, own in enumerate(numbers)
-        ]
-
-        def hear_pass(event: Event) -> None:
-            nonlocal is_heard
-            is_heard = True
-            emit(event, shares.n_ended)
-
-        entered = time.perf_counter()
-        with AttemptWorkers([matrix], spec, lambda: pieces, report, keys) as workers:
-            shares = VectorShares(workers, numbers, keep)
-            outcome = workers.iterate(shares, hear_pass)
-        outcome.seconds["start"] += entered - began
-        idle = [0] * (len(matrix.members) - len(planned))
-        outcome.memory["planned_bytes"] = [*(own.planned_bytes for own in planned), *idle]
-        return outcome
+        if (shared := run_shares(matrix, spec, queries, start, keep, emit, report)) is not None:
+            return shared
+        with AttemptWorkers([matrix], spec, cut, report) as workers:
+            passes = Supersteps(workers, sys.maxsize, on_reports=hear)
+            return workers.iterate(passes, lambda event: emit(event, n_ended))
 
     return run_with_lease(matrix, report, make)
 

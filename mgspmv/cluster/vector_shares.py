@@ -8,6 +8,7 @@ A vector is bit-identical both ways. Sharing needs the memory for all rows on ea
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,8 @@ from mgspmv.cluster.agent import FreeMemory, measure_free
 from mgspmv.cluster.executors import SUPERSTEP_S, AttemptWorkers, join_collected
 from mgspmv.cluster.load import HeldObjects, read_blocks
 from mgspmv.cluster.matrix import DistributedMatrix
-from mgspmv.cluster.worker_run import Report
+from mgspmv.cluster.worker_run import Report, TaskSpec, VectorShare
+from mgspmv.errors import CapacityError
 from mgspmv.exchange.exchange import LocalExchange
 from mgspmv.exchange.peer_comm import Member
 from mgspmv.kernels.operands import WIDTHS, fit_width
@@ -28,7 +30,8 @@ from mgspmv.model import Event, Progress, Status
 from mgspmv.partition import limit, plan_whole
 from mgspmv.plan import SharePlan
 from mgspmv.solvers.batch import MEMORY_SHARE, BatchTask, FinishedVectors, count_bytes
-from mgspmv.solvers.run import Collected, Execution
+from mgspmv.solvers.inputs import RunInputs
+from mgspmv.solvers.run import Collected, Execution, Outcome
 from mgspmv.solvers.vectors import Query
 
 LEAST_WIDTH = 16
@@ -45,6 +48,50 @@ def deal_vectors(queries: Sequence[Query], n_workers: int) -> tuple[tuple[int, .
     there is no vector are left out."""
     order = sorted(range(len(queries)), key=lambda k: -queries[k].alpha)
     return tuple(tuple(order[rank::n_workers]) for rank in range(min(n_workers, len(order))))
+
+
+def run_shares(
+    matrix: DistributedMatrix,
+    spec: TaskSpec[BatchTask],
+    queries: Sequence[Query],
+    start: RunInputs,
+    keep: Callable[[Sequence[FinishedVectors]], None],
+    emit: Callable[[Event, int], None],
+    report: Progress,
+) -> Outcome | None:
+    """Iterate all vectors to their ends, each on one worker; None if workers are to compute their rows of all vectors
+    instead. Parameters as for `mgspmv.cluster.attempts.run_batch`; the caller holds the lease of the cluster."""
+    began, task, is_heard = time.perf_counter(), spec.task, False
+    numbers, is_known = deal_vectors(queries, len(matrix.members)), bool(matrix.held.share_plans)
+    planned = plan_shares(matrix, numbers, task)
+    if planned is None:
+        return None
+
+    def cut() -> list[VectorShare]:
+        order = None if task.top is None else matrix.order
+        shares = enumerate(zip(numbers, planned, strict=True))
+        return [VectorShare(start, [queries[k] for k in own], order, rank, of.widest) for rank, (own, of) in shares]
+
+    def hear(event: Event) -> None:
+        nonlocal is_heard
+        is_heard = True
+        emit(event, passes.n_ended)
+
+    try:
+        keys = hold_copies(matrix, len(planned), report)
+        entered = time.perf_counter()
+        with AttemptWorkers([matrix], spec, cut, report, keys) as workers:
+            passes = VectorShares(workers, numbers, keep)
+            outcome = workers.iterate(passes, hear)
+    except CapacityError:
+        if not is_known or is_heard:
+            raise
+        matrix.held.share_plans.clear()  # there is less free memory than when they were made
+        return run_shares(matrix, spec, queries, start, keep, emit, report)
+    outcome.seconds["start"] += entered - began
+    idle = [0] * (len(matrix.members) - len(planned))
+    outcome.memory["planned_bytes"] = [*(own.planned_bytes for own in planned), *idle]
+    return outcome
 
 
 def plan_shares(
