@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from mgspmv.checkpoints import describe_failure
-from mgspmv.cluster.executors import AttemptWorkers, Executor, Supersteps, TaskRounds, find_layout
+from mgspmv.cluster.executors import AttemptWorkers, Executor, Supersteps, TaskSteps, find_layout
 from mgspmv.cluster.matrix import DistributedMatrix
 from mgspmv.cluster.scheduler_client import End, record_failure
 from mgspmv.cluster.vector_shares import run_shares
@@ -43,7 +43,7 @@ from mgspmv.solvers.batch import BatchTask, FinishedVectors
 from mgspmv.solvers.checkpointing import Checkpointer
 from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.options import RankTask
-from mgspmv.solvers.pagerank import find_before
+from mgspmv.solvers.pagerank import CheckedLoop, find_before
 from mgspmv.solvers.power import PowerTask, Step
 from mgspmv.solvers.run import Execution, Outcome
 from mgspmv.solvers.steps import STEPS_AT_ONCE
@@ -132,7 +132,8 @@ class Recovering:
         with AttemptWorkers([matrix], spec, lambda: pieces, report) as workers:
             execution: Execution
             if self.executor == "tasks":
-                execution = TaskRounds(workers, spec, start)
+                steps = TaskSteps(workers, before.iteration)
+                execution = CheckedLoop(steps, task, steps.watch(options, start), before, balance)
             else:
                 first = 1 if layout is None else at_once  # steps of devices are short
                 execution = Supersteps(workers, options.max_iter, before.iteration, first=first)

@@ -6,7 +6,7 @@
                   other their slices. The scheduler handles one task per worker and second.
 
 `AttemptWorkers` begins a `WorkerRun` (`mgspmv.cluster.worker_run`) on each worker and calls its methods in tasks.
-`TaskRounds` and `Supersteps` iterate with these calls, and `run` of `mgspmv.solvers.run` drives either.
+`TaskSteps` and `Supersteps` iterate with these calls, and `run` of `mgspmv.solvers.run` drives either.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from mgspmv.kernels.select import StepLayout, check_kernel, find_step_layout
 from mgspmv.model import Event, Progress, RowCheck, StepSums, ignore
 from mgspmv.solvers.checkpointing import Checkpointer
 from mgspmv.solvers.inputs import RunInputs
+from mgspmv.solvers.mass_check import MassCheck
 from mgspmv.solvers.options import PageRankOptions, RankTask
-from mgspmv.solvers.pagerank import CheckedLoop
 from mgspmv.solvers.run import Collected, Execution, Outcome, run
 from mgspmv.solvers.steps import Made, Steps, Times
 from mgspmv.solvers.topk_certificate import TopkCertificate
@@ -179,18 +179,15 @@ def join_collected(found: Sequence[Collected], values: Any) -> Collected:
 
 
 class TaskSteps(Steps):
-    """Steps as rounds of tasks: the client holds z, and the workers hold the rows.
+    """Steps as rounds of tasks: the client holds z, and the workers hold the rows, and write their slices of
+    checkpoints."""
 
-    Attributes
-    ----------
-    phase : of the last round
-    found : check of the ranks of each worker after it
-    """
+    is_remote = True
 
     def __init__(self, workers: AttemptWorkers, n_before: int) -> None:
-        self._workers, self._iteration, self.phase = workers, n_before, "start"
+        self._workers, self._iteration, self._phase = workers, n_before, "start"  # phase of the last round
         self._z = np.empty(0)
-        self.found: list[RankCheck] = []
+        self._found: list[RankCheck] = []  # of each worker after it
 
     def describe(self) -> str:
         return self._workers.hardware
@@ -199,11 +196,11 @@ class TaskSteps(Steps):
         """Do nothing: workers compile when the run begins."""
 
     def scale(self) -> StepSums:
-        return self._join(self._workers.call(self.phase, "scale"))
+        return self._join(self._workers.call(self._phase, "scale"))
 
     def advance(self, mass: float, n: int) -> Sequence[Made]:
         self._iteration += 1
-        self.phase = f"iteration {self._iteration}"
+        self._phase = f"iteration {self._iteration}"
         began = time.perf_counter()
         reports: list[RoundReport] = self._send_z("step", mass)
         sums, n_workers = self._join(reports), len(reports)
@@ -214,15 +211,21 @@ class TaskSteps(Steps):
         return [(sums, Times(product_s, (moved_s,) * n_workers, waited_s, (self._z.nbytes,) * n_workers, held))]
 
     def ranks(self) -> np.ndarray:
-        return np.concatenate(self._workers.call(self.phase, "copy_ranks"))
+        return np.concatenate(self._workers.call(self._phase, "copy_ranks"))
 
     def check_rows(self) -> tuple[RowCheck, float]:
-        return sum((own.rows for own in self.found), RowCheck()), sum(own.slack for own in self.found)
+        return sum((own.rows for own in self._found), RowCheck()), sum(own.slack for own in self._found)
 
     def measure(self, mass: float) -> float:
-        self.phase = "residual"
-        self._z = np.concatenate(self._workers.call(self.phase, "rescale"))
+        self._phase = "residual"
+        self._z = np.concatenate(self._workers.call(self._phase, "rescale"))
         return float(sum(self._send_z("measure_given", mass)))
+
+    def check(self, mass: float, balance: MassCheck | None, iteration: int) -> None:
+        check_ranks(self._found, mass, balance, self._workers.members, iteration, self._phase)
+
+    def write_state(self, address: StateAddress) -> Sequence[WrittenSlice | str]:
+        return self._workers.call("checkpoint", "write_state", address)
 
     def collect(self) -> Collected:
         return self._workers.collect()
@@ -237,42 +240,15 @@ class TaskSteps(Steps):
 
     def _send_z(self, method: str, mass: float) -> list[Any]:
         """Send z to all workers, call a method of each with it, and return the results by rank."""
-        workers, phase = self._workers, self.phase
+        workers, phase = self._workers, self._phase
         with workers.cluster.scatter_each([self._z], workers.members, phase, name_task(method)) as [z]:
             self._z = np.empty(0)  # frees the client's copy while the workers compute
             return workers.call(phase, method, z, mass)
 
     def _join(self, reports: list[RoundReport]) -> StepSums:
         """Concatenate the slices of all workers, and return the total of their sums."""
-        self._z, self.found = np.concatenate([report.z for report in reports]), [report.ranks for report in reports]
+        self._z, self._found = np.concatenate([report.z for report in reports]), [report.ranks for report in reports]
         return sum((report.sums for report in reports), StepSums())
-
-
-class TaskRounds(CheckedLoop):
-    """Loop whose steps are rounds of tasks; workers write their slices of checkpoints.
-
-    Parameters
-    ----------
-    start : input vectors of all rows
-    """
-
-    def __init__(self, workers: AttemptWorkers, spec: TaskSpec[RankTask], start: RunInputs) -> None:
-        self._workers, self._rounds = workers, TaskSteps(workers, spec.before.iteration)
-        watch = self._rounds.watch(spec.task.options, start)
-        super().__init__(self._rounds, spec.task, watch, spec.before, spec.balance)
-
-    def write_state(self, address: StateAddress) -> Sequence[WrittenSlice | str]:
-        return self._workers.call("checkpoint", "write_state", address)
-
-    def collect(self) -> Collected:
-        return replace(self._rounds.collect(), stability=self.stability)
-
-    def _is_due(self) -> bool:
-        return True  # workers check their rows in each round
-
-    def _check_ranks(self) -> None:
-        rounds, members = self._rounds, self._workers.members
-        check_ranks(rounds.found, self.mass, self.balance, members, self.iteration, rounds.phase)
 
 
 class Supersteps(Execution):

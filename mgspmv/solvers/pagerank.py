@@ -21,7 +21,7 @@ import numpy as np
 from mgspmv.model import FIXED_POINT, Event, Precision, Stability, Status, StepSums, Underflow
 from mgspmv.run_progress import BEGINNING, RunProgress
 from mgspmv.solvers.inputs import RunInputs, read_out_weight
-from mgspmv.solvers.mass_check import MassCheck, check_rows
+from mgspmv.solvers.mass_check import MassCheck
 from mgspmv.solvers.options import PageRankOptions, RankTask
 from mgspmv.solvers.run import Collected, Execution, Outcome, run
 from mgspmv.solvers.steps import LocalSteps, Steps
@@ -127,9 +127,10 @@ class CheckedLoop(Loop):
     are written to a checkpoint or returned."""
 
     def start(self) -> None:
-        began = time.perf_counter()
-        self._steps.compile()
-        self.seconds["compile"] = time.perf_counter() - began
+        if not self._steps.is_remote:
+            began = time.perf_counter()
+            self._steps.compile()
+            self.seconds["compile"] = time.perf_counter() - began
         super().start()
         self._checked_s = time.monotonic()
         if self.balance is not None:
@@ -139,27 +140,19 @@ class CheckedLoop(Loop):
     def advance(self, n: int | None = None) -> Iterator[Event]:
         for event in super().advance(n):
             # The ranks of a later step do not match the mass and the sum of this iteration.
-            if not self.is_ahead and (self.status is not None or self._is_due()):
+            is_due = self._steps.is_remote or time.monotonic() >= self._checked_s + CHECK_S
+            if not self.is_ahead and (self.status is not None or is_due):
                 self._check()
             yield event
 
     def write_state(self, address: StateAddress) -> Sequence[WrittenSlice | str]:
         self._check()
-        from mgspmv.checkpoints import write_slice
-
-        return [write_slice(address, 0, self._steps.ranks())]
+        return self._steps.write_state(address)
 
     def _check(self) -> None:
         if self.status != Status.NON_FINITE:
-            self._check_ranks()
+            self._steps.check(self.mass, self.balance, self.iteration)
         self._checked_s = time.monotonic()
-
-    def _is_due(self) -> bool:
-        return time.monotonic() >= self._checked_s + CHECK_S
-
-    def _check_ranks(self) -> None:
-        found, slack = self._steps.check_rows()
-        check_rows(found, self.mass, self.balance, slack, self.iteration)
 
 
 def run_here(

@@ -13,11 +13,12 @@ import numpy as np
 from mgspmv.exchange.exchange import Exchange, LocalExchange
 from mgspmv.kernels.formats import count_true
 from mgspmv.model import FIXED_POINT, RowCheck, StepSums
-from mgspmv.solvers.mass_check import Rounding, find_tolerance
+from mgspmv.solvers.mass_check import MassCheck, Rounding, check_rows, find_tolerance
 from mgspmv.solvers.options import PageRankOptions, RankTask
 from mgspmv.solvers.run import Collected
 
 if TYPE_CHECKING:
+    from mgspmv.checkpoints import StateAddress, WrittenSlice
     from mgspmv.kernels.rank_steps import RankSteps, RankVectors
     from mgspmv.kernels.select import BoundKernel
     from mgspmv.solvers.topk_certificate import Gather, TopkCertificate
@@ -73,7 +74,14 @@ Made = tuple[StepSums, Times]
 
 
 class Steps(ABC):
-    """Steps of a run: made in this process, with peers, or on workers driven by this process."""
+    """Steps of a run: made in this process, with peers, or on workers driven by this process.
+
+    Attributes
+    ----------
+    is_remote : whether workers make the steps, which compile when the run begins, and check their rows in each step
+    """
+
+    is_remote = False
 
     @abstractmethod
     def describe(self) -> str:
@@ -99,6 +107,17 @@ class Steps(ABC):
     def check_rows(self) -> tuple[RowCheck, float]:
         """Sum the ranks of these rows, and count rows whose z does not match the ranks; also return a bound on the
         rounding error of the sum in a step."""
+
+    def check(self, mass: float, balance: MassCheck | None, iteration: int) -> None:
+        """Check the ranks of all rows for corruption; parameters as for `mgspmv.solvers.mass_check.check_rows`."""
+        found, slack = self.check_rows()
+        check_rows(found, mass, balance, slack, iteration)
+
+    def write_state(self, address: StateAddress) -> Sequence[WrittenSlice | str]:
+        """Write the ranks of all rows to a checkpoint; return the slices, or why they cannot be written."""
+        from mgspmv.checkpoints import write_slice
+
+        return [write_slice(address, 0, self.ranks())]
 
     @abstractmethod
     def measure(self, mass: float) -> float:
