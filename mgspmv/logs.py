@@ -174,7 +174,7 @@ def log_iteration(event: Event) -> None:
 
 
 def log_checkpoint(kept: Any) -> None:
-    """Log a checkpoint that was made, or why it could not be; see `mgspmv.solvers.checkpointing.CheckpointReport`."""
+    """Log a checkpoint that was made, or why it could not be; see `mgspmv.checkpoints.CheckpointReport`."""
     fields = {"run": _RUN.get(), "iteration": kept.iteration, "elapsed_s": kept.seconds, "n_bytes": kept.n_bytes}
     if kept.error is None:
         RUNS.info("checkpoint of iteration %d: %.3g s", kept.iteration, kept.seconds, extra=fields)

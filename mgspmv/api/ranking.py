@@ -59,8 +59,8 @@ from mgspmv.store.stored_matrix import MatrixProperties
 from mgspmv.validation import rename_former
 
 if TYPE_CHECKING:
+    from mgspmv.checkpoints import Checkpointer, CheckpointReport
     from mgspmv.cluster.matrix import DistributedMatrix
-    from mgspmv.solvers.checkpointing import Checkpointer, CheckpointReport
     from mgspmv.solvers.steps import DeviceSteps
 
 
@@ -391,8 +391,7 @@ def begin_checkpointing(
     StoreExistsError : the place holds data other than checkpoints
     OptionError : the place is in the memory of this process, and other processes are to write to it
     """
-    from mgspmv.checkpoints import Checkpoints
-    from mgspmv.solvers.checkpointing import Checkpointer
+    from mgspmv.checkpoints import Checkpointer, Checkpoints
 
     A, options = call.A, task.options
     identity = _describe_run(A, options, start, use_weights=task.dtype is not None)

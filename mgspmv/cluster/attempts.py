@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.checkpoints import describe_failure
+from mgspmv.checkpoints import Checkpointer, describe_failure
 from mgspmv.cluster.executors import AttemptWorkers, Executor, Supersteps, TaskSteps, find_layout
 from mgspmv.cluster.matrix import DistributedMatrix
 from mgspmv.cluster.scheduler_client import End, record_failure
@@ -40,7 +40,6 @@ from mgspmv.errors import (
 from mgspmv.model import Event, Progress, Recovery, ignore
 from mgspmv.order import permute, restore
 from mgspmv.solvers.batch import BatchTask, FinishedVectors
-from mgspmv.solvers.checkpointing import Checkpointer
 from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.options import RankTask
 from mgspmv.solvers.pagerank import CheckedLoop, find_before

@@ -22,7 +22,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from distributed.protocol.pickle import dumps
 
-from mgspmv.checkpoints import StateAddress, WrittenSlice
+from mgspmv.checkpoints import Checkpointer, StateAddress, WrittenSlice
 from mgspmv.cluster.agent import begin_alone, begin_run
 from mgspmv.cluster.load import HeldObjects, name_task
 from mgspmv.cluster.matrix import DistributedMatrix
@@ -31,7 +31,6 @@ from mgspmv.errors import ClusterError, OptionError
 from mgspmv.exchange.shared_vector import SharedVector
 from mgspmv.kernels.select import StepLayout, check_kernel, find_step_layout
 from mgspmv.model import Event, Progress, RowCheck, StepSums, ignore
-from mgspmv.solvers.checkpointing import Checkpointer
 from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.mass_check import MassCheck
 from mgspmv.solvers.options import PageRankOptions, RankTask

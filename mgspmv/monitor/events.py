@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from distributed import Client
 
+from mgspmv.checkpoints import CheckpointReport
 from mgspmv.cluster.dask_cluster import Cluster
 from mgspmv.cluster.matrix import DistributedMatrix
 from mgspmv.cluster.scheduling import CANCEL_TOPIC, listen_for_cancel
@@ -31,7 +32,6 @@ from mgspmv.model import Event, Progress, Recovery
 from mgspmv.monitor.plugin import RunsPlugin
 from mgspmv.monitor.runs import PAGE
 from mgspmv.solvers.batch import BatchTask
-from mgspmv.solvers.checkpointing import CheckpointReport
 from mgspmv.solvers.options import RankTask
 from mgspmv.solvers.power import PowerTask
 from mgspmv.solvers.run import Outcome

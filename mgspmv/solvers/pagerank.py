@@ -29,8 +29,7 @@ from mgspmv.store.digests import map_pieces
 from mgspmv.store.stored_matrix import MatrixProperties
 
 if TYPE_CHECKING:
-    from mgspmv.checkpoints import StateAddress, WrittenSlice
-    from mgspmv.solvers.checkpointing import Checkpointer
+    from mgspmv.checkpoints import Checkpointer, StateAddress, WrittenSlice
     from mgspmv.solvers.steps import DeviceSteps
     from mgspmv.solvers.topk_certificate import TopkCertificate
 

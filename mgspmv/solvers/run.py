@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from mgspmv.model import Event, Progress, Recovery, Stability, Status, Underflow, ignore
 
 if TYPE_CHECKING:
-    from mgspmv.checkpoints import StateAddress, WrittenSlice
-    from mgspmv.solvers.checkpointing import Checkpointer
+    from mgspmv.checkpoints import Checkpointer, StateAddress, WrittenSlice
 
 
 @dataclass(frozen=True, eq=False)

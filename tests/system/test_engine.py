@@ -17,7 +17,6 @@ BAGS = {
     "api/arguments.py": 2,  # options of a solution, a JSON document; and of a source, which users give by name
     "api/batch_ranking.py": 1,  # likewise
     "api/ranking.py": 2,  # identity of a run, likewise
-    "solvers/checkpointing.py": 1,
     "api/derived.py": 1,  # provenance, likewise
     "api/reading.py": 2,  # options of a source
     "api/stores.py": 5,  # likewise, and provenance

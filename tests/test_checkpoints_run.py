@@ -15,12 +15,11 @@ import pytest
 import zarr
 
 import mgspmv as mg
-from mgspmv.checkpoints import Checkpoints, write_slice
+from mgspmv.checkpoints import Checkpointer, Checkpoints, write_slice
 from mgspmv.errors import CheckpointError
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import Status
 from mgspmv.run_progress import BEGINNING
-from mgspmv.solvers.checkpointing import Checkpointer
 from mgspmv.solvers.inputs import RunInputs, make_inputs, read_out_weight
 from mgspmv.solvers.options import PageRankOptions, RankTask
 from mgspmv.solvers.pagerank import run_here
@@ -103,7 +102,7 @@ def clock(monkeypatch):
     """Seconds, in a list, that `Checkpointer` reads."""
     now = [100.0]
     played = SimpleNamespace(monotonic=lambda: now[0], perf_counter=time.perf_counter)
-    monkeypatch.setattr("mgspmv.solvers.checkpointing.time", played)
+    monkeypatch.setattr("mgspmv.checkpoints.time", played)
     return now
 
 
