@@ -34,7 +34,7 @@ STAGES = {
     "check_order": "check order",
     "top": "top",
     "save_result": "write",
-    "begin_storing": "store",
+    "store_source": "store",
     "_shutdown": "end",
 }
 """Stage of each function, by name; those of libraries are passed over, except for the last."""

@@ -16,7 +16,7 @@ from mgspmv.errors import OptionError
 from mgspmv.ingest.budget import find_budget
 from mgspmv.ingest.open import open_source, open_update
 from mgspmv.ingest.scratch import ANY_ROOM
-from mgspmv.ingest.store_writing import begin_storing, store_held
+from mgspmv.ingest.store_writing import store_source
 from mgspmv.ingest.update import Changes, update_store
 from mgspmv.ingest.verify import verify_store
 from mgspmv.lookup import VertexLookup
@@ -192,7 +192,7 @@ def ingest(
     else:
         room = find_budget(target, n_bytes, threads, scratch)
         opened = opening(threads=room.threads, id_room=room.for_ids)
-        steps = begin_storing(
+        stored = store_source(
             opened,
             target,
             options,
@@ -202,8 +202,9 @@ def ingest(
             base=base,
             allow_hypersparse=allow_hypersparse,
             make_device_sorter=sort_on_device,
+            wait=wait,
         )
-        return Matrix(store_held(steps, target, options, wait=wait))
+        return Matrix(stored)
     return open_written(target, info)
 
 

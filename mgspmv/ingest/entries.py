@@ -186,7 +186,7 @@ def sort_source(
     ----------
     report : called with (phase, entries done, entries in all or None)
     room : memory for the entries
-    make_device_sorter : called if many entries are expected
+    make_device_sorter : called for a graph in the order of the source, if many entries are expected
 
     Raises
     ------
@@ -202,7 +202,7 @@ def sort_source(
         if (expected := source.n_stated) is None:
             first = [next(batches)]
             expected = int(len(first[0].rows) / (source.fraction or 1.0))
-        if is_worth_a_device(expected):
+        if kind == "graph" and options.order == "none" and is_worth_a_device(expected):
             device = make_device_sorter(sorter)
         if device is not None:
             feed.use_device(stack.enter_context(device))

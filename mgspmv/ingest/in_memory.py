@@ -73,9 +73,7 @@ def load_source(
     source.hashes_files = False
     own = replace(room, memory=room.memory // 2) if options.transpose else room
     with ExitStack() as stack:
-        is_graph = (options.kind or source.default_kind) == "graph"
-        make_sorter = make_device_sorter if is_graph else no_device
-        read = stack.enter_context(sort_source(source, options, report, own, make_sorter))
+        read = stack.enter_context(sort_source(source, options, report, own, make_device_sorter))
         size = find_size(read, has_transpose=options.transpose)
         check_stated(read.layout.stated, size, allow_hypersparse=False)
         if read.is_built_on_device:

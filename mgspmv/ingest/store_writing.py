@@ -11,12 +11,12 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial, wraps
+from functools import partial
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,23 +39,18 @@ from mgspmv.ingest_report import make_report
 from mgspmv.model import IngestOptions, MatrixInfo, Progress, ignore, index_dtype
 from mgspmv.order import METHODS, WITH_PATTERN, estimate_bytes, invert, renumber_entries, restore
 from mgspmv.store.chunks import AppendArray
-from mgspmv.store.held import HeldArrays, HeldMatrix, Writing
+from mgspmv.store.held import HeldMatrix, Writing
 from mgspmv.store.locations import StoreLike, describe_store
 from mgspmv.store.read import open_store
 from mgspmv.store.stored_matrix import StoredMatrix
-from mgspmv.store.write import begin_version
+from mgspmv.store.write import Version, begin_version
 from mgspmv.validation import to_json
-
-P = ParamSpec("P")
-Storing = Generator[tuple[SortedSource, HeldArrays], Progress | None, MatrixInfo]
-"""Steps that write a store and return the metadata of the new version. A graph built on a device is yielded with its
-arrays before it is written; what is sent then is the `report` of the other steps, or None for the same."""
 
 SUM_PART = 3
 """Divisor of the memory for the entries of a sorted matrix: sums of columns may take one part of this many."""
 
 
-def begin_storing(
+def store_source(
     source: Source,
     store: StoreLike,
     options: IngestOptions,
@@ -66,14 +61,20 @@ def begin_storing(
     base: str | None,
     allow_hypersparse: bool = False,
     make_device_sorter: MakeDeviceSorter = no_device,
-) -> Storing:
+    wait: bool = True,
+) -> StoredMatrix:
     """Read a source and write it as the new version of a store, in the order of the source or in that of the options.
 
     Parameters
     ----------
     describe : function from the source's provenance to the store's
     allow_hypersparse : see `check_stated`
-    make_device_sorter : as for `sort_source`, for a graph in the order of the source
+    make_device_sorter : as for `sort_source`
+    wait : whether to return once the store is written; otherwise a thread writes a graph that is built on a device
+
+    Returns
+    -------
+    The matrix as it was built on a device, if it was, else as it is opened.
 
     Raises
     ------
@@ -86,9 +87,7 @@ def begin_storing(
     with contextlib.ExitStack() as stack:
         if isinstance(source, GroupSource):  # its arrays may state any size without any chunk
             _check_group(source, store, options, room, allow_hypersparse=allow_hypersparse)
-        is_suited = (options.kind or source.default_kind) == "graph" and not order
-        make_sorter = make_device_sorter if is_suited else no_device
-        read = stack.enter_context(sort_source(source, options, report, own, make_sorter))
+        read = stack.enter_context(sort_source(source, options, report, own, make_device_sorter))
         size = find_size(read, has_transpose=options.transpose)
         check_stated(read.layout.stated, size, allow_hypersparse=allow_hypersparse)
         made_from = dict(read.layout.provenance)
@@ -98,66 +97,56 @@ def begin_storing(
             matrix, provenance["reordering"] = stack.enter_context(reordered)
             own = replace(own, memory=own.memory - read.layout.nbytes)
 
-        def describe_made(made: Assembled) -> dict[str, Any]:
-            ingested = make_report(made_from, read.counts, made.nnz, read.rule, provenance.get("options", {}))
+        def describe_made(nnz: int) -> dict[str, Any]:
+            ingested = make_report(made_from, read.counts, nnz, read.rule, provenance.get("options", {}))
             settled: dict[str, Any] = settle(provenance)
             return settled | {"report": to_json(ingested)}
 
+        if read.is_built_on_device:
+            return _store_built(read, store, options, describe_made, report, own, base=base, wait=wait)
         writing: dict[str, Any] = {"base": base, "order": order, "has_transpose": options.transpose}
-        return (yield from begin_writing(store, matrix, describe_made, report, own, **writing))
+        info = write_version(store, matrix, describe_made, report, own, **writing)
+    return open_store(store, info.version)
 
 
-def finish(steps: Storing, report: Progress | None = None) -> MatrixInfo:
-    """Go through the steps that are left.
+def _store_built(
+    matrix: SortedSource,
+    store: StoreLike,
+    options: IngestOptions,
+    describe: Callable[[int], dict[str, Any]],
+    report: Progress,
+    room: MemoryBudget,
+    *,
+    base: str | None,
+    wait: bool,
+) -> HeldMatrix:
+    """Build a graph on a device, and write it as the new version of a store; arguments as for the callers."""
+    check_space(store, find_size(matrix, has_transpose=options.transpose))
+    with contextlib.ExitStack() as stack:
+        version = stack.enter_context(begin_version(store, base=base))
+        report("sort and write", 0, None)
+        arrays = matrix.build(has_transpose=options.transpose)
+        nnz, least = len(arrays["indices"]), find_least(arrays.get("data"))
+        slices = {name: DeviceSlices(array) for name, array in arrays.items()}
+        unwritten = stack.pop_all()
 
-    Parameters
-    ----------
-    report : for those after a matrix was yielded; None for the same as before
-    """
-    try:
-        while True:
-            steps.send(report)
-    except StopIteration as end:
-        info: MatrixInfo = end.value
-        return info
+        def write(report: Progress) -> StoredMatrix:
+            with unwritten:
+                for place, shape in (("", matrix.shape), ("transpose", matrix.shape[::-1]))[: 1 + options.transpose]:
+                    version.open_rows(place, shape, has_values=matrix.dtype is not None)
+                for name, array in slices.items():
+                    report(f"write {name}", 0, None)
+                    version.write_array(name, array, room.threads)
+                _write_vertices(version, matrix, room.threads)
+                info = version.commit(_describe_version(version, matrix, nnz, least, None, describe(nnz)))
+            return open_store(store, info.version)
 
-
-def at_once(begin: Callable[P, Storing]) -> Callable[P, MatrixInfo]:
-    """Return a function that goes through all steps."""
-
-    @wraps(begin)
-    def run(*args: P.args, **kwargs: P.kwargs) -> MatrixInfo:
-        return finish(begin(*args, **kwargs))
-
-    return run
-
-
-store_source = at_once(begin_storing)
-
-
-def store_held(steps: Storing, store: StoreLike, options: IngestOptions, *, wait: bool) -> StoredMatrix:
-    """Write a store, and return the matrix: as it was built in memory, if it was, else as it is opened.
-
-    Parameters
-    ----------
-    steps : of `begin_storing`, from the first
-    options : those of the steps
-    wait : whether to return once the store is written; otherwise a thread writes what was built
-    """
-
-    def go_on(report: Progress | None = None) -> StoredMatrix:
-        return open_store(store, finish(steps, report).version)
-
-    try:
-        read, arrays = next(steps)
-    except StopIteration as end:
-        return open_store(store, end.value.version)
-    writing, url = Writing(), describe_store(store)
+    writing = Writing()
     if wait:
-        writing.set_result(go_on())
+        writing.set_result(write(report))
         return HeldMatrix(info=writing.result().info, place=store, arrays=arrays, writing=writing)
-    held = hold(read, dict(arrays), len(arrays["indices"]), find_least(arrays.get("data")), options)
-    writing.start(lambda: go_on(ignore), url)
+    url, held = describe_store(store), hold(matrix, dict(arrays), nnz, least, options)
+    writing.start(lambda: write(ignore), url)
     return replace(held, info=replace(held.info, url=url), place=store, writing=writing)
 
 
@@ -183,10 +172,10 @@ def _check_group(
         )
 
 
-def begin_writing(
+def write_version(
     store: StoreLike,
     matrix: SortedRows,
-    describe: Callable[[Assembled], dict[str, Any]],
+    describe: Callable[[int], dict[str, Any]],
     report: Progress,
     room: MemoryBudget,
     *,
@@ -196,13 +185,13 @@ def begin_writing(
     has_transpose: bool,
     phase: str = "sort and write",
     unless: StoredMatrix | None = None,
-) -> Storing:
-    """Write a matrix as the new version of a store.
+) -> MatrixInfo:
+    """Write a matrix as the new version of a store, and return the metadata of the version.
 
     Parameters
     ----------
     matrix : matrix to write; it is closed
-    describe : function from what was written to the provenance of the version
+    describe : function from the number of written entries to the provenance of the version
     room : memory, threads and folder for the entries of the transpose; the sums of columns take as much, or of a
         sorted matrix a part of the memory for its entries
     base, keep : see `begin_version`
@@ -227,59 +216,55 @@ def begin_writing(
         version.written.update({f"{place}/{name}".lstrip("/"): array for name, array in made.arrays.items()})
         return made
 
-    def write_built(own: SortedSource) -> Generator[tuple[SortedSource, HeldArrays], Progress | None, Assembled]:
-        arrays = own.build(has_transpose=has_transpose)
-        least = find_least(arrays.get("data"))
-        slices = {name: DeviceSlices(array) for name, array in arrays.items()}
-        hear = (yield own, arrays) or report
-        for place, shape in (("", own.shape), ("transpose", own.shape[::-1]))[: 1 + has_transpose]:
-            version.open_rows(place, shape, has_values=own.dtype is not None)
-        for name, array in slices.items():
-            hear(f"write {name}", 0, None)
-            version.write_array(name, array, room.threads)
-        return Assembled(len(slices["indices"]), {}, [] if least is None else [least])
-
     with (
         begin_version(store, base=base, keep=keep) as version,
         EntrySorter(room.memory, room.threads, room.folder) as transposed,
     ):
         if isinstance(matrix, SortedSource):
             matrix.sorter.reserve(column_bytes * min(most_columns, matrix.shape[1]))
-        is_built = False
-        if isinstance(matrix, SortedSource) and matrix.is_built_on_device:
-            report(phase, 0, None)
-            made, is_built = (yield from write_built(matrix)), True
-        else:
-            made = write_rows("", matrix, phase, transposed if has_transpose else None)
+        made = write_rows("", matrix, phase, transposed if has_transpose else None)
         matrix.close()
         pa.default_memory_pool().release_unused()  # writing names needs the most memory
-        ids = matrix.vertex_ids
-        for name, array in (("vertex_ids", ids), ("order", matrix.order)):
-            if array is not None:
-                version.write_array(name, array, room.threads)
-        if has_transpose and not is_built:
+        _write_vertices(version, matrix, room.threads)
+        if has_transpose:
             layout = Layout(matrix.shape[::-1])
             other = SortedSource("matrix", matrix.dtype, "keep", layout, matrix.name, transposed)
             write_rows("transpose", other, "write the transpose")
-        attributes = version.describe(
-            kind=matrix.kind,
-            shape=matrix.shape,
-            nnz=made.nnz,
-            dtype=matrix.dtype,
-            index=index_dtype(matrix.shape[1]),
-            duplicates=matrix.rule,
-            vertex_ids=None if ids is None else "int64" if ids.dtype == np.int64 else "string",
-            order=order,
-            min_weight=made.least,
-            provenance=describe(made),
-        )
+        attributes = _describe_version(version, matrix, made.nnz, made.least, order, describe(made.nnz))
         if unless is None or attributes["digest"] != unless.info.digest:
             return version.commit(attributes)
         version.writer.check_base(base)  # as `commit`, which is not called, would do
         return unless.info
 
 
-write_version = at_once(begin_writing)
+def _write_vertices(version: Version, matrix: SortedRows, threads: int) -> None:
+    """Write the ids and the order of the vertices, if they have any."""
+    for name, array in (("vertex_ids", matrix.vertex_ids), ("order", matrix.order)):
+        if array is not None:
+            version.write_array(name, array, threads)
+
+
+def _describe_version(
+    version: Version,
+    matrix: SortedRows,
+    nnz: int,
+    least: float | None,
+    order: str | None,
+    provenance: dict[str, Any],
+) -> dict[str, Any]:
+    ids = matrix.vertex_ids
+    return version.describe(
+        kind=matrix.kind,
+        shape=matrix.shape,
+        nnz=nnz,
+        dtype=matrix.dtype,
+        index=index_dtype(matrix.shape[1]),
+        duplicates=matrix.rule,
+        vertex_ids=None if ids is None else "int64" if ids.dtype == np.int64 else "string",
+        order=order,
+        min_weight=least,
+        provenance=provenance,
+    )
 
 
 def _find_column_bytes(matrix: SortedRows) -> int:

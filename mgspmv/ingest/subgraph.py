@@ -21,7 +21,6 @@ from typing import Any, Literal
 import numpy as np
 
 from mgspmv.errors import CapacityError, KindError, OptionError, ShapeError
-from mgspmv.ingest.build import Assembled
 from mgspmv.ingest.columns import TextColumn
 from mgspmv.ingest.entries import SortedSource, sort_source
 from mgspmv.ingest.files import take_name
@@ -405,7 +404,7 @@ def write_subgraph(
     rows = StoredRows(stored, room.threads, _number(stored, is_kept, room), bounds, places)
     memory = (room.memory - need) // (2 if info.has_transpose else 1)
 
-    def describe_made(_: Assembled) -> dict[str, Any]:
+    def describe_made(_: int) -> dict[str, Any]:
         if edges is not None and places is not None and places.are_staying and not edges.is_mask:
             check_found(stored, places)
         n_edges = None if places is None else len(places.rows)

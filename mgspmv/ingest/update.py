@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from mgspmv.errors import SourceError
 from mgspmv.ingest.budget import StoreSize, check_stated
-from mgspmv.ingest.build import Assembled
 from mgspmv.ingest.entries import SortedSource, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.occurring_ids import PIECE_IDS, Ids, OccurringIds, are_numbers
@@ -125,12 +124,12 @@ def update_store(
         layout = Layout(numbering.shape, numbering.vertex_ids)
         rows = _UpdatedRows(info.kind, value, info.duplicates, layout, name, sorter, order=numbering.order)
 
-        def describe_made(made: Assembled) -> dict[str, Any]:
+        def describe_made(nnz: int) -> dict[str, Any]:
             changes = Changes(
                 inserted=0 if added is None else added.most_entries - added.counts.n_loops,
                 deleted=info.nnz - n_kept,
                 missing=0 if places is None else int(np.count_nonzero(~places.is_found)),
-                merged=rows.most_entries - made.nnz,
+                merged=rows.most_entries - nnz,
                 to_delete=0 if places is None else len(places.rows),
             )
             read = {"insert": added, "delete": removed}

@@ -80,7 +80,7 @@ def test_counts_of_what_goes_to_files(tmp_path, monkeypatch):
         given = IngestOptions(self_loops="drop")
         room, place = MemoryBudget(memory, 2, None), MemoryStore()
         source = source_from_arrays(src, dst, weights)
-        info = store_source(source, place, given, lambda made: {}, lambda *_: None, room, base=None)
+        info = store_source(source, place, given, lambda made: {}, lambda *_: None, room, base=None).info
         report = info.ingest_report
         assert (report.n_rows, report.n_loops_dropped, report.n_entries) == (3000, n_loops, len(keys))
         assert report.n_merged == 3000 - n_loops - len(keys)
