@@ -92,7 +92,7 @@ def read_edges(
     ...         print(D.shape, D.nnz, round(mg.pagerank(D)["home"], 4))
     (3, 3) 3 0.4865
     """
-    from mgspmv.cluster.edges import read_edges_on_cluster
+    from mgspmv.cluster.ingest import read_edges_on_cluster
 
     if client is None:
         raise OptionError("read_edges needs client=, the cluster whose workers read; without one, use ingest")

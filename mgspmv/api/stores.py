@@ -187,7 +187,7 @@ def ingest(
             timeout=timeout,
             base=base,
             allow_hypersparse=allow_hypersparse,
-            on_progress=report,
+            report=report,
         )
     else:
         room = find_budget(target, n_bytes, threads, scratch)

@@ -1,26 +1,50 @@
-"""Ingest of a source into a store by the workers of a cluster, in the steps of `mgspmv.cluster.ingest_steps`, then
+"""Ingest by the workers of a cluster, in the steps of `mgspmv.cluster.ingest_steps`: into a store, where then
 
     write     each worker writes the chunks within its range; the client writes chunks shared by two ranges, and commits
 
-The store does not depend on the workers, and is identical to that made by one process.
+or into row blocks without a store, where each worker keeps its rows, with the degrees and weights of their vertices,
+and the client the ids of all vertices. A store is identical to that made by one process.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from mgspmv.cluster.cluster_rows import ClusterRows
 from mgspmv.cluster.dask_cluster import Cluster
-from mgspmv.cluster.ingest_steps import Describe, IngestSteps, check_source, choose_client
-from mgspmv.errors import OptionError
+from mgspmv.cluster.ingest_steps import Describe, DeviceOffer, IngestSteps, Numbered, check_source, choose_client
+from mgspmv.cluster.load import WorkerPlacement, choose_placement, load_matrix
+from mgspmv.cluster.matrix import DistributedMatrix
+from mgspmv.cluster.worker_rows import RowsAddress
+from mgspmv.display.numbers import format_bytes
+from mgspmv.errors import CapacityError, OptionError
 from mgspmv.ingest.budget import check_memory, check_space
+from mgspmv.ingest.device_shard import RowSample, list_buckets
+from mgspmv.ingest.device_sorting import are_marked, is_worth_a_device
 from mgspmv.ingest.entries import choose_rule
-from mgspmv.model import IngestOptions, MatrixInfo, Progress, index_dtype
+from mgspmv.ingest.in_memory import VERSION
+from mgspmv.ingest.values import find_least
+from mgspmv.kernels.entry_sorting import MOST_ENTRIES
+from mgspmv.model import IngestOptions, MatrixInfo, Precision, Progress, index_dtype
+from mgspmv.partition import INGEST_FIRST, find_costs, limit
+from mgspmv.solvers.options import Placement, Reads
 from mgspmv.store.chunks import WrittenRange
+from mgspmv.store.held import PLACE
+from mgspmv.store.stored_matrix import FORMAT_VERSION
 from mgspmv.store.write import Version, begin_version
 from mgspmv.validation import to_json
+
+SAMPLE_MARGIN = 1.05
+"""Factor by which the rows of a worker may have more entries than a sample says."""
+
+
+# --- into a store ----------------------------------------------------------------------------------------------------
 
 
 def ingest_on_cluster(
@@ -36,7 +60,7 @@ def ingest_on_cluster(
     timeout: float,
     base: str | None,
     allow_hypersparse: bool,
-    on_progress: Progress | None,
+    report: Progress,
 ) -> MatrixInfo:
     """Let the workers of a cluster ingest a source; see `mgspmv.ingest`.
 
@@ -61,19 +85,18 @@ def ingest_on_cluster(
         )
     source = check_source(source, "leave out client=")
     check_memory(memory)
-    report = on_progress or (lambda phase, done, total: None)
     cluster = Cluster(client, timeout)
     try:
         cluster = choose_client(cluster, source)
         report("join", 0, None)
         workers = cluster.join(devices=False)
-        with cluster.lease(lambda: report("queue", 0, None)), begin_version(store, base=base) as version:
-            making = _StoreSteps(cluster, workers, source, options, report, allow_hypersparse=allow_hypersparse)
-            try:
-                making.begin(memory, threads, scratch)
-                return making.run(version, describe)
-            finally:
-                making.end()
+        with (
+            cluster.lease(lambda: report("queue", 0, None)),
+            begin_version(store, base=base) as version,
+            _StoreSteps(cluster, workers, source, options, report, allow_hypersparse=allow_hypersparse) as making,
+        ):
+            making.begin(memory, threads, scratch)
+            return making.run(version, describe)
     finally:
         cluster.close()
 
@@ -92,7 +115,9 @@ class _StoreSteps(IngestSteps):
             self._sum_columns(version, shape[1])
         self._write(version, "", shape, nnz)
         if numbered.id_type is not None:
-            self._write_ids(version, shape[0], numbered.id_type)
+            version.create_array("vertex_ids", shape[0], str if numbered.id_type == "string" else np.dtype(np.int64))
+            ids: list[dict[str, WrittenRange]] = self._do("write", "write_ids", version.address())
+            version.finish_array("vertex_ids", [own["vertex_ids"] for own in ids if own])
         if self._options.transpose:
             counted, other = self._do("transpose", "group_transpose"), shape[::-1]
             n_entries, _ = self._build(other, counted, "sort the transpose", transpose=False)
@@ -112,11 +137,6 @@ class _StoreSteps(IngestSteps):
             provenance=provenance | {"report": to_json(provenance["report"])},
         )
         return version.commit(attributes)
-
-    def _write_ids(self, version: Version, n: int, type: str) -> None:
-        version.create_array("vertex_ids", n, str if type == "string" else np.dtype(np.int64))
-        written: list[dict[str, WrittenRange]] = self._do("write", "write_ids", version.address())
-        version.finish_array("vertex_ids", [own["vertex_ids"] for own in written if own])
 
     def _sum_columns(self, version: Version, n_cols: int) -> None:
         types = {"out_degree": np.int64} | ({} if self._dtype is None else {"out_weight": np.float64})
@@ -139,3 +159,151 @@ class _StoreSteps(IngestSteps):
         written = self._do_each(phase, "write", [(version.address(), prefix, first) for first in firsts])
         for name in sizes:
             version.finish_array(f"{prefix}{name}", [own[f"{prefix}{name}"] for own in written])
+
+
+# --- without a store -------------------------------------------------------------------------------------------------
+
+
+def read_edges_on_cluster(
+    source: Any,
+    options: IngestOptions,
+    place: Placement,
+    reads: Reads,
+    describe: Describe,
+    *,
+    memory: int | None,
+    scratch: str | None,
+    allow_hypersparse: bool,
+    report: Progress,
+) -> DistributedMatrix:
+    """Let the workers of a cluster read a source and hold its rows; see `mgspmv.read_edges`.
+
+    Parameters
+    ----------
+    memory, scratch : of each worker, as for `ingest_on_cluster`
+    """
+    source = check_source(source, "pass them to mg.ingest, and distribute its matrix")
+    source.hashes_files = False
+    check_memory(memory)
+    cluster = Cluster(place.client, place.timeout)
+    try:
+        cluster = choose_client(cluster, source)
+        report("join", 0, None)
+        workers = cluster.join(devices=place.backend != "cpu")
+        places = choose_placement(workers, place.backend, place.transport)
+        devices = find_devices(places, place.limits.device)
+        with (
+            cluster.lease(lambda: report("queue", 0, None)),
+            _EdgeSteps(cluster, workers, source, options, report, allow_hypersparse=allow_hypersparse) as reading,
+        ):
+            reading.begin(memory, place.threads, scratch, places.backend, devices)
+            stored = reading.run(describe, reads.precision or "exact")
+            loading = load_matrix(stored, cluster, place, reads, report, has_lease=True)
+        stored.blocks.extend(loading.parts)
+        return DistributedMatrix(stored, cluster, (place, reads), loading)
+    except BaseException:
+        cluster.close()
+        raise
+
+
+def find_devices(places: WorkerPlacement, most_bytes: int | None) -> DeviceOffer | None:
+    """Return the devices of workers that NCCL connects; None for others, on whose hosts entries are sorted.
+
+    Parameters
+    ----------
+    most_bytes : limit of the memory of each device; None for none
+    """
+    if places.transport != "nccl" or places.device_memory is None:
+        return None
+    return DeviceOffer(uuid.uuid4().hex, limit(places.device_memory, most_bytes) or 0, places.may_share)
+
+
+class _EdgeSteps(IngestSteps):
+    """Steps of reading edges whose rows the workers keep."""
+
+    keeps_rows = True
+
+    def run(self, describe: Describe, precision: Precision) -> ClusterRows:
+        """Run all steps, and return the matrix, whose rows are to be loaded.
+
+        Parameters
+        ----------
+        precision : of most runs, for which rows are cut
+
+        Raises
+        ------
+        CapacityError : the rows do not fit in the memory of a worker
+        """
+        numbered = self._read()
+        info = self._describe_matrix(numbered, describe)
+        need, free = self._find_size(numbered).nbytes // len(self._workers), min(w.memory for w in self._workers)
+        if need > free:
+            raise CapacityError(
+                f"{numbered.n_entries:,} entries take {format_bytes(need)} on each of {len(self._workers)} workers, "
+                f"and one of them has {format_bytes(free)}; {INGEST_FIRST}"
+            )
+        costs = find_costs(info, precision)
+        self._costs = costs["bytes_per_nonzero"], costs["bytes_per_row"]
+        if (built := self._build_on_devices(numbered)) is None:
+            built = self._build(info.shape, self._do("number", "group", info.shape), "sort", transpose=False)
+            if self._kind != "matrix":  # columns are cut by the rows of the workers
+                cut = lambda start, stop: [min(max(bound, start), stop) for bound in self._bounds]  # noqa: E731
+                self._add_up(info.shape[1], cut, "keep_sums")
+        nnz, least = built
+        arrays = {} if numbered.id_type is None else {"vertex_ids": np.concatenate(self._do("number", "list_own_ids"))}
+        info = self._describe_matrix(numbered, describe, sum(nnz), least)
+        rows = RowsAddress(info, self._members, self._shards.keys, tuple(self._bounds), tuple(nnz))
+        return ClusterRows(info=info, place=PLACE, arrays=arrays, cluster=self._cluster, rows=rows)
+
+    def _number(self, claim: int | None, extent: tuple[int, int], n_entries: int) -> tuple[tuple[int, int], str | None]:
+        """Number vertices as `IngestSteps` does, small integers on the devices that have the entries."""
+        high = extent[1]
+        is_marked = claim is None and high >= 0 and are_marked(extent, n_entries)
+        if not (is_marked and self._suits_devices(n_entries) and all(self._do("number", "can_mark", high))):
+            return super()._number(claim, extent, n_entries)
+        n = self._do("number", "mark_ids", high, self._dtype)[0]
+        return (n, n), None if n == high + 1 else "int64"
+
+    def _suits_devices(self, n_entries: int) -> bool:
+        return self._has_devices and self._kind == "graph" and is_worth_a_device(n_entries)
+
+    def _build_on_devices(self, numbered: Numbered) -> tuple[list[int], float | None] | None:
+        """Build the rows on the devices of the workers; return as `_build`, or None if the entries do not suit them."""
+        n = numbered.shape[0]
+        if not self._suits_devices(numbered.n_entries):
+            return None
+        samples: list[RowSample | None] = self._do("number", "sample_rows", n)
+        found = [sample for sample in samples if sample is not None]
+        if len(found) < len(samples):
+            return None
+        rows, counts = list_buckets(n), np.sum([sample.counts for sample in found], axis=0)
+        self._cut_rows(rows, counts, n)
+        for sample, (first, stop) in zip(found, pairwise(self._cuts), strict=True):
+            n_received = int(SAMPLE_MARGIN * counts[first:stop].sum())
+            if n_received > MOST_ENTRIES or sample.find_bytes(n_received, n) > sample.most_bytes:
+                return None
+        self._do("exchange", "trade", self._bounds)
+        made = self._do("sort", "build_on_device", self._bounds)
+        return [nnz for nnz, _ in made], find_least(np.array([least for _, own in made for least in own]))
+
+    def _describe_matrix(
+        self, numbered: Numbered, describe: Describe, nnz: int = 0, least: float | None = None
+    ) -> MatrixInfo:
+        rule, dtype = choose_rule(self._options, is_pattern=self._dtype is None), self._dtype
+        return MatrixInfo(
+            url=PLACE,
+            kind=self._kind,
+            shape=numbered.shape,
+            nnz=nnz,
+            dtype=None if dtype is None else dtype.name,  # type: ignore[arg-type]
+            index_dtype=index_dtype(numbered.shape[1]).name,  # type: ignore[arg-type]
+            duplicates=rule,
+            vertex_ids=numbered.id_type,  # type: ignore[arg-type]
+            min_weight=least,
+            has_transpose=False,
+            version=VERSION,
+            format_version=FORMAT_VERSION,
+            digest="",
+            nbytes=replace(self._find_size(numbered), n_entries=nnz).nbytes,
+            provenance=numbered.describe(describe, rule, nnz),
+        )

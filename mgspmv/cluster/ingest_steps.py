@@ -19,9 +19,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import dask
 import numpy as np
@@ -109,11 +109,9 @@ class HeldShard(DeviceShard):
     """Shard of an ingest on a worker."""
 
     def __init__(self, offer: ShardOffer, worker: Worker) -> None:
-        self._worker, self._rank = worker, offer.spec.rank
-        self._keys, self._members = offer.keys, offer.members
+        self._worker, self._offer, self._rank = worker, offer, offer.spec.rank
         self._limit_s = max(ASK_S, offer.patience)
         self._asked: set[Future[Any]] = set()
-        self._backend = offer.backend
         self._asking = threading.Lock()
         folder = Path(worker.local_directory if offer.scratch is None else offer.scratch)
         check_folder(folder)
@@ -121,7 +119,7 @@ class HeldShard(DeviceShard):
         super().__init__(offer.spec, budget, self._ask_shard, lambda phase, done, total: beat())
         self.n_terms = self.memory // ENTRY_BYTES
         """Number of entries sorted at a time."""
-        self._devices, self.run, self.links = offer.devices, "", None
+        self.run, self.links = "", None
         if offer.devices is not None:
             self.run = offer.devices.run
             self.links = PeerComm(worker, self._rank, RunSpec(self.run, offer.members, offer.patience))
@@ -140,16 +138,26 @@ class HeldShard(DeviceShard):
 
     def take_rows(self, address: RowsAddress) -> WorkerRows:
         """Return the rows that this shard has built and kept."""
-        arrays = self.take_arrays(address.ends[address.bounds[self._rank]])
+        first_row = address.bounds[self._rank]
+        first_entry = address.ends[first_row]
         group, self.device_group = self.device_group, None
-        return address.open(self._rank, arrays, self._backend, group)
+        return WorkerRows(
+            info=address.info,
+            place=address.info.url,
+            arrays=self.take_arrays(first_entry),
+            first_row=first_row,
+            first_entry=first_entry,
+            backend=self._offer.backend,
+            group=group,
+        )
 
     def read(self) -> PartSummary:
         """Read this share's part, while its device is connected with the others."""
-        if self._devices is None or len(self._members) == 1:
+        devices = self._offer.devices
+        if devices is None or self._spec.n_shares == 1:
             return super().read()
         with ThreadPoolExecutor(1, "mgspmv-connect") as pool:
-            connecting = pool.submit(copy_context().run, self._connect, current_device(), self._devices)
+            connecting = pool.submit(copy_context().run, self._connect, current_device(), devices)
             summary = super().read()
             self.device_group = connecting.result()
         return summary
@@ -157,7 +165,7 @@ class HeldShard(DeviceShard):
     def _connect(self, device: int, devices: DeviceOffer) -> NcclGroup:
         assert self.links is not None
         with use_device(device), self.links.active("connect"):
-            turns = AllToAll(self.links, self._rank, len(self._members))
+            turns = AllToAll(self.links, self._rank, self._spec.n_shares)
             hellos = turns.greet(dict.fromkeys(turns.others, greet(None)))
             return join_group(turns, hellos, None, may_share=devices.may_share)
 
@@ -182,11 +190,10 @@ class HeldShard(DeviceShard):
         except TimeoutError as error:
             future.cancel()
             what, why = f"did not answer for {self._limit_s:g} s", "it hangs, or the storage that it reads does"
-            raise worker_error(WorkerTimeoutError, self._members, rank, "ingest", what, why) from error
+            raise worker_error(WorkerTimeoutError, self._offer.members, rank, "ingest", what, why) from error
         except OSError as error:  # connection errors of Dask are subclasses
-            raise worker_error(
-                WorkerLostError, self._members, rank, "ingest", "cannot be reached", str(error)
-            ) from error
+            lost = WorkerLostError, self._offer.members, rank, "ingest", "cannot be reached", str(error)
+            raise worker_error(*lost) from error
         finally:
             self._asked.discard(future)
         if "raised" in answer:
@@ -194,8 +201,8 @@ class HeldShard(DeviceShard):
         return answer["given"]
 
     async def _request(self, rank: int, question: str, arguments: tuple[Any, ...]) -> Any:
-        call = getattr(self._worker.rpc(self._members[rank].address), ASK_OP)
-        return await call(key=self._keys[rank], question=question, arguments=arguments)
+        call = getattr(self._worker.rpc(self._offer.members[rank].address), ASK_OP)
+        return await call(key=self._offer.keys[rank], question=question, arguments=arguments)
 
 
 def make_device_sorter(host: EntrySorter, most_bytes: int) -> DeviceSorter:
@@ -252,8 +259,6 @@ class Numbered:
     """Entries of a source on the workers, and its vertices, once these are numbered."""
 
     shape: tuple[int, int]
-    dtype: np.dtype[Any] | None
-    """Dtype of the values; None for a pattern."""
     id_type: str | None
     """Type of the ids, as in `OwnIds`; None if they are the numbers."""
     counts: EntryCounts
@@ -270,7 +275,7 @@ class Numbered:
 
 
 class IngestSteps:
-    """Steps of an ingest, each on all workers."""
+    """Steps of an ingest, each on all workers; a context manager that ends them."""
 
     keeps_rows = False
 
@@ -287,11 +292,10 @@ class IngestSteps:
         self._cluster, self._workers, self._source, self._options = cluster, workers, source, options
         self._allow_hypersparse = allow_hypersparse
         self._members: tuple[Member, ...] = tuple(w.member for w in workers)
-        token = uuid.uuid4().hex
+        token, self._report = uuid.uuid4().hex, report
         keys = [f"mgspmv-ingest-{token}-{rank}" for rank in range(len(workers))]
         self._shards = HeldObjects(cluster, self._members, keys)
         self._kind = options.kind or source.default_kind
-        self._report = report
         self._parts: list[Any] = []
         self._costs = (1, 1)
         """Weights of an entry and of a row by which rows are cut."""
@@ -305,16 +309,14 @@ class IngestSteps:
         devices: DeviceOffer | None = None,
     ) -> None:
         """Begin a shard on each worker; arguments as in `ShardOffer`."""
+        self._has_devices = devices is not None
         with self._cluster.client.as_current():  # Dask plans for this cluster
             self._parts = [*self._source.split(len(self._workers))]
-        parts = [*self._parts, *[None] * (len(self._workers) - len(self._parts))]  # nothing to read
-        offers = []
-        for rank, (part, worker) in enumerate(zip(parts, self._workers, strict=True)):
-            about = (rank, len(parts), part, self._source.name, self._kind, self._options, self.keeps_rows)
+        offers, n = [], len(self._workers)
+        for rank, (part, worker) in enumerate(zip_longest(self._parts, self._workers)):  # some may have nothing to read
+            own = ShardSpec(rank, n, part, self._source.name, self._kind, self._options, self.keeps_rows)
             limits = (memory, worker.memory, threads or worker.threads, scratch, self._cluster.patience)
-            own = ShardSpec(*about)
-            offer = ShardOffer(own, self._members, self._shards.keys, *limits, backend=backend, devices=devices)
-            offers.append((offer,))
+            offers.append((ShardOffer(own, self._members, self._shards.keys, *limits, backend, devices),))
         self._report("begin", 0, None)
         memories = self._shards.make(begin_share, offers)
         self._most_columns = max(1, min(memories) // SUM_PART // SUM_BYTES)
@@ -325,22 +327,29 @@ class IngestSteps:
             self._compute_partitions(self._source)
         read: list[PartSummary] = self._do("read", "read")
         joined = self._source.join([own.told for own in read if own.told is not None])
-        self._dtype = self._find_dtype(read)
+        dtypes = {own.dtype for own in read if own.n_entries} or {read[0].dtype}
+        if len(dtypes) != 1:
+            names = ", ".join(sorted("none" if dtype is None else dtype.name for dtype in dtypes))
+            raise SourceError(f"parts of the source have values of different types: {names}", source=self._source.name)
+        self._dtype = dtypes.pop()
         lows, highs = zip(*((0, -1), *(own.extent for own in read if own.extent is not None)), strict=True)
         stated = Layout((0, 0), are_ids=True, stated=joined.stated, claim=joined.claim)
         extent, n_read = (min(lows), max(highs)), sum(own.n_entries for own in read)
         stated = stated.settle_claim(extent)
         shape, id_type = self._number(None if stated.are_ids else stated.shape[0], extent, n_read)
         counts = sum((own.counts for own in read), EntryCounts())
-        size = self._find_size(numbered := Numbered(shape, self._dtype, id_type, counts, n_read, joined))
+        size = self._find_size(numbered := Numbered(shape, id_type, counts, n_read, joined))
         check_stated(stated.stated, size, allow_hypersparse=self._allow_hypersparse)
         return numbered
 
     def _find_size(self, numbered: Numbered) -> StoreSize:
         has_sums, has_transpose = self._kind != "matrix", self._options.transpose
-        return StoreSize(numbered.shape, numbered.n_entries, numbered.dtype, has_sums, has_transpose)
+        return StoreSize(numbered.shape, numbered.n_entries, self._dtype, has_sums, has_transpose)
 
-    def end(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         """Release the shards, and wait for running tasks; those of lost workers never end."""
         with suppress(ClusterError, OSError):
             self._cluster.free(self._shards.keys, self._members)
@@ -394,13 +403,6 @@ class IngestSteps:
             cluster.release(kept)
 
     # --- numbers
-
-    def _find_dtype(self, read: Sequence[PartSummary]) -> np.dtype[Any] | None:
-        dtypes = {own.dtype for own in read if own.n_entries} or {read[0].dtype}
-        if len(dtypes) != 1:
-            names = ", ".join(sorted("none" if dtype is None else dtype.name for dtype in dtypes))
-            raise SourceError(f"parts of the source have values of different types: {names}", source=self._source.name)
-        return dtypes.pop()
 
     def _number(self, claim: int | None, extent: tuple[int, int], n_entries: int) -> tuple[tuple[int, int], str | None]:
         """Number all vertices; return the numbers of rows and columns, and the type of ids as in `OwnIds`.

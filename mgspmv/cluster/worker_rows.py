@@ -12,7 +12,7 @@ from mgspmv.exchange.peer_comm import Member
 from mgspmv.kernels.catalogue import Backend
 from mgspmv.model import MatrixInfo
 from mgspmv.partition import INGEST_FIRST
-from mgspmv.store.held import HeldArrays, HeldMatrix
+from mgspmv.store.held import HeldMatrix
 from mgspmv.store.stored_matrix import Allocate, HostArray
 
 if TYPE_CHECKING:
@@ -40,19 +40,6 @@ class RowsAddress:
     def ends(self) -> Any:
         """Row pointers at the bounds."""
         return dict(zip(self.bounds, accumulate(self.nnz, initial=0), strict=True))
-
-    def open(self, rank: int, arrays: HeldArrays, backend: Backend, group: NcclGroup | None) -> WorkerRows:
-        """Return the rows of a worker; arguments as for `WorkerRows`."""
-        firsts = self.bounds[rank], self.ends[self.bounds[rank]]
-        return WorkerRows(
-            info=self.info,
-            place=self.info.url,
-            arrays=arrays,
-            first_row=firsts[0],
-            first_entry=firsts[1],
-            backend=backend,
-            group=group,
-        )
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -18,7 +18,7 @@ import pytest
 from distributed import Client
 
 import mgspmv as mg
-from mgspmv.cluster import edges, ingest_steps
+from mgspmv.cluster import ingest, ingest_steps
 from mgspmv.cluster.ingest_steps import DeviceOffer
 from mgspmv.cluster.load import WorkerPlacement
 from mgspmv.cluster.worker_rows import WorkerRows
@@ -147,9 +147,9 @@ def test_more_workers_than_row_groups(in_process, tmp_path):
 def devices(monkeypatch: pytest.MonkeyPatch) -> PlayedGroup:
     """Devices of three workers on which entries are exchanged and sorted; their rows compute on hosts."""
     group = PlayedGroup(3)
-    monkeypatch.setattr(edges, "is_worth_a_device", lambda n_entries: True)
+    monkeypatch.setattr(ingest, "is_worth_a_device", lambda n_entries: True)
     monkeypatch.setattr(ingest_steps, "use_device", lambda number: nullcontext())
-    monkeypatch.setattr(edges, "find_devices", lambda *_: DeviceOffer(uuid.uuid4().hex, 1 << 30, may_share=False))
+    monkeypatch.setattr(ingest, "find_devices", lambda *_: DeviceOffer(uuid.uuid4().hex, 1 << 30, may_share=False))
     monkeypatch.setattr(ingest_steps, "current_device", lambda: 0)
     monkeypatch.setattr(ingest_steps, "greet", lambda group: {})
     monkeypatch.setattr(ingest_steps, "join_group", lambda turns, hellos, held, may_share: group.join(turns.rank))
@@ -195,9 +195,9 @@ def test_an_error_on_one_device_ends_the_others(devices, sources, in_process, mo
 
 
 def test_devices_of_workers_that_nccl_connects():
-    assert edges.find_devices(WorkerPlacement("cpu", "peer"), None) is None
-    assert edges.find_devices(WorkerPlacement("cuda", "peer", 100), None) is None
-    offers = [edges.find_devices(WorkerPlacement("cuda", "nccl", 100), most) for most in (None, 60)]
+    assert ingest.find_devices(WorkerPlacement("cpu", "peer"), None) is None
+    assert ingest.find_devices(WorkerPlacement("cuda", "peer", 100), None) is None
+    offers = [ingest.find_devices(WorkerPlacement("cuda", "nccl", 100), most) for most in (None, 60)]
     assert [(offer.most_bytes, offer.may_share) for offer in offers if offer is not None] == [(100, True), (60, True)]
 
 
