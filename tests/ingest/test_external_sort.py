@@ -12,11 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.errors import CapacityError
-from mgspmv.ingest.block_sorting import sort_keys, sort_parts
+from mgspmv.ingest.block_sorting import sort_parts
 from mgspmv.ingest.build import RowPointers
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.model import CooBatch
+from tests.support.later import serving
 from tests.support.pairwise import cover_pairs
 from tests.support.shrinking import shrink
 from tests.support.waiting import HANG_S
@@ -149,14 +150,19 @@ def test_rows_and_columns_that_do_not_fit_into_one_key(values):
 @pytest.mark.parametrize("dtype", [None, np.float32, np.int64])
 def test_keys_of_any_length(n_bits, dtype):
     """With the numbers of 300 entries, 9 bits, those of up to 55 bits fit into 64."""
-    rng = np.random.default_rng(4)
+    rng, row_bits = np.random.default_rng(4), min(n_bits, 12)
     keys = rng.integers(0, 1 << n_bits, 300, np.uint64, endpoint=False) if n_bits else np.zeros(300, np.uint64)
     keys[100:200] = keys[:100]
     values = None if dtype is None else np.arange(300).astype(dtype)
     order = np.argsort(keys, kind="stable")
-    found, own = sort_keys(keys.copy(), None if values is None else values.copy(), n_bits)
-    assert found.tolist() == keys[order].tolist()
-    assert (own is None) if values is None else own.tolist() == values[order].tolist()
+    rows, cols = (keys >> np.uint64(n_bits - row_bits)), keys & np.uint64((1 << (n_bits - row_bits)) - 1)
+    rows, cols = rows.astype(np.int64), cols.astype(np.int64)
+    for is_compiled in (False, True):
+        with serving(is_compiled):
+            block = sort_parts([(rows, cols, values)], 0, 1 << row_bits, 1 << (n_bits - row_bits))
+        assert np.repeat(np.arange(1 << row_bits), np.diff(block.indptr)).tolist() == rows[order].tolist()
+        assert block.indices.tolist() == cols[order].tolist()
+        assert (block.data is None) if values is None else block.data.tolist() == values[order].tolist()
 
 
 def test_no_entries():
