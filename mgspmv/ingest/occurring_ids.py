@@ -10,8 +10,7 @@ Codes ascend with the batches, so that those of neighboring entries are a small 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -42,31 +41,37 @@ PENDING_BYTES = 1 << 22
 Ids = Any
 """Ascending ids: an array, or an object with a dtype and a length that is sliced like an array."""
 
-_INT64, _BYTE = map(np.dtype, (np.int64, np.uint8))
-
 
 # --- ids in files ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _IdPage:
-    """Page of ids in a file, stored as an Arrow record batch."""
-
-    offset: int
-    n_bytes: int
-    n_ids: int
-    first: Any
-
-
 class SortedIds:
-    """Distinct ids in a file, integers or names, ascending; see `IdWriter`."""
+    """Distinct ids in a file, integers or names, which are appended in ascending order, then sliced like an array.
 
-    def __init__(self, file: ScratchFile, pages: Sequence[_IdPage], schema: Any) -> None:
-        self.file, self.pages, self._schema = file, pages, schema
-        self.dtype = _INT64 if schema.types[0] == pa.int64() else np.dtype(object)
-        self.firsts = [page.first for page in pages]
+    Parameters
+    ----------
+    folder : folder of the file; None for the system's temporary folder
+    dtype : int64, or object for names
+    """
+
+    def __init__(self, folder: Path | None, dtype: np.dtype[Any]) -> None:
+        self.dtype, self.file = dtype, ScratchFile(folder)
+        self._schema = pa.schema([("id", pa.int64() if dtype == np.int64 else pa.string())])
+        self.pages = list[tuple[int, int]]()
+        """First byte of each page, an Arrow record batch, and number of its bytes."""
+        self.firsts = list[Any]()
         """First id of each page."""
-        self._starts = np.cumsum([0, *(page.n_ids for page in pages)]).tolist()
+        self._starts = [0]
+        """Number of the first id of each page, and the number of ids."""
+
+    def append(self, ids: Any) -> None:
+        """Append ids, as an array of Arrow or NumPy."""
+        for first in range(0, len(ids), PAGE_NAMES):
+            own = _to_arrow(ids[first : first + PAGE_NAMES], self._schema.types[0])
+            data = np.frombuffer(pa.record_batch([own], self._schema).serialize(), np.uint8)
+            self.pages.append((self.file.append(data), len(data)))
+            self.firsts.append(own[0].as_py())
+            self._starts.append(self._starts[-1] + len(own))
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -84,8 +89,7 @@ class SortedIds:
 
     def read_page(self, k: int) -> Any:
         """Return the ids of a page as an Arrow array."""
-        page = self.pages[k]
-        data = pa.py_buffer(self.file.read(page.offset, page.n_bytes, _BYTE))
+        data = pa.py_buffer(self.file.read(*self.pages[k], np.dtype(np.uint8)))
         return pa.ipc.read_record_batch(data, self._schema)[0]
 
     def read_between(self, low: Any, high: Any) -> Iterator[Any]:
@@ -106,34 +110,9 @@ class SortedIds:
         self.file.close()
 
 
-class IdWriter:
-    """Writer of distinct ascending ids.
-
-    Parameters
-    ----------
-    folder : folder of the file; None for the system's temporary folder
-    dtype : int64, or object for names
-    """
-
-    def __init__(self, folder: Path | None, dtype: np.dtype[Any]) -> None:
-        self._file, self._pages = ScratchFile(folder), list[_IdPage]()
-        self._schema = pa.schema([("id", pa.int64() if dtype == _INT64 else pa.string())])
-
-    def append(self, ids: Any) -> None:
-        """Append ids, as an array of Arrow or NumPy."""
-        for first in range(0, len(ids), PAGE_NAMES):
-            own = _to_arrow(ids[first : first + PAGE_NAMES], self._schema.types[0])
-            data = np.frombuffer(pa.record_batch([own], self._schema).serialize(), np.uint8)
-            self._pages.append(_IdPage(self._file.append(data), len(data), len(own), own[0].as_py()))
-
-    def finish(self) -> SortedIds:
-        """Return the ids that were written."""
-        return SortedIds(self._file, self._pages, self._schema)
-
-
 def _to_arrow(ids: Any, type: Any) -> Any:
     if isinstance(ids, np.ndarray):
-        ids = wrap_numbers(ids) if ids.dtype == _INT64 else pa.array(ids, type if ids.dtype == object else None)
+        ids = wrap_numbers(ids) if ids.dtype == np.int64 else pa.array(ids, type if ids.dtype == object else None)
     return ids.cast(type)
 
 
@@ -161,15 +140,6 @@ def are_numbers(ids: Ids) -> bool:
 # --- codes -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class _SpilledRun:
-    """Ids in files."""
-
-    ids: SortedIds
-    places: FileArray
-    """Index among `ids` of the id of each of the codes of the run."""
-
-
 class OccurringIds:
     """Ids that occur in the edges or in a list of vertices; each batch gives a new code to each of its ids.
 
@@ -191,7 +161,8 @@ class OccurringIds:
         self._type, self._room, self._listed, self._source = type, room, listed, name
         self.unused_first = first
         """Name on the first line of the list until an edge has it; else None."""
-        self._n_codes, self._runs = 0, list[_SpilledRun]()
+        self._n_codes, self._runs = 0, list[tuple[SortedIds, FileArray]]()
+        """Runs: their ids, and the index among these of the id of each of their codes."""
         self._begin()
 
     def _begin(self) -> None:
@@ -256,14 +227,14 @@ class OccurringIds:
     def _spill(self) -> None:
         """Write all ids in memory to a run."""
         ids, places = self._rank()
-        writer, held = self._make_writer(), FileArray(self._room.folder, places.dtype)
-        writer.append(ids)
-        held.append(places)
-        self._runs.append(_SpilledRun(writer.finish(), held))
+        run = self._make_file(), FileArray(self._room.folder, places.dtype)
+        run[0].append(ids)
+        run[1].append(places)
+        self._runs.append(run)
         self._begin()
 
-    def _make_writer(self) -> IdWriter:
-        return IdWriter(self._room.folder, _INT64 if self._type == pa.int64() else np.dtype(object))
+    def _make_file(self) -> SortedIds:
+        return SortedIds(self._room.folder, np.dtype(np.int64 if self._type == pa.int64() else object))
 
     def finish(self) -> Layout:
         """Return the ids, and as `positions` the number of each code."""
@@ -271,27 +242,27 @@ class OccurringIds:
             ids, positions = self._rank()
             return Layout((len(ids),) * 2, ids.to_numpy(zero_copy_only=False), positions)
         self._spill()
-        writer, n = self._make_writer(), 0
-        of_runs = [FileArray(self._room.folder, _INT64) for _ in self._runs]
+        all_ids, n = self._make_file(), 0
+        of_runs = [FileArray(self._room.folder, np.dtype(np.int64)) for _ in self._runs]
         for ids, parts in self._merge():
             for numbers, places in zip(of_runs, parts, strict=True):
                 numbers.append(n + places.astype(np.int64))
-            writer.append(ids)
+            all_ids.append(ids)
             n += len(ids)
         by_code = FileArray(self._room.folder, index_dtype(n))
-        for run, numbers in zip(self._runs, of_runs, strict=True):
-            for places in run.places.pieces():
+        for (run_ids, run_places), numbers in zip(self._runs, of_runs, strict=True):
+            for places in run_places.pieces():
                 by_code.append(numbers.take(places))
-            for file in (run.ids, run.places, numbers):
+            for file in (run_ids, run_places, numbers):
                 file.close()
-        return Layout((n, n), writer.finish(), by_code)
+        return Layout((n, n), all_ids, by_code)
 
     def _merge(self) -> Iterator[tuple[Any, list[np.ndarray]]]:
         """Yield all ids in ascending ranges, and for the ids of each run their indices in the range."""
-        firsts = sorted(first for run in self._runs for first in run.ids.firsts)
+        firsts = sorted(first for run, _ in self._runs for first in run.firsts)
         bounds = [*dict.fromkeys(firsts[::MERGED_PAGES]), None]
         for low, high in pairwise(bounds):
-            parts = [list(run.ids.read_between(low, high)) for run in self._runs]
+            parts = [list(run.read_between(low, high)) for run, _ in self._runs]
             ids, places = rank_ids(pa.chunked_array([own for part in parts for own in part]).combine_chunks())
             ends = np.cumsum([sum(map(len, part)) for part in parts])
             yield ids, np.split(places, ends[:-1])

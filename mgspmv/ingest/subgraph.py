@@ -26,7 +26,7 @@ from mgspmv.ingest.entries import SortedSource, sort_source
 from mgspmv.ingest.files import take_name
 from mgspmv.ingest.headers import DEFAULT_READING, StatedForm
 from mgspmv.ingest.objects import is_sparse
-from mgspmv.ingest.occurring_ids import PIECE_IDS, Ids, IdWriter, are_numbers
+from mgspmv.ingest.occurring_ids import PIECE_IDS, Ids, SortedIds, are_numbers
 from mgspmv.ingest.open import open_update
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source
@@ -319,7 +319,12 @@ def _number(stored: StoredMatrix, is_kept: np.ndarray | None, room: MemoryBudget
         return RowNumbers(info.shape, ids, stored.read_order(room.threads), None)
     order = stored.read_order(room.threads)
     n_kept = int(np.count_nonzero(is_kept))
-    kept_ids = _list_kept(ids, is_kept, room.folder)
+    kept_ids = SortedIds(room.folder, np.dtype(np.int64) if ids is None else ids.dtype)
+    for first in range(0, len(is_kept), PIECE_IDS):
+        own = is_kept[first : first + PIECE_IDS]
+        if own.any():
+            known = np.arange(first, first + len(own)) if ids is None else ids[first : first + len(own)]
+            kept_ids.append(known[own])
     places = _count_kept(is_kept)
     if order is not None:
         places, own = _count_kept(is_kept[order]), places[order]
@@ -344,17 +349,6 @@ def _count_kept(is_kept: np.ndarray) -> np.ndarray:
     places -= 1
     places[~is_kept] = -1
     return places
-
-
-def _list_kept(ids: VertexLookup | None, is_kept: np.ndarray, folder: Path | None) -> Ids:
-    """Write the ids, or numbers, of the kept vertices to a file."""
-    writer = IdWriter(folder, np.dtype(np.int64) if ids is None else ids.dtype)
-    for first in range(0, len(is_kept), PIECE_IDS):
-        own = is_kept[first : first + PIECE_IDS]
-        if own.any():
-            known = np.arange(first, first + len(own)) if ids is None else ids[first : first + len(own)]
-            writer.append(known[own])
-    return writer.finish()
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
