@@ -7,7 +7,6 @@ from typing import Any
 from mgspmv.api.matrix import Matrix
 from mgspmv.ingest.budget import find_budget
 from mgspmv.ingest.device_sorting import DeviceSorter
-from mgspmv.ingest.entries import no_device
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.in_memory import load_source
 from mgspmv.ingest.open import open_source
@@ -42,7 +41,7 @@ def load(
     room = find_budget(PLACE, None, threads)
     reading = name_reading(None, weights, {})
     opened = open_source(source, kind=kind, threads=room.threads, id_room=room.for_ids, **reading)
-    return Matrix(load_source(opened, options, report, room, no_device if backend == "cpu" else sort_on_device))
+    return Matrix(load_source(opened, options, report, room, None if backend == "cpu" else sort_on_device))
 
 
 def sort_on_device(host: EntrySorter) -> DeviceSorter | None:

@@ -10,7 +10,6 @@ import copy
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from itertools import repeat
 from typing import Any, Protocol
 
@@ -272,22 +271,17 @@ class ColumnSums:
         if self._n_infinite:
             raise infinite_error(self._kind, self._n_infinite, self._name)
         weight = None if self._sums is None else self._sums[0] + self._sums[1]
-        if self._kind == "stochastic":
-            total = self._degree if weight is None else weight
-            self._check_stochastic(total)
+        total = self._degree if weight is None else weight
+        is_wrong = (self._degree > 0) & ~(np.abs(total - 1) <= STOCHASTIC_TOLERANCE)
+        if self._kind == "stochastic" and is_wrong.any():
+            k = int(np.argmax(is_wrong))
+            number = self._start + k if self._order is None else int(self._order[self._start + k])
+            raise SourceError(
+                f"each column of a left-stochastic matrix must sum to 1 or be empty, but column {number} sums to "
+                f"{total[k]}; normalize it (if its rows sum to 1, transpose it), or ingest with kind='graph'",
+                source=self._name,
+            )
         return self._degree, weight
-
-    def _check_stochastic(self, total: np.ndarray) -> None:
-        wrong = np.flatnonzero((self._degree > 0) & ~(np.abs(total - 1) <= STOCHASTIC_TOLERANCE))
-        if not len(wrong):
-            return
-        col = self._start + int(wrong[0])
-        number = col if self._order is None else int(self._order[col])
-        raise SourceError(
-            f"each column of a left-stochastic matrix must sum to 1 or be empty, but column {number} sums to "
-            f"{total[wrong[0]]}; normalize it (if its rows sum to 1, transpose it), or ingest with kind='graph'",
-            source=self._name,
-        )
 
 
 def join_sums(high: np.ndarray, low: np.ndarray, other_high: np.ndarray, other_low: np.ndarray) -> None:
@@ -346,18 +340,17 @@ def sum_rows(stored: StoredMatrix, start: int, stop: int, threads: int | None = 
     StoreError : as for `StoredMatrix.read_array` and `read_pointers`
     """
     info, threads = stored.info, threads or default_threads()
+
+    def read(entries: tuple[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        row, bounds = entries
+        rows = np.repeat(np.arange(row, row + len(bounds) - 1), np.diff(bounds))
+        return rows, stored.read_array("data", int(bounds[0]), int(bounds[-1]), threads=1)
+
     sums = ColumnSums(info.kind, info.url, np.dtype(info.dtype), start, stop)
     with ThreadPoolExecutor(threads, "mgspmv-sum") as pool:
         ranges = cut_entries(stored, threads, start, stop)
-        for rows, values in prefetch_map(pool, partial(_read_values, stored), ranges, threads):
+        for rows, values in prefetch_map(pool, read, ranges, threads):
             sums.add(rows, values)
     weight = sums.finish()[1]
     assert weight is not None
     return weight
-
-
-def _read_values(stored: StoredMatrix, entries: tuple[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Read the row and the value of each entry of one of the ranges that `cut_entries` yields."""
-    row, bounds = entries
-    rows = np.repeat(np.arange(row, row + len(bounds) - 1), np.diff(bounds))
-    return rows, stored.read_array("data", int(bounds[0]), int(bounds[-1]), threads=1)

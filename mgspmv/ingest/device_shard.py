@@ -80,6 +80,19 @@ def _find_shift(n_rows: int) -> int:
     return max(0, (n_rows - 1).bit_length() - BUCKET_BITS)
 
 
+@contextmanager
+def reporting_memory() -> Iterator[None]:
+    """Raise `CapacityError` in place of CuPy's error if the memory of the device does not suffice."""
+    try:
+        yield
+    except Exception as error:
+        if type(error).__name__ != "OutOfMemoryError":
+            raise
+        raise CapacityError(
+            f"the entries do not fit into the memory that is left on a device ({error}); {INGEST_FIRST}"
+        ) from error
+
+
 class DeviceShard(Shard):
     """Share of an ingest that may have a device.
 
@@ -105,6 +118,7 @@ class DeviceShard(Shard):
         has_ids = device is not None and not device.is_moved and (part is None or part.layout().are_ids)
         return has_ids and device is not None and device.fits(JOINED_MARKS * MARK_BYTES * (high + 1))
 
+    @reporting_memory()
     def mark_ids(self, high: int, dtype: np.dtype[Any] | None) -> int:
         """Number all ids with the devices of all shares, which call this together in place of `list_ids`; return how
         many there are.
@@ -122,8 +136,7 @@ class DeviceShard(Shard):
         self._dtype, self._rule = dtype, choose_rule(self._spec.options, is_pattern=dtype is None)
         if self._spec.part is not None:
             self._feed.check(self._spec.part.layout())
-        with self._reporting():
-            ids = self._device.number_marked(high, self._join_marks)
+        ids = self._device.number_marked(high, self._join_marks)
         self._ids = ids[: 0 if self._spec.rank else None].copy()
         return len(ids)
 
@@ -149,6 +162,7 @@ class DeviceShard(Shard):
         value_bytes = 0 if self._dtype is None else self._dtype.itemsize
         return RowSample(counts, device.n_entries, value_bytes, device.most_bytes)
 
+    @reporting_memory()
     def trade(self, bounds: Sequence[int]) -> None:
         """Exchange entries with the devices of all shares, which call this together.
 
@@ -157,19 +171,19 @@ class DeviceShard(Shard):
         bounds : first row of each share, and the number of rows and columns
         """
         assert self._device is not None
-        with self._reporting():
-            keys, values, self._bits = self._device.take(bounds[-1], self._dtype)
-            if self.device_group is not None:
-                if len(keys):
-                    keys, order = order_keys(keys, has_values=values is not None)
-                    values = None if order is None else values[order]
-                    del order
-                cuts = [bisect_left(range(len(keys)), row << self._bits, key=lambda k: int(keys[k])) for row in bounds]
-                keys = self.device_group.trade([keys[a:b] for a, b in pairwise(cuts)])
-                if values is not None:
-                    values = self.device_group.trade([values[a:b] for a, b in pairwise(cuts)])
-            self._keys, self._values = keys, values
+        keys, values, self._bits = self._device.take(bounds[-1], self._dtype)
+        if self.device_group is not None:
+            if len(keys):
+                keys, order = order_keys(keys, has_values=values is not None)
+                values = None if order is None else values[order]
+                del order
+            cuts = [bisect_left(range(len(keys)), row << self._bits, key=lambda k: int(keys[k])) for row in bounds]
+            keys = self.device_group.trade([keys[a:b] for a, b in pairwise(cuts)])
+            if values is not None:
+                values = self.device_group.trade([values[a:b] for a, b in pairwise(cuts)])
+        self._keys, self._values = keys, values
 
+    @reporting_memory()
     def build_on_device(self, bounds: Sequence[int]) -> tuple[int, list[float]]:
         """Sort and merge the entries of this share's rows, and add up columns with the other shares, which call this
         together; return the number of entries, and their least value.
@@ -182,10 +196,6 @@ class DeviceShard(Shard):
         ------
         SourceError : as for `mgspmv.ingest.device_sorting.Merging`; a weight that is not finite
         """
-        with self._reporting():
-            return self._build_on_device(bounds)
-
-    def _build_on_device(self, bounds: Sequence[int]) -> tuple[int, list[float]]:
         n, first, stop = bounds[-1], *bounds[self._spec.rank : self._spec.rank + 2]
         keys, values, xp = self._keys, self._values, array_module(self._keys)
         self._keys = self._values = None
@@ -230,15 +240,3 @@ class DeviceShard(Shard):
         assert self._device is not None
         self._device.close()
         self._keys = self._values = self._built = None
-
-    @contextmanager
-    def _reporting(self) -> Iterator[None]:
-        """Raise `CapacityError` in place of CuPy's error if the memory of the device does not suffice."""
-        try:
-            yield
-        except Exception as error:
-            if type(error).__name__ != "OutOfMemoryError":
-                raise
-            raise CapacityError(
-                f"the entries do not fit into the memory that is left on a device ({error}); {INGEST_FIRST}"
-            ) from error

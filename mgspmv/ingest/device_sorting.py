@@ -204,29 +204,23 @@ class DeviceSorter:
         ----------
         extents : least and greatest id or code
         """
-        numbered = None if self.is_moved else self._number(layout, *extents)
-        if numbered is None and not self.is_moved:
-            self.move()
-        return numbered or layout
-
-    def _number(self, layout: Layout, low: int, high: int) -> Layout | None:
-        """Return the layout with numbers, and make the table of them; None for entries that do not suit the device."""
+        if self.is_moved:
+            return layout
         are_ids, n_codes = layout.are_ids, 0 if layout.positions is None else len(layout.positions)
-        is_suited = are_ids or max(layout.shape) < INT32_LIMIT
-        if not is_suited or not is_worth_a_device(self.n_entries) or isinstance(layout.positions, FileArray):
-            return None
-        has_marks = are_ids and are_marked((low, high), self.n_entries)
-        need = MARK_BYTES * (high + 1 if has_marks else n_codes)
-        if are_ids and not has_marks:
-            need = ID_BYTES * self.n_entries
-        if not self.fits(need) or (are_ids and not has_marks and 2 * self.n_entries > MOST_ENTRIES):
-            return None
+        is_suited = are_ids or (max(layout.shape) < INT32_LIMIT and not isinstance(layout.positions, FileArray))
+        has_marks = are_ids and are_marked(extents, self.n_entries)
+        need = MARK_BYTES * (extents[1] + 1 if has_marks else n_codes)
+        if are_ids and not has_marks:  # ids are sorted
+            need, is_suited = ID_BYTES * self.n_entries, 2 * self.n_entries <= MOST_ENTRIES
+        if not is_suited or not is_worth_a_device(self.n_entries) or not self.fits(need):
+            self.move()
+            return layout
         self._staging.finish()
         if isinstance(layout.positions, np.ndarray):
             self._table = self._xp.asarray(layout.positions.astype(np.int32, copy=False))
         if not are_ids:
             return replace(layout, positions=None)
-        ids = self.number_marked(high) if has_marks else self._list()
+        ids = self.number_marked(extents[1]) if has_marks else self._list()
         return replace(layout, shape=(len(ids),) * 2, vertex_ids=None if are_numbers(ids) else ids, are_ids=False)
 
     def number_marked(self, high: int, join: Callable[[Any], object] = lambda seen: None) -> np.ndarray:
@@ -265,9 +259,6 @@ class DeviceSorter:
         if are_numbers(found):
             self._known = None
         return found
-
-    def _find_numbers(self, ids: Any) -> Any:
-        return ids if self._known is None else find_numbers(ids, self._known)
 
     # --- exchange with other devices
 
@@ -402,7 +393,8 @@ class DeviceSorter:
         for part in parts:
             own = slice(first, first + len(part.rows))
             for side, ids in enumerate((part.rows, part.cols)):
-                put_numbers(keys[own], self._find_numbers(ids), self._table, self._first, bits, are_rows=not side)
+                numbers = ids if self._known is None else find_numbers(ids, self._known)
+                put_numbers(keys[own], numbers, self._table, self._first, bits, are_rows=not side)
             if values is not None:
                 values[own] = part.values
             first = own.stop

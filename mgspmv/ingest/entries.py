@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -36,25 +36,6 @@ NO_ENTRIES = EntryCounts()
 
 MakeDeviceSorter = Callable[[EntrySorter], DeviceSorter | None]
 """Makes a sorter on a device, which hands entries that do not suit it over to the given one; None to sort there."""
-
-
-def no_device(host: EntrySorter) -> None:
-    """Sort on the host."""
-
-
-def count_entries(n_given: int, prepared: CooBatch, *, drops_loops: bool) -> EntryCounts:
-    """Count the entries of a batch.
-
-    Parameters
-    ----------
-    n_given : number of entries in the batch of the source
-    prepared : these entries and their mirror images, with loops
-    drops_loops : whether loops are left out later
-    """
-    values, n_loops = prepared.values, 0
-    if drops_loops and (loops := prepared.rows == prepared.cols).any():
-        values, n_loops = None if values is None else values[~loops], int(np.count_nonzero(loops))
-    return EntryCounts(n_given, len(prepared.rows) - n_given, n_loops, *measure_values(values))
 
 
 def measure_values(values: np.ndarray | None) -> tuple[float | None, float | None, bool]:
@@ -88,6 +69,10 @@ class SortedSource:
     """Whether self loops are left out of the rows, though their vertices are kept."""
     counts: EntryCounts = NO_ENTRIES
     """Counts of the entries that were read."""
+    on_repeated: str = (
+        "occurs more than once and duplicates='error'; pass duplicates='sum', 'first' or 'keep', or clean the source"
+    )
+    """Error about an entry that occurs more than once, which the rule forbids."""
     device: DeviceSorter | None = None
     """Sorter on a device, which has the entries in place of `sorter`, or sorts ranges of them; None if the host sorts
     them."""
@@ -152,20 +137,12 @@ class SortedSource:
 
     def raise_duplicate(self, row: int, col: int) -> None:
         """Raise SourceError for an entry that occurs more than once."""
-        raise SourceError(
-            f"the entry {self._name_entry(row, col)} occurs more than once and duplicates='error'; pass "
-            "duplicates='sum', 'first' or 'keep', or clean the source",
-            source=self.name,
-        )
-
-    def _name_entry(self, row: int, col: int) -> str:
-        """Format an entry as a user would write it."""
         ends: tuple[Any, Any] = (col, row) if self.kind == "graph" else (row, col)
         if self.order is not None:
             ends = int(self.order[ends[0]]), int(self.order[ends[1]])
         if (ids := self.layout.vertex_ids) is not None:
             ends = ids[ends[0]], ids[ends[1]]
-        return f"({ends[0]}, {ends[1]})"
+        raise SourceError(f"the entry ({ends[0]}, {ends[1]}) {self.on_repeated}", source=self.name)
 
 
 SortedRows = SortedSource | StoredRows
@@ -178,7 +155,7 @@ def sort_source(
     options: IngestOptions,
     report: Progress,
     room: MemoryBudget = ANY_ROOM,
-    make_device_sorter: MakeDeviceSorter = no_device,
+    make_device_sorter: MakeDeviceSorter | None = None,
 ) -> Iterator[SortedSource]:
     """Read a source to its end, and sort its entries by row.
 
@@ -186,7 +163,8 @@ def sort_source(
     ----------
     report : called with (phase, entries done, entries in all or None)
     room : memory for the entries
-    make_device_sorter : called for a graph in the order of the source, if many entries are expected
+    make_device_sorter : called for a graph in the order of the source, if many entries are expected; None to sort on
+        the host
 
     Raises
     ------
@@ -202,10 +180,9 @@ def sort_source(
         if (expected := source.n_stated) is None:
             first = [next(batches)]
             expected = int(len(first[0].rows) / (source.fraction or 1.0))
-        if kind == "graph" and options.order == "none" and is_worth_a_device(expected):
-            device = make_device_sorter(sorter)
-        if device is not None:
-            feed.use_device(stack.enter_context(device))
+        is_suited = kind == "graph" and options.order == "none" and is_worth_a_device(expected)
+        if make_device_sorter is not None and is_suited and (device := make_device_sorter(sorter)) is not None:
+            stack.enter_context(device)
         feed.fill(device or sorter, report, chain(first, batches))
         layout = source.layout().settle_claim(feed.extents)
         feed.check(layout)
@@ -261,8 +238,6 @@ class EntryFeed:
 
     def __init__(self, source: Source, options: IngestOptions) -> None:
         self._source, self._options, self._kind = source, options, options.kind or source.default_kind
-        self._wanted = replace(options, self_loops="keep") if options.self_loops == "drop" else options
-        """Options for each batch; `SortedSource` drops self loops later."""
         source.as_float64 = options.dtype == "float64" or options.weights is False
         self.dtype: np.dtype[Any] | None = None
         """Dtype of the values; None for a pattern."""
@@ -273,22 +248,36 @@ class EntryFeed:
         self._loop: int | None = None
         self._move: Callable[[CooBatch], CooBatch] = copy_batch
 
-    def use_device(self, device: DeviceSorter) -> None:
-        """Move entries to a device as they are prepared."""
-        self._move, self._source.has_large_batches = device.upload, True
-
     def prepare(self, batch: CooBatch, fraction: float | None) -> _Prepared:
-        """Prepare a batch for `put`, and move it to where it is sorted; thread-safe.
+        """Prepare a batch for `put`: values of the right dtype or none, entries mirrored; and move it to where it is
+        sorted. Thread-safe.
 
         Raises
         ------
-        OptionError, SourceError : as for `prepare_batch`
+        OptionError : duplicates='sum' and there are no values to sum
+        SourceError : a value does not fit in the dtype
         """
-        n_given, loop = len(batch.rows), None
-        batch = prepare_batch(self._source, batch, self._wanted)
-        counts = count_entries(n_given, batch, drops_loops=self._options.self_loops == "drop")
-        if self._options.self_loops == "error" and (loops := batch.rows == batch.cols).any():
-            loop = int(batch.rows[loops][0])
+        source, options, n_given, n_loops, loop = self._source, self._options, len(batch.rows), 0, None
+        values = None if options.weights is False else batch.values
+        counts_parallel = source.counts_parallel and options.weights is not False
+        if values is None and counts_parallel and options.duplicates in (None, "sum"):
+            values = np.ones(n_given)
+        if values is not None:
+            values = convert_values(values, options.dtype, source.name)
+        elif options.duplicates == "sum":
+            raise OptionError(
+                f"{source.name} is read without values, so duplicates='sum' has nothing to sum; pass "
+                "duplicates='keep' for a multigraph, or 'first'"
+            )
+        symmetry = "symmetric" if options.symmetrize or source.is_undirected else "general"
+        batch = symmetrize(CooBatch(shrink(batch.rows), shrink(batch.cols), values), symmetry)
+        values = batch.values
+        if options.self_loops != "keep" and (loops := batch.rows == batch.cols).any():
+            if options.self_loops == "error":
+                loop = int(batch.rows[loops][0])
+            else:  # `SortedSource` drops them later
+                n_loops, values = int(np.count_nonzero(loops)), None if values is None else values[~loops]
+        counts = EntryCounts(n_given, len(batch.rows) - n_given, n_loops, *measure_values(values))
         if self._kind == "graph":
             batch = CooBatch(batch.cols, batch.rows, batch.values)
         extents = [(int(ends.min()), int(ends.max())) for ends in (batch.rows, batch.cols) if len(ends)]
@@ -300,7 +289,8 @@ class EntryFeed:
         return min(self._lowest), max(self._highest)
 
     def fill(self, sorter: EntrySorter | DeviceSorter, report: Progress, batches: Iterable[Any] | None = None) -> None:
-        """Add all entries to a sorter; the caller checks them afterwards.
+        """Add all entries to a sorter, and move them to its device as they are prepared; the caller checks them
+        afterwards.
 
         Parameters
         ----------
@@ -308,11 +298,12 @@ class EntryFeed:
 
         Raises
         ------
-        OptionError, SourceError : as for `prepare_batch`, and by the source
+        OptionError, SourceError : as for `prepare`, and by the source
         """
         source = self._source
         read = ((batch, source.fraction) for batch in (source.batches() if batches is None else batches))
-
+        if isinstance(sorter, DeviceSorter):
+            self._move, source.has_large_batches = sorter.upload, True
         with ThreadPoolExecutor(sorter.threads, "mgspmv-prepare") as pool:
             for batch in prefetch_map(pool, lambda own: self.prepare(*own), read, sorter.threads):
                 self.put(batch, sorter)
@@ -340,45 +331,30 @@ class EntryFeed:
         SourceError : a graph that is not square; a number outside the matrix; a self loop with self_loops='error'
         ShapeError : a matrix that is to be renumbered and is not square
         """
-        _check_square(self._source, layout.shape, self._kind, self._options)
+        n_rows, n_cols = layout.shape
+        if n_rows != n_cols and (self._kind != "matrix" or self._options.symmetrize):
+            wish = "symmetrize" if self._kind == "matrix" else f"kind={self._kind!r}"
+            raise SourceError(
+                f"{wish} needs a square matrix, but this one has {n_rows} rows and {n_cols} columns; ingest it with "
+                "kind='matrix'",
+                source=self._source.name,
+            )
+        if self._options.order != "none":
+            check_square(layout.shape, self._source.name)
         sizes = layout.shape if layout.positions is None else (len(layout.positions),) * 2
         for side, name in enumerate(() if layout.are_ids else ("row", "column")):
             if self._lowest[side] < 0 or self._highest[side] >= sizes[side]:
                 wrong = self._lowest[side] if self._lowest[side] < 0 else self._highest[side]
                 raise SourceError(f"{name} {wrong} is outside 0..{sizes[side] - 1}", source=self._source.name)
-        if self._loop is not None:
-            raise_self_loop(self._source, self._loop, layout)
-
-
-def prepare_batch(source: Source, batch: CooBatch, options: IngestOptions) -> CooBatch:
-    """Apply the options to a batch: values of the right dtype or none, loops dropped, entries mirrored.
-
-    Raises
-    ------
-    OptionError : duplicates='sum' and there are no values to sum
-    SourceError : a value does not fit in the dtype
-    """
-    rows, cols = shrink(batch.rows), shrink(batch.cols)
-    values = None if options.weights is False or batch.values is None else batch.values
-    if values is None and _counts_parallel(source, options):
-        values = np.ones(len(rows))
-    if values is not None:
-        values = convert_values(values, options.dtype, source.name)
-    elif options.duplicates == "sum":
-        raise OptionError(
-            f"{source.name} is read without values, so duplicates='sum' has nothing to sum; pass duplicates='keep' "
-            "for a multigraph, or 'first'"
+        if (vertex := self._loop) is None:
+            return
+        if layout.positions is not None:
+            vertex = int(layout.positions.take(np.array([vertex]))[0])
+        raise SourceError(
+            f"vertex {vertex if layout.vertex_ids is None else layout.vertex_ids[vertex]} has a self loop and "
+            "self_loops='error'; pass self_loops='keep' or 'drop', or clean the source",
+            source=self._source.name,
         )
-    if options.self_loops == "drop" and (loops := rows == cols).any():
-        rows, cols, values = rows[~loops], cols[~loops], None if values is None else values[~loops]
-    are_mirrored = options.symmetrize or source.is_undirected
-    return symmetrize(CooBatch(rows, cols, values), "symmetric" if are_mirrored else "general")
-
-
-def _counts_parallel(source: Source, options: IngestOptions) -> bool:
-    """Return whether entries without a value count 1, so that entries at one position are summed."""
-    is_wanted = options.weights is not False and options.duplicates in (None, "sum")
-    return is_wanted and source.counts_parallel
 
 
 def shrink(codes: np.ndarray) -> np.ndarray:
@@ -386,27 +362,3 @@ def shrink(codes: np.ndarray) -> np.ndarray:
     if codes.dtype == np.int32 or (len(codes) and (codes.max() >= INT32_LIMIT or codes.min() < -INT32_LIMIT)):
         return codes
     return codes.astype(np.int32)
-
-
-def raise_self_loop(source: Source, code: int, layout: Layout) -> None:
-    """Raise SourceError for a self loop, naming its vertex."""
-    vertex = code if layout.positions is None else int(layout.positions.take(np.array([code]))[0])
-    label: Any = vertex if layout.vertex_ids is None else layout.vertex_ids[vertex]
-    raise SourceError(
-        f"vertex {label} has a self loop and self_loops='error'; pass self_loops='keep' or 'drop', or clean the source",
-        source=source.name,
-    )
-
-
-def _check_square(source: Source, shape: tuple[int, int], kind: Kind, options: IngestOptions) -> None:
-    if shape[0] == shape[1]:
-        return
-    wish = f"kind={kind!r}" if kind != "matrix" else "symmetrize" if options.symmetrize else None
-    if wish:
-        raise SourceError(
-            f"{wish} needs a square matrix, but this one has {shape[0]} rows and {shape[1]} columns; ingest it with "
-            "kind='matrix'",
-            source=source.name,
-        )
-    if options.order != "none":
-        check_square(shape, source.name)

@@ -117,7 +117,8 @@ class EntrySorter:
         self._n_waiting += len(batch.rows)
         self.n_entries += len(batch.rows)
         wanted = min(GROUPED_ENTRIES, max(GROUPED_ENTRIES // 16, self.n_entries // 16))
-        if self._n_waiting >= min(wanted, self._memory // (4 * (self.threads + 1) * _entry_bytes(batch))):
+        entry_bytes = sum(array.itemsize for array in (batch.rows, batch.cols, batch.values) if array is not None)
+        if self._n_waiting >= min(wanted, self._memory // (4 * (self.threads + 1) * entry_bytes)):
             self._group_waiting()
         self._spill_if_full()
 
@@ -231,7 +232,7 @@ class EntrySorter:
     def count_buckets(self) -> np.ndarray:
         """Return the (N_BUCKETS,) entries per bucket, once all are added."""
         self._settle()
-        self._find_bounds()
+        self._bounds = [piece.bounds(self._shift, self._lowest >> self._shift) for piece in self._pieces]
         return sum(map(np.diff, self._bounds), np.zeros(N_BUCKETS, np.int64))
 
     def find_bucket_rows(self) -> np.ndarray:
@@ -294,19 +295,14 @@ class EntrySorter:
 
     # --- reading
 
-    def _find_bounds(self) -> None:
-        self._bounds = [piece.bounds(self._shift, self._lowest >> self._shift) for piece in self._pieces]
-
     def _find_lowest(self, bucket: int) -> int:
         """Return the first row of a bucket."""
         return ((self._lowest >> self._shift) + bucket) << self._shift
 
     def _most_sorted(self) -> int:
         """Return the number of entries that a thread may sort at a time."""
-        return max(1, self._memory // (2 * self._sort_bytes() * (self.threads + 1)))
-
-    def _sort_bytes(self) -> int:
-        return SORT_BYTES + SORT_VALUE_BYTES * (0 if self._values_dtype is None else self._values_dtype.itemsize)
+        entry_bytes = SORT_BYTES + SORT_VALUE_BYTES * (0 if self._values_dtype is None else self._values_dtype.itemsize)
+        return max(1, self._memory // (2 * entry_bytes * (self.threads + 1)))
 
     def _take(self, first: int, last: int, most: int | None = None) -> Iterator[Entries]:
         """Yield the entries of buckets first .. last - 1, piece by piece, at most `most` at a time."""
@@ -325,7 +321,7 @@ class EntrySorter:
         exchanges : whether their rows and columns are exchanged, to be sorted by column
         """
         self._spill()  # frees the memory for the next sort
-        self._find_bounds()
+        self.count_buckets()  # finds the buckets of the new pieces
         origin = 0 if exchanges else self._find_lowest(bucket)
         with EntrySorter(self._memory, self.threads, self._folder, origin=origin) as sorter:
             for part in self._take(bucket, bucket + 1, self.most_per_thread):
@@ -377,8 +373,12 @@ class _Buckets:
         return int(self.rows.nbytes + self.cols.nbytes + (0 if self.values is None else self.values.nbytes))
 
     def bounds(self, shift: int, base: int) -> np.ndarray:
-        """Return `starts` for other buckets, which are not smaller."""
-        return _coarsen(self.starts, shift - self.shift, self.base, base)
+        """Return `starts` for other buckets, which are not smaller: every 2**n_bits buckets are joined into one."""
+        n_bits = shift - self.shift
+        if (n_bits, self.base) == (0, base):
+            return self.starts
+        firsts = (((base + k) << n_bits) - self.base for k in range(N_BUCKETS + 1))
+        return self.starts[[min(max(first, 0), N_BUCKETS) for first in firsts]]
 
     def take(self, first: int, last: int) -> Entries:
         return self.rows[first:last], self.cols[first:last], None if self.values is None else self.values[first:last]
@@ -392,18 +392,6 @@ class _Buckets:
 def _exchange(entries: Entries) -> Entries:
     rows, cols, values = entries
     return cols, rows, values
-
-
-def _coarsen(starts: np.ndarray, n_bits: int, old_base: int, base: int) -> np.ndarray:
-    """Return the starts after joining every 2**n_bits buckets into one, and the end of the last."""
-    if (n_bits, old_base) == (0, base):
-        return starts
-    firsts = (((base + k) << n_bits) - old_base for k in range(N_BUCKETS + 1))
-    return starts[[min(max(first, 0), N_BUCKETS) for first in firsts]]
-
-
-def _entry_bytes(batch: CooBatch) -> int:
-    return batch.rows.itemsize + batch.cols.itemsize + (0 if batch.values is None else batch.values.itemsize)
 
 
 def _group(batches: list[CooBatch], shift: int, base: int, values_dtype: np.dtype[Any] | None) -> _Buckets:

@@ -13,7 +13,7 @@ from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError
 from mgspmv.ingest.budget import StoreSize, check_stated, find_size
 from mgspmv.ingest.build import assemble
-from mgspmv.ingest.entries import MakeDeviceSorter, SortedSource, no_device, sort_source
+from mgspmv.ingest.entries import MakeDeviceSorter, SortedSource, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source
@@ -44,9 +44,7 @@ class HeldArray:
         self._n += len(elements)
 
     def finish(self) -> np.ndarray:
-        array = self._array[: self._n]
-        array.flags.writeable = False
-        return array
+        return self._array[: self._n]
 
     def pieces(self) -> Iterator[np.ndarray]:
         yield self._array[: self._n]
@@ -57,7 +55,7 @@ def load_source(
     options: IngestOptions,
     report: Progress,
     room: MemoryBudget,
-    make_device_sorter: MakeDeviceSorter = no_device,
+    make_device_sorter: MakeDeviceSorter | None = None,
 ) -> HeldMatrix:
     """Read a source into memory; the matrix is the one that `store_source` writes.
 
@@ -88,6 +86,8 @@ def load_source(
             rows = (Layout(read.shape[::-1]), read.name, transposed)
             other = assemble(SortedSource("matrix", read.dtype, "keep", *rows), HeldArray, report)
             arrays |= {f"{TRANSPOSE}{name}": array for name, array in other.arrays.items()}
+        for array in arrays.values():
+            array.flags.writeable = False
         return hold(read, arrays, made.nnz, made.least, options)
 
 

@@ -188,7 +188,7 @@ def encode_ids(
     """
     low, high = extent
     if low >= 0 and high < min(id_room.memory // MARK_BYTES, 4 * given.n_entries + SMALL_IDS):
-        return given, _number_marked(_mark_ids(given, high), layout)
+        return given, _number_marked(given, high, layout)
     batches = given.read(given.most_per_thread)
     with ThreadPoolExecutor(given.threads, "mgspmv-find-ids") as pool:
         ids = join_ids(prefetch_map(pool, list_ids, batches, given.threads), id_room.memory)
@@ -206,8 +206,8 @@ def encode_ids(
     return coded, replace(layout, shape=known.shape, vertex_ids=ids, positions=known.positions, are_ids=False)
 
 
-def _mark_ids(given: EntrySorter, high: int) -> np.ndarray:
-    """Return which of the ids 0..high occur."""
+def _number_marked(given: EntrySorter, high: int, layout: Layout) -> Layout:
+    """Return the layout of those of the ids 0..high that occur, whose table ascends."""
     seen: np.ndarray = np.zeros(high + 1, bool)
 
     def add_marks(batch: CooBatch) -> None:
@@ -220,11 +220,6 @@ def _mark_ids(given: EntrySorter, high: int) -> np.ndarray:
     with ThreadPoolExecutor(given.threads, "mgspmv-find-ids") as pool:
         for _ in prefetch_map(pool, add_marks, given.read(given.most_per_thread), given.threads):
             pass
-    return seen
-
-
-def _number_marked(seen: np.ndarray, layout: Layout) -> Layout:
-    """Return the layout of the ids that occur, whose table ascends."""
     ids = np.flatnonzero(seen)
     layout = replace(layout, shape=(len(ids),) * 2, are_ids=False)
     if are_numbers(ids):

@@ -99,20 +99,6 @@ class OwnIds:
     """Ascending sample of the ids to merge, from which ranges of ids are chosen."""
 
 
-class KeptArray(HeldArray):
-    """Array in memory, which may be written to, in place of a `FileArray`."""
-
-    def finish(self) -> Any:
-        return self
-
-    def __getitem__(self, which: slice) -> np.ndarray:
-        elements: np.ndarray = self._array[: self._n][which]
-        return elements
-
-    def close(self) -> None:
-        self._array = self._array[:0]
-
-
 class Shard:
     """Share of an ingest on one worker; see the module.
 
@@ -140,7 +126,7 @@ class Shard:
         self._positions: Numbers | None = None
         self._numbers: np.ndarray | None = None
         self._firsts: list[int] = []
-        self._arrays: dict[str, FileArray | KeptArray] = {}
+        self._arrays: dict[str, FileArray | np.ndarray] = {}
         self._device: DeviceSorter | None = None
         """Sorter on a device, which has the entries of its part until they are handed over to `_given`."""
         self._kept_sums: list[tuple[np.ndarray, np.ndarray | None]] = []
@@ -169,8 +155,6 @@ class Shard:
         part.prepare(self._threads, self._room.for_ids)
         feed, sorter = EntryFeed(part, options), self._device or self._given
         self._feed = feed
-        if self._device is not None:
-            feed.use_device(self._device)
         feed.fill(sorter, self._notify)
         extent = feed.extents if part.layout().are_ids and sorter.n_entries else None
         return PartSummary(part.summarize(), sorter.n_entries, feed.dtype, feed.counts, extent)
@@ -325,16 +309,13 @@ class Shard:
                     for r in ranks
                     for start in range(0, lengths[r], PIECE_ENTRIES)
                 ]
-                for batch in prefetch_map(pool, self._ask_entries, pieces, PIECES_AHEAD):
-                    sorter.add(batch)
-                    n_done += len(batch.rows)
+                ask = lambda piece: self._ask(piece[0], "give_entries", *piece[1:])  # noqa: E731
+                for entries in prefetch_map(pool, ask, pieces, PIECES_AHEAD):
+                    sorter.add(CooBatch(*entries))
+                    n_done += len(entries[0])
                     self._notify("exchange", n_done, n_all)
         later.put_before(earlier)
         self._taken = later
-
-    def _ask_entries(self, piece: tuple[int, ...]) -> CooBatch:
-        rank, *where = piece
-        return CooBatch(*self._ask(rank, "give_entries", *where))
 
     def give_entries(self, first: int, last: int, start: int, stop: int) -> Entries:
         """Return entries of some buckets; see `EntrySorter.give`."""
@@ -369,9 +350,10 @@ class Shard:
     def add_up(self, start: int, stop: int) -> None:
         """Add up columns start .. stop - 1 over this share's rows."""
         self._sums = ColumnSums(self._spec.kind, self._spec.name, self._dtype, start, stop)
-        values = self._arrays["data"].pieces() if "data" in self._arrays else None
-        for indices in self._arrays["indices"].pieces():
-            self._sums.add(indices, None if values is None else next(values))
+        own = [self._arrays[name] for name in ("indices", "data") if name in self._arrays]
+        pieces = ([array] if isinstance(array, np.ndarray) else array.pieces() for array in own)
+        for indices, *data in zip(*pieces, strict=True):
+            self._sums.add(indices, *data or [None])
             self._check_open()
 
     def give_sums(self, start: int, stop: int) -> ColumnSums:
@@ -391,10 +373,9 @@ class Shard:
         """Keep degrees and weights of the next of the vertices of this share's rows, start .. stop - 1."""
         self._kept_sums.append(self._join_sums(start, stop))
 
-    def list_own_ids(self) -> np.ndarray:
+    def list_own_ids(self) -> Any:
         """Return this share's range of the ids; a list that all parts share is returned by the first share."""
-        ids: np.ndarray = self._own_ids[:] if self._firsts else self._ids[: 0 if self._spec.rank else None]
-        return ids
+        return self._own_ids[:] if self._firsts else self._ids[: 0 if self._spec.rank else None]
 
     def take_arrays(self, first_entry: int) -> HeldArrays:
         """Return the arrays of this share's rows, whose first entry has the number `first_entry` among all."""
@@ -422,18 +403,16 @@ class Shard:
         arrays = {"indptr": (start, pointers)} | {name: (first_entry, array) for name, array in own.items()}
         written = self._write(address, {f"{prefix}{name}": array for name, array in arrays.items()})
         for array in self._arrays.values():
-            array.close()
+            if isinstance(array, FileArray):
+                array.close()
         return written
 
     def write_ids(self, address: VersionAddress) -> dict[str, WrittenRange]:
         """Write this share's range of the ids; a list that all parts share is written by the first share."""
-        if self._firsts:
-            start, ids = self._firsts[self._spec.rank], self._own_ids
-        elif self._spec.rank:
+        if not self._firsts and self._spec.rank:
             return {}
-        else:
-            start, ids = 0, self._ids
-        return self._write(address, {"vertex_ids": (start, ids)})
+        own = (self._firsts[self._spec.rank], self._own_ids) if self._firsts else (0, self._ids)
+        return self._write(address, {"vertex_ids": own})
 
     def _write(self, address: VersionAddress, arrays: dict[str, tuple[int, Any]]) -> dict[str, WrittenRange]:
         """Write ranges of arrays, each given as the index of its first element and its elements."""
@@ -458,8 +437,10 @@ class Shard:
         self._given.reserve(self.memory // 4)
         return self._make_sorter(self.memory // 4)
 
-    def _make_array(self, name: str, dtype: np.dtype[Any], most: int) -> FileArray | KeptArray:
-        array = KeptArray(name, dtype, most) if self._spec.keeps_rows else FileArray(self._folder, dtype)
+    def _make_array(self, name: str, dtype: np.dtype[Any], most: int) -> FileArray | HeldArray:
+        if self._spec.keeps_rows:
+            return HeldArray(name, dtype, most)
+        array = FileArray(self._folder, dtype)
         self._held.callback(array.close)
         return array
 

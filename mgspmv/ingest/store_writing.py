@@ -26,7 +26,7 @@ from mgspmv.errors import CapacityError
 from mgspmv.ingest.budget import StoreSize, check_space, check_stated, find_size
 from mgspmv.ingest.build import Assembled, assemble
 from mgspmv.ingest.device_sorting import DeviceSlices
-from mgspmv.ingest.entries import MakeDeviceSorter, SortedRows, SortedSource, no_device, sort_source
+from mgspmv.ingest.entries import MakeDeviceSorter, SortedRows, SortedSource, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.in_memory import hold
 from mgspmv.ingest.prefetch import prefetch_map
@@ -60,7 +60,7 @@ def store_source(
     *,
     base: str | None,
     allow_hypersparse: bool = False,
-    make_device_sorter: MakeDeviceSorter = no_device,
+    make_device_sorter: MakeDeviceSorter | None = None,
     wait: bool = True,
 ) -> StoredMatrix:
     """Read a source and write it as the new version of a store, in the order of the source or in that of the options.

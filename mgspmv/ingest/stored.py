@@ -125,11 +125,7 @@ class StoredRows:
 
     def count_rows(self) -> np.ndarray:
         """Return the (n_rows,) int64 entries per row."""
-        n = self.shape[0]
-        lengths = np.empty(n, np.int64)
-        for first in range(0, n, PIECE_ROWS):
-            last = min(first + PIECE_ROWS, n)
-            lengths[first:last] = np.diff(self._stored.read_pointers(first, last, self._threads))
+        lengths: np.ndarray = np.diff(self._stored.read_pointers(0, self.shape[0], self._threads))
         return lengths
 
     def blocks(self) -> Iterator[CsrBlock]:

@@ -38,6 +38,11 @@ from mgspmv.validation import to_json
 
 GROWTH, GROWTH_ROOM = 4, 1 << 20
 """Rows per existing or inserted vertex, and additional rows, that new numbers in a list of edges may create."""
+EXISTS = (
+    "to insert exists already, and the store was made with duplicates='error'; delete it in the same update to replace "
+    "it"
+)
+"""Error about an inserted entry."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +127,8 @@ def update_store(
         name = info.url if added is None else added.name
         value = None if info.dtype is None else np.dtype(info.dtype)
         layout = Layout(numbering.shape, numbering.vertex_ids)
-        rows = _UpdatedRows(info.kind, value, info.duplicates, layout, name, sorter, order=numbering.order)
+        own = info.kind, value, info.duplicates, layout, name, sorter, numbering.order
+        rows = SortedSource(*own, on_repeated=EXISTS)
 
         def describe_made(nnz: int) -> dict[str, Any]:
             changes = Changes(
@@ -136,30 +142,19 @@ def update_store(
             sources = {name: settle(batch.layout.provenance) for name, batch in read.items() if batch is not None}
             provenance = describe(sources, changes)
             update = provenance["updates"][-1]
-            update["reports"] = _report(sources, read, changes, rows.rule, update["options"])
+            n_left = {"insert": changes.inserted - changes.merged, "delete": changes.to_delete}
+            rules: dict[str, Duplicates] = {"insert": rows.rule, "delete": "first"}
+            update["reports"] = {
+                name: to_json(make_report(sources[name], batch.counts, n_left[name], rules[name], update["options"]))
+                for name, batch in read.items()
+                if batch is not None
+            }
             return provenance
 
         writing: dict[str, Any] = {"base": info.version, "keep": keep, "unless": stored, "phase": "merge and write"}
         writing |= {"order": info.order, "has_transpose": info.has_transpose}
         made = write_version(stored.place, rows, describe_made, report, replace(room, memory=memory), **writing)
     return made if made != info else _stay(stored, keep)
-
-
-def _report(
-    sources: dict[str, dict[str, Any]],
-    read: dict[str, SortedSource | None],
-    changes: Changes,
-    rule: Duplicates,
-    options: dict[str, Any],
-) -> dict[str, Any]:
-    """Report how the insertions and the deletions were read, as JSON values."""
-    n_left = {"insert": changes.inserted - changes.merged, "delete": changes.to_delete}
-    rules: dict[str, Duplicates] = {"insert": rule, "delete": "first"}
-    return {
-        name: to_json(make_report(sources[name], batch.counts, n_left[name], rules[name], options))
-        for name, batch in read.items()
-        if batch is not None
-    }
 
 
 def _is_empty(added: SortedSource | None, info: MatrixInfo) -> bool:
@@ -325,17 +320,3 @@ def _unite(ids: VertexLookup, labels: Ids, room: MemoryBudget) -> tuple[Ids, np.
     assert united.positions is not None
     moved, numbers = united.positions[: len(ids)], united.positions[len(ids) :]
     return (united.vertex_ids, moved, numbers) if united.shape[0] > len(ids) else (ids, None, numbers)
-
-
-# --- entries ---------------------------------------------------------------------------------------------------------
-
-
-class _UpdatedRows(SortedSource):
-    """Matrix of the new version."""
-
-    def raise_duplicate(self, row: int, col: int) -> None:
-        raise SourceError(
-            f"the entry {self._name_entry(row, col)} to insert exists already, and the store was made with "
-            "duplicates='error'; delete it in the same update to replace it",
-            source=self.name,
-        )

@@ -14,7 +14,6 @@ from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest import device_sorting, objects, tables
 from mgspmv.ingest.budget import find_budget
 from mgspmv.ingest.device_sorting import DeviceSorter
-from mgspmv.ingest.entries import no_device
 from mgspmv.ingest.in_memory import load_source
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.store_writing import store_source
@@ -82,7 +81,7 @@ def little(sorters, monkeypatch):
     return make_little, made
 
 
-def load(graph, options, make=no_device):
+def load(graph, options, make=None):
     room = find_budget(PLACE)
     return load_source(open_source(graph, threads=2, id_room=room.for_ids), options, ignore, room, make)
 
@@ -178,7 +177,7 @@ def test_rows_that_are_far_apart(little):
     make, made = little
     graph = (1000 * SRC, np.where(DST < 10, DST, 999_999))
     options = IngestOptions("graph", "keep", self_loops="drop")
-    wanted, found = (load(graph, options, own).digest for own in (no_device, make))
+    wanted, found = (load(graph, options, own).digest for own in (None, make))
     assert found == wanted
     matrix = coo_array((WEIGHTS, (1000 * SRC, 1000 * DST)), shape=(600_000, 600_000))
     assert load(matrix, IngestOptions("graph"), make).digest == load(matrix, IngestOptions("graph")).digest
@@ -249,7 +248,7 @@ def test_errors_are_those_of_the_host(graph, options, is_small, sorters, little)
     if is_small and len(graph[0]) == 2:  # the entry whose sum is too large is among others
         graph = tuple(np.append(own, more) for own, more in zip(graph, (SRC + 2, DST + 2, SRC), strict=True))
     messages = []
-    for each in (no_device, make):
+    for each in (None, make):
         with pytest.raises(SourceError) as error:
             load(graph, IngestOptions("graph", **options), each)
         messages.append(str(error.value))
