@@ -32,7 +32,7 @@ from mgspmv.solvers.options import (
 )
 from mgspmv.store.held import HeldMatrix, name_matrix
 from mgspmv.store.locations import StoreLike, is_in_memory, is_zarr_store
-from mgspmv.store.stored_matrix import StoredMatrix
+from mgspmv.store.stored_matrix import StoredMatrix, StoredPointers
 
 if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
@@ -297,8 +297,6 @@ class Matrix(EmbeddedMatrix):
         >>> web.plan(host_memory="10kB", backend="cpu").fits
         False
         """
-        from mgspmv.store.pointers import StoredPointers
-
         check_threads(threads)
         sizes = {"device_memory": device_memory, "host_memory": host_memory}
         limits, top = MemoryLimits(*(parse_size(name, size) for name, size in sizes.items())), self._read_top(stop)

@@ -13,7 +13,7 @@ from mgspmv.cluster.load import HeldObjects, HeldRowBlock
 from mgspmv.cluster.worker_rows import RowsAddress
 from mgspmv.errors import OptionError
 from mgspmv.partition import INGEST_FIRST
-from mgspmv.store.stored_matrix import Allocate, HostArray, StoredMatrix
+from mgspmv.store.stored_matrix import Range, StoredMatrix
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -26,17 +26,7 @@ class ClusterRows(StoredMatrix):
     blocks: list[HeldRowBlock] = field(default_factory=list)
     """Row blocks that the workers hold, by rank, once they are loaded."""
 
-    def read_array(
-        self,
-        name: str,
-        start: int = 0,
-        stop: int | None = None,
-        threads: int | None = None,
-        allocate: Allocate = HostArray,
-        *,
-        dtype: Any = None,
-        checks: bool = True,
-    ) -> np.ndarray:
+    def read_range(self, asked: Range, threads: int | None = None) -> Any:
         """Return elements of an array that has one per vertex; see `StoredMatrix.read_array`.
 
         Raises
@@ -44,10 +34,9 @@ class ClusterRows(StoredMatrix):
         OptionError : another array, which the workers alone have
         ClusterError : a worker is lost
         """
-        found: np.ndarray
+        name, start, stop = asked.name, asked.start, asked.stop
         if name in self.arrays:
-            found = self.arrays[name][start:stop]
-            return found
+            return self.arrays[name][start:stop]
         if name not in ("out_degree", "out_weight"):
             raise OptionError(
                 f"the workers alone have the entries of this matrix, which is in no store; {INGEST_FIRST}"
@@ -60,8 +49,7 @@ class ClusterRows(StoredMatrix):
             parts = blocks.do_each("fetch", "fetch", [(name, *cut[rank]) for rank in ranks], ranks=ranks)
         finally:
             blocks.release()
-        found = np.concatenate(parts or [np.zeros(0)])
-        return found
+        return np.concatenate(parts or [np.zeros(0)])
 
     @property
     def digest(self) -> str:

@@ -38,8 +38,7 @@ from mgspmv.model import Precision, Progress, ignore
 from mgspmv.partition import limit, plan_rows, warn_of_streaming
 from mgspmv.plan import Plan
 from mgspmv.solvers.options import Placement, Reads, TransportChoice
-from mgspmv.store.pointers import StoredPointers
-from mgspmv.store.stored_matrix import StoredMatrix
+from mgspmv.store.stored_matrix import StoredMatrix, StoredPointers
 
 
 @dataclass(frozen=True)

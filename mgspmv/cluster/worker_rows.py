@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from mgspmv.kernels.catalogue import Backend
 from mgspmv.model import MatrixInfo
 from mgspmv.partition import INGEST_FIRST
 from mgspmv.store.held import HeldMatrix
-from mgspmv.store.stored_matrix import Allocate, HostArray
+from mgspmv.store.stored_matrix import HostArray, Range
 
 if TYPE_CHECKING:
     from mgspmv.exchange.nccl import NcclGroup
@@ -62,30 +62,21 @@ class WorkerRows(HeldMatrix):
         """Bytes of the arrays."""
         return sum(int(array.nbytes) for array in [*self.arrays.values()])
 
-    def read_array(
-        self,
-        name: str,
-        start: int = 0,
-        stop: int | None = None,
-        threads: int | None = None,
-        allocate: Allocate = HostArray,
-        *,
-        dtype: Any = None,
-        checks: bool = True,
-    ) -> np.ndarray:
+    def read_range(self, asked: Range, threads: int | None = None) -> Any:
         """Read elements that are on this worker, see `StoredMatrix.read_array`.
 
         Columns on a host may be written to: all of rows that compute there are given to their first reader.
         """
+        name, start, stop = asked.name, asked.start, asked.stop
         first = self.first_entry if name in ("indices", "data") else self.first_row
         end = first + len(self.arrays[name])
         stop = end if stop is None else stop
         if not first <= start <= stop <= end:
             raise IndexError(f"elements {start}..{stop} of {name}, but this worker has {first}..{end}")
-        found = super().read_array(name, start - first, stop - first, threads, allocate, dtype=dtype, checks=checks)
+        found = super().read_range(replace(asked, start=start - first, stop=stop - first), threads)
         if name == "indptr":
             return found.copy()  # readers count from their first row
-        if name != "indices" or allocate is not HostArray or not isinstance(self.arrays[name], np.ndarray):
+        if name != "indices" or asked.allocate is not HostArray or not isinstance(self.arrays[name], np.ndarray):
             return found
         if self.backend == "cpu" and len(found) == len(self.arrays[name]):
             self.arrays.pop(name)

@@ -397,7 +397,7 @@ def read_graph(
     if reads_ids:  # first, as their chunks take longest
         ranges.insert(0, Range("vertex_ids"))
     with report_full_device(f"a block of rows {start} to {stop}"):
-        found = dict(zip((own.name for own in ranges), stored.read_arrays(ranges, threads), strict=True))
+        found = dict(zip((own.name for own in ranges), stored.read_ranges(ranges, threads), strict=True))
         indptr, ids = found["indptr"], found.get("vertex_ids")
         if first:
             indptr -= first

@@ -19,7 +19,7 @@ from mgspmv.model import MatrixInfo, default_threads
 from mgspmv.os_errors import translating
 from mgspmv.store.digests import combine_digests, digest_array
 from mgspmv.store.locations import find_address
-from mgspmv.store.stored_matrix import TRANSPOSE, Allocate, HostArray, StoredMatrix
+from mgspmv.store.stored_matrix import TRANSPOSE, Allocate, HostArray, Range, StoredMatrix
 
 PLACE = "memory://"
 HeldArrays = dict[str, Any]
@@ -77,27 +77,17 @@ class HeldMatrix(StoredMatrix):
     writing: Writing | None = None
     """The same matrix in a store, which may have more arrays; None without a store."""
 
-    def read_array(
-        self,
-        name: str,
-        start: int = 0,
-        stop: int | None = None,
-        threads: int | None = None,
-        allocate: Allocate = HostArray,
-        *,
-        dtype: Any = None,
-        checks: bool = True,
-    ) -> np.ndarray:
-        if name not in self.arrays and self.writing is not None:
-            return self.written.read_array(name, start, stop, threads, allocate, dtype=dtype, checks=checks)
-        array: np.ndarray = self.arrays[name][start:stop]
-        if dtype is not None and array.dtype != dtype:
-            array = _convert(array, dtype)
-        if isinstance(array, np.ndarray) == (allocate is HostArray):
+    def read_range(self, asked: Range, threads: int | None = None) -> Any:
+        if asked.name not in self.arrays and self.writing is not None:
+            return self.written.read_range(asked, threads)
+        array = self.arrays[asked.name][asked.start : asked.stop]
+        if asked.dtype is not None and array.dtype != asked.dtype:
+            array = _convert(array, asked.dtype)
+        if isinstance(array, np.ndarray) == (asked.allocate is HostArray):
             return array
-        if allocate is HostArray:
+        if asked.allocate is HostArray:
             return to_host(array)
-        filled = allocate(len(array), array.dtype)
+        filled = asked.allocate(len(array), array.dtype)
 
         def fill(first: int) -> None:
             own = array[first : first + PIECE]
@@ -107,8 +97,7 @@ class HeldMatrix(StoredMatrix):
         with ThreadPoolExecutor(threads or default_threads(), "mgspmv-fill") as pool:
             for _ in pool.map(fill, range(0, len(array), PIECE)):
                 pass
-        there: np.ndarray = filled.finish()
-        return there
+        return filled.finish()
 
     def read_pointers(self, start: int, stop: int, threads: int | None = None, allocate: Allocate = HostArray) -> Any:
         return super().read_pointers(start, stop, threads, allocate).copy()

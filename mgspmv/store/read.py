@@ -24,7 +24,7 @@ from mgspmv.store import chunks, digests
 from mgspmv.store.access import read_member
 from mgspmv.store.chunks import decode_checksums
 from mgspmv.store.locations import StoreLike, find_address
-from mgspmv.store.stored_matrix import TRANSPOSE, Allocate, HostArray, Range, StoredMatrix
+from mgspmv.store.stored_matrix import TRANSPOSE, HostArray, Range, StoredMatrix
 from mgspmv.store.versions import (
     KEY,
     MEND,
@@ -57,23 +57,8 @@ class ZarrMatrix(StoredMatrix):
     checksums: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
     """CRC-32C of each chunk, by name of the array in the version; empty for versions written without checksums."""
 
-    def read_array(
-        self,
-        name: str,
-        start: int = 0,
-        stop: int | None = None,
-        threads: int | None = None,
-        allocate: Allocate = HostArray,
-        *,
-        dtype: Any = None,
-        checks: bool = True,
-    ) -> np.ndarray:
-        """Read elements `start` .. `stop` of an array, a chunk at a time on each thread; allocated by `allocate`.
-
-        Parameters
-        ----------
-        dtype : of the result; None for that of the array
-        checks : whether the elements are checked; chunks always are
+    def read_range(self, asked: Range, threads: int | None = None) -> Any:
+        """Read a range of an array, a chunk at a time on each thread.
 
         Raises
         ------
@@ -82,16 +67,14 @@ class ZarrMatrix(StoredMatrix):
         StoreDamagedError : numbers of rows, columns or entries that are outside the matrix; row pointers that do not
             ascend from 0 to the number of entries; ids that do not ascend
         """
-        elements: np.ndarray
-        [elements] = self.read_arrays([Range(name, start, stop, allocate, dtype, checks)], threads)
-        return elements
+        return self.read_ranges([asked], threads)[0]
 
-    def read_arrays(self, ranges: Sequence[Range], threads: int | None = None) -> list[Any]:
+    def read_ranges(self, ranges: Sequence[Range], threads: int | None = None) -> list[Any]:
         filled = [_FilledRange(self, asked) for asked in ranges]
         parts = [(own, piece) for own in filled for piece in digests.cut_pieces(own.start, own.stop)]
         with contextlib.ExitStack() as opened:
             for own, piece in parts[:OPENED] if len(parts) > 1 else ():
-                own.open_ahead(piece, opened)
+                own.chunks.open_ahead(piece, opened)
             digests.run_parts(lambda part: part[0].read(part[1]), parts, threads)
         return [own.finish() for own in filled]
 
@@ -100,7 +83,7 @@ class ZarrMatrix(StoredMatrix):
 
         Raises
         ------
-        StoreDamagedError : not a permutation, or as for `read_array`
+        StoreDamagedError : not a permutation, or as for `read_range`
         """
         if self.info.order is None:
             return None
@@ -108,21 +91,6 @@ class ZarrMatrix(StoredMatrix):
         if not _is_permutation(order):
             raise StoreDamagedError(f"{self.info.url}: order is not a permutation of the {len(order)} rows; {MEND}")
         return order
-
-    def check_pointers(self, start: int, pointers: Any) -> None:
-        """Check row pointers from row `start` on."""
-        stop = start + len(pointers)
-        if start == stop:
-            return
-        first, last = int(pointers[0]), int(pointers[-1])
-        is_begun, is_ended = start > 0 or first == 0, stop <= self.info.shape[0] or last == self.info.nnz
-        if not (is_begun and is_ended and first >= 0 and last <= self.info.nnz and _is_ascending(pointers)):
-            raise self._pointers_error(start, stop)
-
-    def _pointers_error(self, start: int, stop: int) -> StoreDamagedError:
-        return StoreDamagedError(
-            f"{self.name_elements('indptr', start, stop)} do not ascend from 0 to the {self.info.nnz:,} entries; {MEND}"
-        )
 
     def address(self) -> StoreAddress:
         """Return the address of this version for other processes.
@@ -134,64 +102,30 @@ class ZarrMatrix(StoredMatrix):
         place = find_address(self.place, self.info.url)
         return StoreAddress(place, self.info.version, self.info.digest, self.original is not None)
 
-    def read_values(self, start: int, stop: int, dtype: Any, threads: int | None = None) -> Any:
-        """Read only the values of rows `start` .. `stop`, as `read_block` does; None for a pattern."""
-        first, last = (int(self.read_pointers(row, row)[0]) for row in (start, stop))
-        if first > last:
-            raise self._pointers_error(start, stop + 1)
-        return self._read_values(first, last, dtype, threads, HostArray)
-
-    def name_elements(self, name: str, start: int, stop: int) -> str:
-        """Name elements of an array in messages."""
-        return f"{self.info.url}: {self.arrays[name].path}, elements {start} to {stop}"
-
-    def check_limit(self, name: str, piece: slice, elements: Any, limit: int) -> None:
-        """Check elements that index other arrays, while they are in the cache or on a device: otherwise a product could
-        read memory beyond its vectors. Negative numbers are large when viewed as unsigned.
-        """
-        unsigned = elements.view(np.dtype(f"u{elements.itemsize}"))
-        least_wrong = min(limit, 1 << (8 * elements.itemsize - 1))
-        if len(unsigned) and int(unsigned.max()) >= least_wrong:
-            place = int((unsigned >= least_wrong).argmax())
-            raise StoreDamagedError(
-                f"{self.name_elements(name, piece.start, piece.stop)}: element {piece.start + place} is "
-                f"{int(elements[place]):,}, which is outside 0..{limit - 1:,}; {MEND}"
-            )
-
 
 class _FilledRange:
-    """Range of an array that threads read piece by piece.
-
-    Parameters
-    ----------
-    stored : matrix that has the array
-    asked : range, and what it is read into
-    """
+    """Range of an array of a matrix that threads read piece by piece."""
 
     def __init__(self, stored: ZarrMatrix, asked: Range) -> None:
         array, name = stored.arrays[asked.name], asked.name
-        self._stored, self._name, self._checks = stored, name, asked.checks
+        self._info, self._name, self._path, self._checks = stored.info, name, array.path, asked.checks
         self.start, self.stop = asked.start, array.shape[0] if asked.stop is None else asked.stop
         dtype = asked.dtype or (object if digests.is_string(array) else array.dtype)
         self._out = asked.allocate(self.stop - self.start, dtype)
         checksums = stored.checksums.get(name if stored.original is None else f"{TRANSPOSE}{name}")
-        self._chunks, self._is_on_host = chunks.find_chunks(array, checksums), asked.allocate is HostArray
+        self.chunks, self._is_on_host = chunks.find_chunks(array, checksums), asked.allocate is HostArray
         limits = {"indices": stored.info.shape[1], "out_degree": stored.info.nnz + 1}
         self._limit = limits.get(name) if asked.checks else None
         self._is_of_ids = asked.checks and name == "vertex_ids"
 
-    def open_ahead(self, piece: slice, opened: contextlib.ExitStack) -> None:
-        """Open the files of a piece, see `Chunks.open_ahead`."""
-        self._chunks.open_ahead(piece, opened)
-
     def read(self, piece: slice) -> None:
-        """Read a piece; raises the errors of `ZarrMatrix.read_array`."""
-        stored, first = self._stored, self.start
+        """Read a piece; raises the errors of `ZarrMatrix.read_range`."""
+        first = self.start
         try:
             with self._out.piece(piece.start - first, piece.stop - first) as target, np.errstate(over="raise"):
-                self._chunks.read(piece, target)
-                if self._limit is not None and self._is_on_host:
-                    stored.check_limit(self._name, piece, target, self._limit)
+                self.chunks.read(piece, target)
+                if self._is_on_host:
+                    self._check_limit(piece, target)
                 if self._is_of_ids:
                     self._check_ids(piece.start, target)
         except FloatingPointError as error:
@@ -206,17 +140,39 @@ class _FilledRange:
 
     def finish(self) -> Any:
         """Return the elements, once all pieces are read."""
-        stored, name, whole = self._stored, self._name, slice(self.start, self.stop)
-        elements = self._out.finish()
-        if self._limit is not None and not self._is_on_host:  # a single pass at the end is fast on a device
-            stored.check_limit(name, whole, elements, self._limit)
-        if self._checks and name == "indptr":
-            stored.check_pointers(self.start, elements)
+        elements, whole = self._out.finish(), slice(self.start, self.stop)
+        if not self._is_on_host:  # a single pass at the end is fast on a device
+            self._check_limit(whole, elements)
+        if self._checks and self._name == "indptr" and len(elements):
+            self._check_pointers(elements)
         if self._is_of_ids:  # each piece was checked when it was read
             for piece in digests.cut_pieces(self.start, self.stop):
                 last = piece.stop - 1
                 self._check_ids(last, elements[last - self.start : last + 2 - self.start])
         return elements
+
+    def _check_limit(self, piece: slice, elements: Any) -> None:
+        """Check elements that index other arrays, while they are in the cache or on a device: otherwise a product could
+        read memory beyond its vectors. Negative numbers are large when viewed as unsigned.
+        """
+        if self._limit is None or not len(elements):
+            return
+        unsigned = elements.view(np.dtype(f"u{elements.itemsize}"))
+        least_wrong = min(self._limit, 1 << (8 * elements.itemsize - 1))
+        if int(unsigned.max()) >= least_wrong:
+            place = int((unsigned >= least_wrong).argmax())
+            raise StoreDamagedError(
+                f"{self._describe(piece)}: element {piece.start + place} is "
+                f"{int(elements[place]):,}, which is outside 0..{self._limit - 1:,}; {MEND}"
+            )
+
+    def _check_pointers(self, pointers: Any) -> None:
+        first, last, nnz = int(pointers[0]), int(pointers[-1]), self._info.nnz
+        is_begun, is_ended = self.start > 0 or first == 0, self.stop <= self._info.shape[0] or last == nnz
+        if not (is_begun and is_ended and first >= 0 and last <= nnz and _is_ascending(pointers)):
+            raise StoreDamagedError(
+                f"{self._describe(slice(self.start, self.stop))} do not ascend from 0 to the {nnz:,} entries; {MEND}"
+            )
 
     def _check_ids(self, first: int, ids: np.ndarray) -> None:
         is_fall = ids[1:] <= ids[:-1]
@@ -228,7 +184,7 @@ class _FilledRange:
             )
 
     def _describe(self, piece: slice) -> str:
-        return self._stored.name_elements(self._name, piece.start, piece.stop)
+        return f"{self._info.url}: {self._path}, elements {piece.start} to {piece.stop}"
 
 
 @dataclass(frozen=True)
@@ -253,7 +209,8 @@ class StoreAddress:
         """
         root, url = open_place(self.place)
         names = list_named(root, url)
-        stored = _open_named(root, self.version, self.place, url) if self.version in names else None
+        group = get_version(root, self.version, url) if self.version in names else None
+        stored = None if group is None else check_version(group, self.place, url)
         if stored is None or stored.info.digest != self.digest:
             raise StoreError(
                 f"{url} now holds version {names[-1]}, not the opened version {self.version}; it was replaced, or "
@@ -280,7 +237,8 @@ def open_store(store: StoreLike, version: str | int | None = None) -> ZarrMatrix
     """
 
     def read(root: zarr.Group, names: list[str], url: str) -> ZarrMatrix:
-        return _open_named(root, names[-1] if version is None else find_version(names, version, url), store, url)
+        name = names[-1] if version is None else find_version(names, version, url)
+        return check_version(get_version(root, name, url), store, url)
 
     return read_named(store, read)
 
@@ -289,10 +247,6 @@ def read_recorded(stored: ZarrMatrix) -> dict[str, Any]:
     """Return the attributes that were recorded when the version was written."""
     attributes: Any = stored.group.attrs[KEY]
     return dict(attributes)
-
-
-def _open_named(root: zarr.Group, name: str, store: StoreLike, url: str) -> ZarrMatrix:
-    return check_version(get_version(root, name, url), store, url)
 
 
 def check_version(group: zarr.Group, place: StoreLike, url: str) -> ZarrMatrix:

@@ -14,6 +14,7 @@ import numpy as np
 from mgspmv.display.frames import render_card
 from mgspmv.ingest_report import IngestReport
 from mgspmv.model import CsrBlock, Kind, MatrixInfo
+from mgspmv.store.digests import CHUNK_ELEMENTS
 
 if TYPE_CHECKING:
     from mgspmv.store.locations import StoreLike
@@ -90,6 +91,13 @@ class StoredMatrix(ABC):
         return f"<{type(self).__name__}: {'' if self.original is None else 'transpose of '}{self.info!r}>"
 
     @abstractmethod
+    def read_range(self, asked: Range, threads: int | None = None) -> Any:
+        """Read a range of an array; errors as for `read_array`."""
+
+    def read_ranges(self, ranges: Sequence[Range], threads: int | None = None) -> list[Any]:
+        """Read ranges of arrays, of a store all of them at once."""
+        return [self.read_range(asked, threads) for asked in ranges]
+
     def read_array(
         self,
         name: str,
@@ -101,25 +109,15 @@ class StoredMatrix(ABC):
         dtype: Any = None,
         checks: bool = True,
     ) -> np.ndarray:
-        """Read elements `start` .. `stop` of an array; allocated by `allocate`, and possibly read-only.
-
-        Parameters
-        ----------
-        dtype : of the result; None for that of the array
-        checks : whether the elements of a store are checked; chunks always are
+        """Read elements `start` .. `stop` of an array, possibly read-only; arguments as of a `Range`.
 
         Raises
         ------
         OptionError : values beyond the range of `dtype`
-        StoreError : as for `mgspmv.store.read.ZarrMatrix.read_array`
+        StoreError : as for `mgspmv.store.read.ZarrMatrix`
         """
-
-    def read_arrays(self, ranges: Sequence[Range], threads: int | None = None) -> list[Any]:
-        """Read ranges of arrays, of a store all of them at once; each as `read_array` does."""
-        return [
-            self.read_array(r.name, r.start, r.stop, threads, r.allocate, dtype=r.dtype, checks=r.checks)
-            for r in ranges
-        ]
+        elements: np.ndarray = self.read_range(Range(name, start, stop, allocate, dtype, checks), threads)
+        return elements
 
     @property
     def written(self) -> StoredMatrix:
@@ -233,11 +231,38 @@ class StoredMatrix(ABC):
     def read_values(self, start: int, stop: int, dtype: Any, threads: int | None = None) -> Any:
         """Read only the values of rows `start` .. `stop`, as `read_block` does; None for a pattern."""
         first, last = (int(self.read_pointers(row, row)[0]) for row in (start, stop))
+        if first > last:  # the store is damaged, which the check of all pointers says
+            self.read_pointers(start, stop, threads)
         return self._read_values(first, last, dtype, threads, HostArray)
 
     def _read_values(self, start: int, stop: int, dtype: Any, threads: int | None, allocate: Allocate) -> Any:
         is_wanted = dtype is not None and not self.info.is_pattern
         return self.read_array("data", start, stop, threads, allocate, dtype=dtype) if is_wanted else None
+
+
+class StoredPointers:
+    """(n_rows + 1,) row pointers for plans, which look at few: a chunk is read when one of its elements is first
+    needed, and kept; `ends` are not read.
+
+    Raises
+    ------
+    StoreError : as for `StoredMatrix.read_array`, from each element
+    """
+
+    def __init__(self, stored: StoredMatrix) -> None:
+        self._stored, self._held = stored, dict[int, np.ndarray]()
+
+    def __len__(self) -> int:
+        return self._stored.info.shape[0] + 1
+
+    def __getitem__(self, row: Any) -> int:
+        if (known := self._stored.ends.get(int(row))) is not None:
+            return known
+        number, place = divmod(int(row), CHUNK_ELEMENTS)
+        if number not in self._held:
+            first = number * CHUNK_ELEMENTS
+            self._held[number] = self._stored.read_array("indptr", first, min(first + CHUNK_ELEMENTS, len(self)))
+        return int(self._held[number][place])
 
 
 class MatrixProperties:

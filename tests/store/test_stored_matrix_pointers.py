@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mgspmv.store import digests, pointers
-from mgspmv.store.pointers import StoredPointers
+from mgspmv.store import digests, stored_matrix
+from mgspmv.store.stored_matrix import StoredPointers
 
 
 class Recorded:
@@ -23,7 +23,7 @@ class Recorded:
 
 
 def test_only_chunks_with_needed_elements_are_read_once(monkeypatch):
-    monkeypatch.setattr(pointers, "CHUNK_ELEMENTS", 4)
+    monkeypatch.setattr(stored_matrix, "CHUNK_ELEMENTS", 4)
     stored = Recorded(np.arange(0, 100, 10))
     found = StoredPointers(stored)
     assert len(found) == 10
@@ -31,4 +31,4 @@ def test_only_chunks_with_needed_elements_are_read_once(monkeypatch):
     assert stored.read == [(8, 10), (4, 8)]
     assert [found[row] for row in (0, np.int64(9))] == [0, 90], "without reading"
     assert stored.read == [(8, 10), (4, 8)]
-    assert pointers.CHUNK_ELEMENTS != digests.CHUNK_ELEMENTS
+    assert stored_matrix.CHUNK_ELEMENTS != digests.CHUNK_ELEMENTS
