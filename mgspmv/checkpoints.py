@@ -38,7 +38,7 @@ from mgspmv.os_errors import describe_os_error, is_operators, translating
 from mgspmv.run_progress import BEGINNING, EVERY_S, RunProgress
 from mgspmv.store.access import ZARR_ERRORS, check_links, list_dir, locate_store
 from mgspmv.store.chunks import find_chunk_fault, find_chunks
-from mgspmv.store.digests import digest_array, run_pieces
+from mgspmv.store.digests import cut_pieces, digest_array, run_parts
 from mgspmv.store.locations import StoreLike, describe_store, find_address, find_local_path
 from mgspmv.store.versions import read_root_attributes
 from mgspmv.store.write import write_array
@@ -359,7 +359,7 @@ def _read_slice(group: zarr.Group, own: WrittenSlice, out: np.ndarray) -> None:
         if fault := find_chunk_fault(array):
             raise ValueError(f"{own.name} {fault}")
         chunks = find_chunks(array)
-        run_pieces(lambda piece: chunks.read(piece, out[piece]), 0, own.n, 1)
+        run_parts(lambda piece: chunks.read(piece, out[piece]), cut_pieces(0, own.n), 1)
     if (digest_array(out), out.dtype.name) != (own.digest, own.dtype):
         raise ValueError(f"{own.name} does not match its digest")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -53,26 +54,23 @@ class _Loaded:
     """Parts of a matrix in memory, shared by its placements."""
 
     blocks: dict[tuple[str | None, Backend], CsrBlock] = field(default_factory=dict)
-    bound: dict[Hashable, BoundKernel] = field(default_factory=dict)
-    many: dict[Hashable, BoundMany] = field(default_factory=dict)
-    layouts: dict[Hashable, MatrixLayout] = field(default_factory=dict)
-    streamed: dict[Hashable, StreamedCsr | None] = field(default_factory=dict)
-    checked: set[Hashable] = field(default_factory=set)
-    """Blocks with the reserve and the limits of memory that they fit into."""
-    out_weights: OutWeights | None = None
+    made: dict[Hashable, Any] = field(default_factory=dict)
+    """Kernels and layouts made of them, out-weights, and checks of memory, by what they were made for."""
     out_degree: Any = None
     """(n_rows,) int64 out-degrees on a device, as they were read with the rows, until a run takes them."""
     transpose: Any = None
     """Transpose, which is closed by the matrix that it is of."""
 
+    def keep(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """Return what is made for a key, once."""
+        if key not in self.made:
+            self.made[key] = make()
+        return self.made[key]
+
     def clear(self) -> None:
-        self.bound.clear()
-        self.many.clear()
-        self.layouts.clear()
-        self.streamed.clear()
-        self.checked.clear()
+        self.made.clear()
         self.blocks.clear()
-        self.out_weights = self.out_degree = None
+        self.out_degree = None
 
 
 class EmbeddedMatrix(MatrixProperties):
@@ -101,10 +99,9 @@ class EmbeddedMatrix(MatrixProperties):
         CapacityError : the free memory, or the memory that the placement may take, does not suffice
         """
         dtype = None if self.is_pattern else dtype
-        key, place = (dtype, backend), self.place
-        is_loaded, threads = key in self._loaded.blocks, place.threads
-        check = (key, top, place.device_memory, place.host_memory)
-        if not is_loaded or (place.is_limited and check not in self._loaded.checked):
+        key, place, blocks = (dtype, backend), self.place, self._loaded.blocks
+        is_loaded, check = key in blocks, ("check", key, top, place.device_memory, place.host_memory)
+        if not is_loaded or (place.is_limited and check not in self._loaded.made):
             if is_loaded:  # the rows have taken free memory already, so only the limits count
                 memory = MemoryLimits(*(limit(MOST_BYTES, most) for most in place.limits))
             elif place.is_limited:
@@ -114,11 +111,11 @@ class EmbeddedMatrix(MatrixProperties):
             else:
                 memory = MemoryLimits(host=free_memory())
             self._plan_here(dtype, "float32" if dtype == "float32" else "float64", memory, top=top)
-            self._loaded.checked.add(check)
+            self._loaded.made[check] = True
         if not is_loaded:
             read = read_block if backend == "cuda" else StoredMatrix.read_block
-            self._loaded.blocks[key] = read(self.stored, 0, self.shape[0], dtype, threads)
-        return self._loaded.blocks[key]
+            blocks[key] = read(self.stored, 0, self.shape[0], dtype, place.threads)
+        return blocks[key]
 
     def bind(self, dtype: str | None, precision: Precision, top: int | None = None) -> BoundKernel:
         """Return the kernel of the placement for steps of PageRank, with values of this dtype, or without; bound once.
@@ -144,10 +141,9 @@ class EmbeddedMatrix(MatrixProperties):
         CapacityError : as for `block`
         """
         backend, threads = self.place.computes, self.place.threads
-        block, key = self.block(dtype, backend), ("many", dtype, threads, backend)
-        if key not in self._loaded.many:
-            self._loaded.many[key] = bind_many(block, precision, threads=threads, backend=backend)
-        return self._loaded.many[key].with_precision(precision)
+        make = partial(bind_many, self.block(dtype, backend), precision, threads=threads, backend=backend)
+        many: BoundMany = self._loaded.keep((bind_many, dtype, threads, backend), make)
+        return many.with_precision(precision)
 
     def bind_product(
         self, dtype: Literal["float32", "float64"], *, weights: bool = True, n_vectors: int = 1
@@ -162,10 +158,9 @@ class EmbeddedMatrix(MatrixProperties):
         own = dtype if weights and not self.is_pattern else None
         place, backend = self.place, self.place.computes
         if backend == "cuda":
-            key = (dtype, place.kernel, weights, place.device_memory, place.host_memory)
-            if key not in self._loaded.streamed:
-                self._loaded.streamed[key] = self._bind_streamed(own, dtype)
-            if (streamed := self._loaded.streamed[key]) is not None:
+            key = ("streamed", dtype, place.kernel, weights, place.device_memory, place.host_memory)
+            streamed: StreamedCsr | None = self._loaded.keep(key, partial(self._bind_streamed, own, dtype))
+            if streamed is not None:
                 return streamed
         kernel = choose_for_vectors(place.kernel, backend, self.shape, n_vectors)
         return self._bind(bind_product, own, dtype, kernel)
@@ -180,11 +175,11 @@ class EmbeddedMatrix(MatrixProperties):
     ) -> BoundKernel:
         """Bind a kernel to the loaded rows, once."""
         backend, threads = self.place.computes, self.place.threads
-        block = self.block(dtype, backend, top)
-        key = (bind, dtype, precision, kernel, threads, backend)
-        if key not in self._loaded.bound:
-            self._loaded.bound[key] = bind(block, precision, kernel=kernel, threads=threads, backend=backend)
-        return self._loaded.bound[key]
+        make = partial(
+            bind, self.block(dtype, backend, top), precision, kernel=kernel, threads=threads, backend=backend
+        )
+        bound: BoundKernel = self._loaded.keep((bind, dtype, precision, kernel, threads, backend), make)
+        return bound
 
     def _bind_streamed(self, values: str | None, dtype: Literal["float32", "float64"]) -> StreamedCsr | None:
         """Return the kernel that streams rows through the current device; None where all rows fit."""
@@ -220,10 +215,8 @@ class EmbeddedMatrix(MatrixProperties):
         from mgspmv.kernels.rank_steps import RankSteps
 
         dtype = None if self.is_pattern else dtype
-        key = (dtype, layout, self.place.device_memory, self.place.host_memory)
-        if key not in self._loaded.layouts:
-            self._loaded.layouts[key] = self._lay_out(dtype, precision, layout, top)
-        return RankSteps(self._loaded.layouts[key], precision)
+        key = ("layout", dtype, layout, self.place.device_memory, self.place.host_memory)
+        return RankSteps(self._loaded.keep(key, partial(self._lay_out, dtype, precision, layout, top)), precision)
 
     def _lay_out(self, dtype: str | None, precision: Precision, layout: StepLayout, top: int | None) -> MatrixLayout:
         """Make the layout of `bind_steps`."""
@@ -312,9 +305,9 @@ class EmbeddedMatrix(MatrixProperties):
     @property
     def out_weights(self) -> OutWeights:
         """Out-weights of the vertices."""
-        if self._loaded.out_weights is None:
-            self._loaded.out_weights = OutWeights(self.stored, 0, self.shape[0], self.place.threads)
-        return self._loaded.out_weights
+        make = partial(OutWeights, self.stored, 0, self.shape[0], self.place.threads)
+        weights: OutWeights = self._loaded.keep("out_weights", make)
+        return weights
 
     def multiply(
         self,

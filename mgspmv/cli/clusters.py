@@ -125,8 +125,15 @@ def show(name: str | None = None, *, wait: float = 10.0) -> Answer:
     all_asked = [_ask(cluster, wait) for cluster in list_clusters()]
     if not all_asked:
         return Answer({"clusters": []}, ["no clusters run on this machine; `mgspmv cluster start` starts one"])
+    rows = []
+    for asked in all_asked:
+        joined, runs = ("?" if asked[key] is None else asked[key] for key in ("joined", "runs"))
+        workers = f"{joined} of {asked['workers']}" if asked["workers"] else ""
+        n_runs = runs if runs == "?" else len(runs)
+        named = asked["cluster"], asked["state"], asked["backend"], asked["scheduler"] or ""
+        rows.append((workers, n_runs, *named, _format_time(asked["began"])))
     titles = ("workers", "runs", "cluster", "state", "backend", "scheduler", "since")
-    return Answer({"clusters": all_asked}, [tabulate(titles, list(map(_list_cells, all_asked)), n_texts=5)])
+    return Answer({"clusters": all_asked}, [tabulate(titles, rows, n_texts=5)])
 
 
 def _ask(launched: Launched, timeout_s: float) -> dict[str, Any]:
@@ -144,14 +151,6 @@ def _ask(launched: Launched, timeout_s: float) -> dict[str, Any]:
             return asked | {"joined": len(cluster.describe_workers()), "runs": running}
     except MgspmvError as error:
         return asked | {"state": "silent", "problem": str(error)}
-
-
-def _list_cells(asked: dict[str, Any]) -> tuple[Any, ...]:
-    joined, runs = ("?" if asked[key] is None else asked[key] for key in ("joined", "runs"))
-    since = _format_time(asked["began"])
-    workers = f"{joined} of {asked['workers']}" if asked["workers"] else ""
-    n_runs = runs if runs == "?" else len(runs)
-    return workers, n_runs, asked["cluster"], asked["state"], asked["backend"], asked["scheduler"] or "", since
 
 
 def _format_time(began: float) -> str:
@@ -186,9 +185,14 @@ def status(*, scheduler: str | None = None, tls: str | None = None, wait: float 
 
     with _open_client(scheduler, tls, wait) as client:
         runs = list_known_runs(client)
+    rows = []
+    for run in runs:
+        change = "" if run["change"] is None else f"{run['change']:.3g}"
+        times = _format_time(run["began"]), f"{run['seconds']:.3g}"
+        row = run["run"], run["state"], run["operation"], f"{run['iterations']:,}", change, *times
+        rows.append((*row, run["workers"], run["matrix"]))
     titles = ("run", "state", "computes", "iterations", "change", "since", "seconds", "workers", "matrix")
-    shown = tabulate(titles, list(map(_list_run_cells, runs)), n_texts=9) if runs else "no runs on this cluster"
-    return Answer({"runs": runs}, [shown])
+    return Answer({"runs": runs}, [tabulate(titles, rows, n_texts=9) if runs else "no runs on this cluster"])
 
 
 def cancel(run: str, *, scheduler: str | None = None, tls: str | None = None, wait: float = 30.0) -> Answer:
@@ -199,7 +203,13 @@ def cancel(run: str, *, scheduler: str | None = None, tls: str | None = None, wa
     from mgspmv.monitor.events import cancel_run, list_known_runs
 
     with _open_client(scheduler, tls, wait) as client:
-        found = _find_run(list_known_runs(client), run)
+        runs = list_known_runs(client)
+        matches = [known for known in runs if known["run"].startswith(run)]
+        if len(matches) != 1:
+            known = ", ".join(known["run"] for known in matches or runs) or "none"
+            which = f"{len(matches)} runs of this cluster begin" if matches else "no run of this cluster begins"
+            raise OptionError(f"{which} with {run!r}; give one of {known}")
+        [found] = matches
         name, was = found["run"], found["state"]
         has_answered = not found["is_running"] or cancel_run(client, name, wait)
         [left] = [known for known in list_known_runs(client) if known["run"] == name]
@@ -207,15 +217,6 @@ def cancel(run: str, *, scheduler: str | None = None, tls: str | None = None, wa
     if not has_answered:
         said = f"{said}; its command did not answer within {wait:g} s, and was ended on the workers"
     return Answer(left, [said])
-
-
-def _find_run(runs: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    found = [run for run in runs if run["run"].startswith(name)]
-    if len(found) != 1:
-        known = ", ".join(run["run"] for run in found or runs) or "none"
-        which = f"{len(found)} runs of this cluster begin" if found else "no run of this cluster begins"
-        raise OptionError(f"{which} with {name!r}; give one of {known}")
-    return found[0]
 
 
 @contextmanager
@@ -235,12 +236,6 @@ def _open_client(scheduler: str | None, tls: str | None, wait: float) -> Iterato
         place = replace(place, scheduler=found[0].scheduler, tls=found[0].certificates)
     with open_client(place) as client:
         yield client
-
-
-def _list_run_cells(run: dict[str, Any]) -> tuple[str, ...]:
-    change = "" if run["change"] is None else f"{run['change']:.3g}"
-    numbers = f"{run['iterations']:,}", change, _format_time(run["began"]), f"{run['seconds']:.3g}", str(run["workers"])
-    return run["run"], run["state"], run["operation"], *numbers, run["matrix"]
 
 
 # --- doctor ----------------------------------------------------------------------------------------------------------

@@ -102,33 +102,32 @@ class Iteration:
                 options["personalization"] = read_seeds(seeds, string_ids=matrix.info.vertex_ids == "string")
             options.update(read_vectors(matrix, aligns=call == "pagerank", **given))
 
-        def rank(matrix: Any, progress: Callable[[Event | Phase], None]) -> Any:
-            return getattr(mg, call)(matrix, **options, progress=progress)
-
-        def rank_edges(client: Any, progress: Callable[[Event | Phase], None]) -> Any:
+        @contextmanager
+        def place(client: Any) -> Iterator[Any]:
+            if opened is not None:
+                yield self.place.place(opened.T if reverse else opened, client, **placing)
+                return
             placing.pop("recover", None)  # rows without a store are not read again
             began = time.perf_counter()
             with self.place.read_edges(self.graph, client, kind=kind, **placing) as matrix:
                 matrix.reading_s = time.perf_counter() - began
                 _note_report(matrix)
                 read(matrix)
-                return rank(matrix, progress)
+                yield matrix
+
+        def rank(client: Any, progress: Callable[[Event | Phase], None]) -> Any:
+            with place(client) as matrix:
+                return getattr(mg, call)(matrix, **options, progress=progress)
 
         with _open_graph(self.graph, self.place, kind=kind, transpose=transpose) as opened:
-            if opened is None:
-                if own.get("checkpoint") is not None:
-                    raise OptionError(
-                        f"{self.graph} has edges, which are in no store that --checkpoint could name; make one by "
-                        "`mgspmv ingest`, and name it"
-                    )
-                return _listen(rank_edges, self.place)
-            with opened.T if reverse else opened as matrix:
-                read(matrix)
-
-                def rank_stored(client: Any, progress: Callable[[Event | Phase], None]) -> Any:
-                    return rank(self.place.place(matrix, client, **placing), progress)
-
-                return _listen(rank_stored, self.place, own.get("checkpoint"))
+            if opened is not None:
+                read(opened.T if reverse else opened)
+            elif own.get("checkpoint") is not None:
+                raise OptionError(
+                    f"{self.graph} has edges, which are in no store that --checkpoint could name; make one by `mgspmv "
+                    "ingest`, and name it"
+                )
+            return _listen(rank, self.place, own.get("checkpoint"))
 
     def write(self, result: Any, answer: Answer, named: Sequence[str] | None = None) -> Answer:
         """Write a result to each output, each atomically; return the answer, for `-` with the lines of the CSV.
@@ -301,33 +300,27 @@ def _read(name: str, text: str, matrix: Any, aligns: bool) -> Any:
     from mgspmv.api.arguments import read_vector
     from mgspmv.files import is_url
     from mgspmv.ingest.vertex_vectors import DANGLING_RULES
+    from mgspmv.lookup import ArrayLookup
 
     if name == "dangling" and text in DANGLING_RULES:
         return text
     if name == "beta" and (number := to_number(text)) is not None:
         return number
-    if text.startswith(IDS):
-        return _read_ids(name, text.removeprefix(IDS), matrix)
     is_marked = text.startswith(FILE) and not text.startswith(f"{FILE}//")
-    path = text.removeprefix(FILE) if is_marked else text
-    if not (is_marked or (not is_url(text) and Path(text).exists())):
+    if not (is_marked or (not is_url(text) and not text.startswith(IDS) and Path(text).exists())):
+        ids = matrix.vertex_ids
         try:
-            return _read_ids(name, text, matrix)
+            found = parse_ids(name, text.removeprefix(IDS), string_ids=ids is not None and ids.dtype == object)
+            ArrayLookup(matrix.shape[0], ids).find_all(name, list(found))
+            return found
         except OptionError as error:
+            if text.startswith(IDS):
+                raise
             if not is_url(text):  # vertices may have URLs as ids
                 rules = f"; expected {', '.join(DANGLING_RULES)}, a file or ids" if name == "dangling" else ""
                 raise SourceNotFoundError(f"{error}; and no file {text!r} exists{rules}") from error
+    path = text.removeprefix(FILE) if is_marked else text
     return read_vector(path, matrix.vertex_ids, aligns=aligns and name == "nstart")
-
-
-def _read_ids(name: str, text: str, matrix: Any) -> dict[Any, float] | list[Any]:
-    """Read ids by `parse_ids`, and check that the store has them."""
-    from mgspmv.lookup import ArrayLookup
-
-    ids = matrix.vertex_ids
-    found = parse_ids(name, text, string_ids=ids is not None and ids.dtype == object)
-    ArrayLookup(matrix.shape[0], ids).find_all(name, list(found))
-    return found
 
 
 def to_number(text: str) -> float | None:
@@ -354,8 +347,7 @@ def parse_ids(name: str, text: str, *, string_ids: bool) -> dict[Any, float] | l
     ------
     OptionError : an empty, repeated or, in a store of integer ids, non-integer id; numbers for some ids only
     """
-    found = (_parse_entry(name, *entry.groups()) for entry in _ENTRY.finditer(text))
-    entries = [(_to_id(name, label, string_ids), number) for label, number in found]
+    entries = [_parse_entry(name, *entry.groups(), string_ids=string_ids) for entry in _ENTRY.finditer(text)]
     ids = [label for label, _ in entries]
     repeated = next((label for k, label in enumerate(ids) if label in ids[:k]), None)
     if repeated is not None:
@@ -367,27 +359,23 @@ def parse_ids(name: str, text: str, *, string_ids: bool) -> dict[Any, float] | l
     return numbers or ids
 
 
-def _parse_entry(name: str, quoted: str | None, number: str | None, plain: str) -> tuple[str, float | None]:
+def _parse_entry(
+    name: str, quoted: str | None, number: str | None, plain: str, *, string_ids: bool
+) -> tuple[int | str, float | None]:
     """Return an id and its number, of a quoted id with its number, or of a plain one that may end in a number."""
     if quoted is None:
         label, sign, end = plain.strip().rpartition("=")
         value = to_number(end) if sign else None
-        return (plain if value is None else label).strip(), value
-    label = quoted.replace('""', '"')
-    value = None if number is None else to_number(number)
-    if number is not None and value is None:
-        raise OptionError(f"{name} has {number!r} for the id {label!r}; give it a number")
-    return label, value
-
-
-def _to_id(name: str, label: str, string_ids: bool) -> int | str:
+        label = (plain if value is None else label).strip()
+    else:
+        label, value = quoted.replace('""', '"'), None if number is None else to_number(number)
+        if number is not None and value is None:
+            raise OptionError(f"{name} has {number!r} for the id {label!r}; give it a number")
     if not label:
         raise OptionError(f"{name} has an empty id; write ids between commas, such as a,b or a=2,b=1")
-    if string_ids:
-        return label
-    if not is_plain_integer(label):
+    if not (string_ids or is_plain_integer(label)):
         raise OptionError(f"{name} has the id {label!r}, which no vertex has; ids of this store are integers")
-    return int(label)
+    return label if string_ids else int(label), value
 
 
 # --- commands --------------------------------------------------------------------------------------------------------

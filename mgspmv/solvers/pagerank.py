@@ -25,7 +25,7 @@ from mgspmv.solvers.mass_check import MassCheck
 from mgspmv.solvers.options import PageRankOptions, RankTask
 from mgspmv.solvers.run import Collected, Execution, Outcome, run
 from mgspmv.solvers.steps import LocalSteps, Steps
-from mgspmv.store.digests import map_pieces
+from mgspmv.store.digests import cut_pieces, run_parts
 from mgspmv.store.stored_matrix import MatrixProperties
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def add_underflow(
 def _find_underflow(
     A: MatrixProperties, x: np.ndarray, start: RunInputs, task: RankTask, step: OneStep, *, on_device: bool
 ) -> Underflow | None:
-    if all(map_pieces(lambda piece: bool(x[piece].min() > 0), 0, len(x), task.threads)):
+    if all(run_parts(lambda piece: bool(x[piece].min() > 0), cut_pieces(0, len(x)), task.threads)):
         return None
     options, use_weights, is_zero = task.options, task.dtype is not None, x == 0
     is_lost = is_zero & (start.personalization > 0)

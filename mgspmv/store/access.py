@@ -80,16 +80,16 @@ def list_dir(store: Store, path: str) -> list[str]:
 def finishing_tasks() -> Iterator[None]:
     """Wait for Zarr's other tasks after an error: their writes would recreate removed folders, and Zarr reports reads
     that are interrupted when the program exits."""
+
+    async def finish_others() -> None:
+        if others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others, timeout=FINISH_S)
+
     try:
         yield
     except BaseException:
-        wait_for(_finish_others())
+        wait_for(finish_others())
         raise
-
-
-async def _finish_others() -> None:
-    if others := asyncio.all_tasks() - {asyncio.current_task()}:
-        await asyncio.wait(others, timeout=FINISH_S)
 
 
 @contextlib.contextmanager

@@ -36,7 +36,7 @@ from mgspmv.heartbeat import beat
 from mgspmv.model import default_threads
 from mgspmv.store import digests
 from mgspmv.store.access import wait_for
-from mgspmv.store.digests import cut_pieces, digest_elements, is_string, run_pieces
+from mgspmv.store.digests import cut_pieces, digest_elements, is_string, run_parts
 
 T = TypeVar("T")
 
@@ -349,7 +349,7 @@ def write_range(target: zarr.Array[Any], start: int, elements: Any, threads: int
             return
         whole[number] = digest_elements(own), stored.write(piece.start, own)
 
-    run_pieces(write, start, stop, threads)
+    run_parts(write, cut_pieces(start, stop), threads)
     return WrittenRange(whole, rest)
 
 

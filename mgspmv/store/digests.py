@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mgspmv.heartbeat import beat, find_heartbeat
+from mgspmv.heartbeat import find_heartbeat
 from mgspmv.model import default_threads
 from mgspmv.validation import digest_json
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 CHUNK_ELEMENTS = 1 << 20
@@ -35,24 +36,20 @@ def cut_pieces(start: int, stop: int) -> Iterator[slice]:
         start = end
 
 
-def run_pieces(work: Callable[[slice], None], start: int, stop: int, threads: int | None) -> None:
-    """Call a function for each piece of a range (see `cut_pieces`), on several threads."""
-    run_parts(work, cut_pieces(start, stop), threads)
-
-
-def run_parts(work: Callable[[T], None], parts: Iterable[T], threads: int | None) -> None:
-    """Call a function for each part, on several threads, each of which takes the next part when it is done.
+def run_parts(work: Callable[[T], R], parts: Iterable[T], threads: int | None) -> list[R]:
+    """Call a function for each part, on several threads, each of which takes the next part when it is done; return the
+    results in the order of the parts.
 
     The threads stay for the next call, and so does what they keep: to start threads, and to give each part to them as a
     task, takes longer than to read parts from the cache of files.
     """
-    parts, heartbeat, most = list(parts), find_heartbeat(), threads or default_threads()
-    threads, left = min(most, len(parts)), iter(parts)  # threads share the iterator
+    parts, heartbeat, most, made = list(parts), find_heartbeat(), threads or default_threads(), dict[int, R]()
+    threads, left = min(most, len(parts)), iter(enumerate(parts))  # threads share the iterator
 
     def run() -> None:
         try:
-            for part in left:
-                work(part)
+            for number, part in left:
+                made[number] = work(part)
                 heartbeat.beat()
         except BaseException:
             for _ in left:  # none is begun any more
@@ -61,18 +58,19 @@ def run_parts(work: Callable[[T], None], parts: Iterable[T], threads: int | None
 
     if threads <= 1 or getattr(_THREAD, "is_of_pool", False):  # most arrays are too small for threads
         run()
-        return
-    pool = _make_pool(most, os.getpid())
-    running = [pool.submit(run) for _ in range(threads)]
-    try:
-        wait(running)
-    except BaseException:  # an interrupt: what threads write to is freed once they have ended
-        for _ in left:
-            pass
-        wait(running)
-        raise
-    for ended in running:
-        ended.result()
+    else:
+        pool = _make_pool(most, os.getpid())
+        running = [pool.submit(run) for _ in range(threads)]
+        try:
+            wait(running)
+        except BaseException:  # an interrupt: what threads write to is freed once they have ended
+            for _ in left:
+                pass
+            wait(running)
+            raise
+        for ended in running:
+            ended.result()
+    return [made[number] for number in range(len(parts))]
 
 
 @functools.cache
@@ -81,41 +79,24 @@ def _make_pool(threads: int, process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, "mgspmv-parts", lambda: setattr(_THREAD, "is_of_pool", True))
 
 
-def map_pieces(work: Callable[[slice], T], start: int, stop: int, threads: int | None) -> Iterator[T]:
-    """Yield the results of a function for the pieces of a range (see `cut_pieces`), in order; uses several threads."""
-    pieces = list(cut_pieces(start, stop))
-    if (threads := min(threads or default_threads(), len(pieces))) <= 1:
-        for piece in pieces:
-            yield work(piece)
-            beat()
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        for made in pool.map(work, pieces):
-            yield made
-            beat()
-
-
 # --- digests ---------------------------------------------------------------------------------------------------------
 
 
 def digest_array(array: Any, threads: int | None = None) -> str:
     """Return the SHA-256 over the SHA-256 of every `CHUNK_ELEMENTS` elements, which can be computed by pieces."""
-    digests = map_pieces(lambda piece: digest_elements(array[piece]), 0, len(array), threads)
+    digests = run_parts(lambda piece: digest_elements(array[piece]), cut_pieces(0, len(array)), threads)
     return hashlib.sha256(b"".join(digests)).hexdigest()
 
 
 def digest_elements(elements: np.ndarray) -> bytes:
     """Return the SHA-256 of elements in their stored encoding, which is independent of the machine."""
-    return hashlib.sha256(_encode(elements)).digest()
-
-
-def _encode(array: np.ndarray) -> Any:
-    if is_string(array):
+    if is_string(elements):
         from numcodecs.vlen import VLenUTF8
 
         # The length and the bytes of each string, without the number of strings in the first 4 bytes.
-        return memoryview(VLenUTF8().encode(array.astype(object)))[4:]
-    return np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).view(np.uint8)
+        return hashlib.sha256(memoryview(VLenUTF8().encode(elements.astype(object)))[4:]).digest()
+    little = np.ascontiguousarray(elements, dtype=elements.dtype.newbyteorder("<"))
+    return hashlib.sha256(little.view(np.uint8).data).digest()
 
 
 def combine_digests(digests: Mapping[str, str], claims: Mapping[str, Any]) -> str:

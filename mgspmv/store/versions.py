@@ -129,18 +129,15 @@ def read_root_attributes(store: StoreLike, url: str) -> dict[str, Any] | None:
     except FileNotFoundError:
         with reaching(url):
             names = list_dir(place, "")
-        if (path is not None and path.is_file()) or any(map(_is_foreign, names)):
+        # An unfinished first write of a store leaves such names.
+        foreign = [name for name in names if not fnmatch(name, BROKEN_OFF) and not name.startswith(MARK)]
+        if foreign or (path is not None and path.is_file()):
             raise StoreExistsError(f"{url} exists and is not a Zarr group; choose another place") from None
         return None
     except ZARR_ERRORS as error:
         raise StoreExistsError(
             f"{url} has a zarr.json that is not of a group ({error}); choose another place"
         ) from error
-
-
-def _is_foreign(name: str) -> bool:
-    """Return whether a name is not one that an unfinished first write of a store creates."""
-    return not any(fnmatch(name, pattern) for pattern in (BROKEN_OFF, f"{MARK}*"))
 
 
 def is_store(group: zarr.Group) -> bool:
@@ -180,11 +177,7 @@ def _not_found(url: str) -> StoreNotFoundError:
 
 def list_named(root: zarr.Group, url: str) -> list[str]:
     """List the names of the versions, oldest first; the last is the current one."""
-    return parse_names(root.attrs.get(KEY), url)
-
-
-def parse_names(attributes: Any, url: str) -> list[str]:
-    """List the versions that the attributes of a root name, oldest first."""
+    attributes: Any = root.attrs.get(KEY)
     if not isinstance(attributes, dict) or "format_version" not in attributes:
         raise StoreFormatError(f"{url} is a Zarr group but not a matrix store; create one with `mgspmv ingest`")
     if attributes["format_version"] != FORMAT_VERSION:
@@ -397,21 +390,19 @@ class Writer:
     def _find_other(self, own: str) -> StoreError | None:
         """Return an error about another writer that may be naming its version; remove the marks of those that ended."""
         names = (name for name in list_dir(self.place, "") if name.startswith(MARK) and not name.endswith(".partial"))
-        return next(filter(None, (self._pass(name) for name in names if name != own)), None)
-
-    def _pass(self, mark: str) -> StoreError | None:
-        if (text := self._get(mark)) is None:
-            return None
-        holder = dict.fromkeys(("pid", "host", "began"), "?")
-        with contextlib.suppress(ValueError, TypeError):
-            holder |= json.loads(text)
-        if _is_alive(mark, holder):
-            return StoreError(
-                f"{self.url} is being written by process {holder['pid']} on {holder['host']} since {holder['began']}; "
-                f"nothing was changed: run this again; if that process died, wait {STALE_S // 60} minutes or remove "
-                f"{self.url}/{mark}"
-            )
-        wait_for(self.place.delete(mark))
+        for mark in names:
+            if mark == own or (text := self._get(mark)) is None:
+                continue
+            holder = dict.fromkeys(("pid", "host", "began"), "?")
+            with contextlib.suppress(ValueError, TypeError):
+                holder |= json.loads(text)
+            if _is_alive(mark, holder):
+                return StoreError(
+                    f"{self.url} is being written by process {holder['pid']} on {holder['host']} since "
+                    f"{holder['began']}; nothing was changed: run this again; if that process died, wait "
+                    f"{STALE_S // 60} minutes or remove {self.url}/{mark}"
+                )
+            wait_for(self.place.delete(mark))
         return None
 
 

@@ -121,7 +121,7 @@ class Version:
         return group
 
     def write_array(self, name: str, array: Any, threads: int | None = None) -> None:
-        """Write a whole array; see `write_array`."""
+        """Write a whole array, or an object with a dtype, a length and slices like one."""
         self.written[name] = write_array(self.group, name, array, threads)
 
     def create_array(self, name: str, n: int, dtype: Any) -> None:
