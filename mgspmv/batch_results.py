@@ -111,20 +111,18 @@ class BatchSolution(Ranks):
         OptionError : only the highest ranks were kept
         """
         k = self._find(label)
-        values = self._get_values(f"vector {label!r}")
-        options = self.options | {"alpha": float(self.alphas[k])}
-        reached = (values[k], self._ids, self.statuses[k], len(self.changes[k]))
+        values, status, changes = self._get_values(f"vector {label!r}")[k], self.statuses[k], self.changes[k]
         return Solution(
-            values=values[k],
-            status=self.statuses[k],
-            iterations=len(self.changes[k]),
-            changes=self.changes[k],
+            values=values,
+            status=status,
+            iterations=len(changes),
+            changes=changes,
             seconds={},
             error_bound_l1=float(self.error_bounds_l1[k]),
             _ids=self._ids,
-            options=options,
+            options=self.options | {"alpha": float(self.alphas[k])},
             matrix=self.matrix,
-            non_finite=find_non_finite(*reached, is_rank=True),
+            non_finite=find_non_finite(values, self._ids, status, len(changes), is_rank=True),
         )
 
     def __repr__(self) -> str:
@@ -220,9 +218,12 @@ class BatchSolution(Ranks):
         """
         if self.values is not None:
             return {label: self[label].check_order(k or 10) for label in self.labels}
-        assert self.top_ranks is not None
-        pairs = zip(self.labels, self.top_ranks, self.error_bounds_l1, strict=True)
-        return {label: _check_highest(ranks, k, float(bound)) for label, ranks, bound in pairs}
+        found: dict[Any, Stability | None] = {}
+        for label, ranks, bound in zip(self.labels, self._ranks, self.error_bounds_l1, strict=True):
+            most = min(int(np.count_nonzero(ranks)), len(ranks) - 1)
+            n = most if k is None else min(k, most)
+            found[label] = check_places(ranks[: n + 1], float(bound)) if n >= 1 and math.isfinite(bound) else None
+        return found
 
     def digest(self) -> str:
         """Return the SHA-256 of the kept arrays, ranks in little-endian bytes, in hexadecimal."""
@@ -322,10 +323,3 @@ def load_batch(path: str | os.PathLike[str]) -> BatchSolution:
         1   2  0.45223286
     """
     return load_result(path, BatchSolution)
-
-
-def _check_highest(ranks: np.ndarray, k: int | None, bound: float) -> Stability | None:
-    """Apply `BatchSolution.check_order` to the highest ranks of one vector."""
-    most = min(int(np.count_nonzero(ranks)), len(ranks) - 1)
-    k = most if k is None else min(k, most)
-    return check_places(ranks[: k + 1], bound) if k >= 1 and math.isfinite(bound) else None

@@ -67,7 +67,11 @@ def write_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
             yield part / _NEW
             if not (part.exists() and os.path.samestat(made, part.stat())):
                 raise StoreError(f"cannot write {path}: {part} was removed while it was written; write it again")
-            move_into_place(part / _NEW, target, part / _OLD)
+            if not target.is_dir():
+                os.replace(part / _NEW, target)
+            elif not exchange(part / _NEW, target):  # a folder that is not empty cannot be replaced by renaming
+                os.rename(target, part / _OLD)
+                os.rename(part / _NEW, target)
     except MgspmvError:
         raise
     except OSError as error:
@@ -272,15 +276,6 @@ def exchange(one: Path, other: Path) -> bool:
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
-def move_into_place(new: Path, target: Path, old: Path) -> None:
-    """Rename a file or folder; a folder that it replaces ends at `new`, or at `old` if the two cannot be exchanged."""
-    if not target.is_dir():
-        os.replace(new, target)
-    elif not exchange(new, target):  # a folder that is not empty cannot be replaced by renaming
-        os.rename(target, old)
-        os.rename(new, target)
-
-
 # --- the user's folders ----------------------------------------------------------------------------------------------
 
 
@@ -322,7 +317,13 @@ def _remove_abandoned(parent: Path, prefix: str, suffix: str) -> None:
     with suppress(OSError):  # the next call tries again
         for name in filter(own.fullmatch, os.listdir(parent)):
             with suppress(OSError):
-                _remove_unless_held(parent / name)
+                held = os.open(parent / name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+                try:
+                    if os.fstat(held).st_uid == os.geteuid():
+                        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        _empty(parent / name)
+                finally:
+                    os.close(held)
 
 
 def _make_held(folder: Path) -> int:
@@ -336,16 +337,6 @@ def _make_held(folder: Path) -> int:
             if folder.exists():
                 return held
             os.close(held)
-
-
-def _remove_unless_held(folder: Path) -> None:
-    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        if os.fstat(held).st_uid == os.geteuid():
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _empty(folder)
-    finally:
-        os.close(held)
 
 
 def _empty(folder: Path) -> None:

@@ -190,17 +190,13 @@ def _check_ids(name: str, ids: Sequence[Any] | np.ndarray, *, are_strings: bool)
         raise OptionError(f"{name} must be a list of ids, not {shorten(repr(ids))}")
     if isinstance(ids, np.ndarray) and ids.dtype.kind in "iu" and not are_strings and (ids <= _MOST).all():
         return ids.astype(np.int64)
-    kind, is_right = ("strings", _is_string) if are_strings else ("64-bit integers", _is_integer)
+    kind = "strings" if are_strings else "64-bit integers"
     for label in ids:
-        if not is_right(label):
+        if not (isinstance(label, str) if are_strings else _is_integer(label)):
             raise UnknownIdError(f"{name} has the id {_plain(label)!r} but the ids of vertices are {kind}; pass {kind}")
     wanted = np.empty(len(ids), object if are_strings else np.int64)
     wanted[:] = ids
     return wanted
-
-
-def _is_string(label: Any) -> bool:
-    return isinstance(label, str)
 
 
 def _is_integer(label: Any) -> bool:

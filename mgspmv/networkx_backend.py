@@ -293,7 +293,11 @@ def hits(
     found = mg.hits(matrix, **own, **options)
     hubs, authorities = found.hubs.values, found.authorities.values
     if not found.authorities.status.is_success:
-        arcs = _find_operator(G, matrix, weights=weights)
+        stored: Any = matrix  # of in-edges, while the entry (i, j) of `arcs` is the arc i -> j
+        if G.transpose is not None:
+            arcs = G.transpose.as_linear_operator(stored, weight=weights)
+        else:
+            arcs = stored.as_linear_operator(weight=weights).T
         is_positive = not weights or matrix.info.min_weight is None or matrix.info.min_weight >= 0
         hubs, authorities = _find_singular(arcs, authorities, max_iter, tol, is_positive=is_positive)
     return _name(G, _sum_to_1(hubs, normalized)), _name(G, _sum_to_1(authorities, normalized))
@@ -360,13 +364,6 @@ def _list_values(G: AnyGraph, numbers: Any) -> Any:
     if numbers.keys() != set(G):
         raise OptionError("a mapping needs a number for every node, and for no other key")
     return np.array([numbers[node] for node in G], np.float64)
-
-
-def _find_operator(G: AnyGraph, matrix: Any, *, weights: bool) -> Any:
-    """Return SciPy's operator of the matrix whose entry (i, j) is the arc i -> j."""
-    if G.transpose is not None:
-        return G.transpose.as_linear_operator(matrix, weight=weights)
-    return matrix.as_linear_operator(weight=weights).T
 
 
 def _find_singular(

@@ -66,8 +66,11 @@ def describe_os_error(error: OSError, place: Place | None = None) -> str:
     """Return the problem and its remedy; for errors that no operator can fix the system's message."""
     if not is_operators(error):
         return str(error.strerror or error)
-    number, named = _find_number(error), place or _find_name(error)
-    free = "" if named is None or number != errno.ENOSPC else _count_free(named)
+    number, named, free = _find_number(error), place or _find_name(error), ""
+    if named is not None and number == errno.ENOSPC:
+        path = Path(os.path.realpath(named))
+        found = os.statvfs(next(each for each in (path, *path.parents) if os.access(each, os.F_OK)))
+        free = f"{found.f_bavail * found.f_frsize:,} bytes and {found.f_favail:,} inodes are free there; "
     return f"{os.strerror(number).lower()}; {free}{_REMEDIES[number]}"
 
 
@@ -110,10 +113,3 @@ def _stands_for(name: str, place: Place) -> bool:
     return own.is_relative_to(found) or any(
         part.name.startswith(f".{own.name}.") and part.parent == own.parent for part in (found, *found.parents)
     )
-
-
-def _count_free(place: Place) -> str:
-    """Return the free space on the disk of a place, or of its nearest existing folder, as a text."""
-    path = Path(os.path.realpath(place))
-    found = os.statvfs(next(each for each in (path, *path.parents) if os.access(each, os.F_OK)))
-    return f"{found.f_bavail * found.f_frsize:,} bytes and {found.f_favail:,} inodes are free there; "

@@ -196,15 +196,13 @@ class Solution(Ranks):
     def __repr__(self) -> str:
         change = f", last change {self.changes[-1]:.3g}" if self.changes else ""
         bound = f", L1 error <= {self.describe_error()}" if math.isfinite(self.error_bound_l1) else ""
-        return (
-            f"<Solution: {self.status} after {self.iterations} iterations{change}{bound}, "
-            f"{len(self.values)} ranks, {sum(self.seconds.values()):.3g} s{self._describe_highest()}>"
-        )
-
-    def _describe_highest(self) -> str:
         highest = ", ".join(f"{quote(name)} {rank:.3g}" for name, rank in self.top(REPR_TOP))
-        order = "" if self._is_certified(REPR_TOP) else " (order not certified)"
-        return f"; highest{order}: {highest}" if highest else ""
+        found = self.check_order(REPR_TOP)
+        order = "" if found is None or (found.is_proven and not found.ties) else " (order not certified)"
+        return (
+            f"<Solution: {self.status} after {self.iterations} iterations{change}{bound}, {len(self.values)} ranks, "
+            f"{sum(self.seconds.values()):.3g} s{f'; highest{order}: {highest}' if highest else ''}>"
+        )
 
     @property
     def edges_per_s(self) -> float:
@@ -406,23 +404,14 @@ class Solution(Ranks):
         ties = tuple((first, min(last, k + 1)) for first, last in proven.ties if first <= k)
         return replace(judged, is_proven=not ties or ties[-1][1] <= k, ties=ties)
 
-    def _is_certified(self, k: int) -> bool:
-        """Return whether the k highest and their order are certified, or no bound is known."""
-        found = self.check_order(k)
-        return found is None or (found.is_proven and not found.ties)
-
     def _select_highest(self, k: int) -> np.ndarray:
         """Return the positions in `values` of the vertices that `top` returns, int64, (k,) or shorter."""
         if k < 1:
             raise OptionError(f"k must be at least 1, not {k}")
-        if not self._is_pagerank:
-            return select_highest(self.values, k)
-        if self.scaler != "none":  # scalers preserve the order, so ranks of 0 have the lowest scores
+        if self._is_pagerank and self.scaler != "none":  # scalers preserve the order: ranks of 0 have the lowest scores
             k = min(k, len(self.values) - int(self.options.get("n_zero", 0)))
-            return select_highest(self.values, k) if k else np.empty(0, np.int64)
-        where = select_highest(self.values, k)
-        ranked: np.ndarray = where[self.values[where] != 0]
-        return ranked
+        where = select_highest(self.values, k) if k else np.empty(0, np.int64)
+        return where[self.values[where] != 0] if self._is_pagerank and self.scaler == "none" else where
 
     @property
     def _is_pagerank(self) -> bool:

@@ -28,7 +28,6 @@ from mgspmv.errors import (
     MissingChunkError,
     OptionError,
     StoreDamagedError,
-    StoreError,
     StoreExistsError,
     StoreFormatError,
     StoreNotFoundError,
@@ -417,7 +416,11 @@ def _read_parquet(path: str, kind: type[Any]) -> tuple[dict[str, Any], dict[str,
         table = pq.ParquetFile(path, page_checksum_verification=True).read()
         table.validate(full=True)  # UTF-8, and whether category codes are in range
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise _parquet_error(path, error) from error
+        if "CRC" in str(error):
+            raise ChecksumError(f"{path}: a page does not match its checksum") from error
+        if is_operators(error):
+            raise translate_os_error(error, path, "read") from error
+        raise StoreDamagedError(f"{path} cannot be read as Parquet: {' '.join(str(error).split())}") from error
     text = (table.schema.metadata or {}).get(PARQUET_KEY)
     if text is None:
         raise StoreFormatError(f"{path} is a Parquet file without ranks of mgspmv; pass a result of `mgspmv pagerank`")
@@ -453,11 +456,3 @@ def _read_column(path: str, table: Any, name: str, dtypes: tuple[str, ...]) -> n
         if values.dtype.name in dtypes and (values.dtype != object or is_text):
             return values
     raise StoreDamagedError(f"{path} has no column {name} of {' or '.join(dtypes)} without nulls; {MEND}")
-
-
-def _parquet_error(path: str, error: Exception) -> StoreError:
-    if "CRC" in str(error):
-        return ChecksumError(f"{path}: a page does not match its checksum")
-    if is_operators(error):
-        return translate_os_error(error, path, "read")
-    return StoreDamagedError(f"{path} cannot be read as Parquet: {' '.join(str(error).split())}")

@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -120,10 +119,15 @@ def pagerank_batch(
         check_choice("width", width, WIDTHS)
     call = Call(A, progress)
     _check_place(call)
-    top = _check_top(keep_top)
-    n = A.shape[0]
+    if keep_top is not None and (not hasattr(keep_top, "__index__") or keep_top < 1):
+        raise OptionError(f"keep_top must be an integer of at least 1, not {keep_top!r}")
+    top, n = None if keep_top is None else int(keep_top), A.shape[0]
     use_weights = check_graph(A, bool(weight))
-    queries = make_queries(personalization, _list_alphas(alpha), n, A.vertex_ids, A.order)
+    damping: Any = alpha
+    alphas = list(damping) if hasattr(damping, "__iter__") and not isinstance(damping, str) else [damping]
+    if not alphas:
+        raise ShapeError("alpha is an empty sequence; pass a number, or one for each vector")
+    queries = make_queries(personalization, alphas, n, A.vertex_ids, A.order)
     asked = PageRankOptions(tol=tol, norm=norm, max_iter=max_iter, precision=precision)
     options, threshold = _check_options(queries, asked, n, A.nnz)
     start = make_inputs(A, options, dangling=dangling, out_weight=out_weight, use_weights=use_weights)
@@ -235,23 +239,6 @@ def _check_place(call: Call) -> None:
         raise OptionError(
             "device_memory= and host_memory= are for the rows of workers; leave them out where this process computes"
         )
-
-
-def _check_top(top: Any) -> int | None:
-    if top is None:
-        return None
-    if not hasattr(top, "__index__") or top < 1:
-        raise OptionError(f"keep_top must be an integer of at least 1, not {top!r}")
-    return int(top)
-
-
-def _list_alphas(alpha: Any) -> list[Any]:
-    if isinstance(alpha, Real):
-        return [alpha]
-    alphas = list(alpha) if hasattr(alpha, "__iter__") and not isinstance(alpha, str) else [alpha]
-    if not alphas:
-        raise ShapeError("alpha is an empty sequence; pass a number, or one for each vector")
-    return alphas
 
 
 def _check_options(queries: Sequence[Query], asked: PageRankOptions, n: int, nnz: int) -> tuple[PageRankOptions, float]:

@@ -207,7 +207,8 @@ def katz(
     """
     run = PowerCall(A, operation="Katz centrality", **running)
     _check_graph(run)
-    factor, added = None if alpha is None else read_number("alpha", alpha), _make_beta(A, beta)
+    factor = None if alpha is None else read_number("alpha", alpha)
+    added = read_number("beta", beta) if isinstance(beta, Real) else make_start(A, "beta", beta, 0.0)
     start = make_start(A, "nstart", nstart, 0.0)
     least = A.stored.info.min_weight
     is_bounded = not run.weights or least is None or least >= 0
@@ -301,8 +302,13 @@ def eigenvector_centrality(A: MatrixLike, *, nstart: Weights | None = None, **ru
 
     with open_placement(run) as place:
         outcome = place.iterate(Step(of_vector=1.0), start / total)
-        if A.nnz and outcome.status != Status.NON_FINITE:  # without edges the start is returned, as in NetworkX
-            _check_cycles(A, place.products[0], outcome.values)
+        # Without edges the start is returned, as in NetworkX.
+        if A.nnz and outcome.status != Status.NON_FINITE and not has_cycle(place.products[0], outcome.values):
+            raise AcyclicError(
+                f"no cycle was found in {name_matrix(A.stored)} that the start leads to, so the largest eigenvalue is "
+                "0 and there is no eigenvector centrality: the result would depend on tol and max_iter; use katz or "
+                "pagerank, which need no cycle"
+            )
     return conclude(run, outcome, {})
 
 
@@ -367,16 +373,6 @@ _PERIODIC_ADVICE = (
 )
 
 
-def _check_cycles(A: MatrixLike, products: Products, x: np.ndarray) -> None:
-    """Raise `AcyclicError` unless a cycle is found among the vertices where x is not 0."""
-    if not has_cycle(products, x):
-        raise AcyclicError(
-            f"no cycle was found in {name_matrix(A.stored)} that the start leads to, so the largest eigenvalue is 0 "
-            "and there is no eigenvector centrality: the result would depend on tol and max_iter; use katz or "
-            "pagerank, which need no cycle"
-        )
-
-
 def _check_graph(run: PowerCall) -> None:
     """Check that the rows of a run's store are in-edges."""
     check_in_edges(run.A, run.operation, ", or pass A to power_iteration()")
@@ -423,10 +419,3 @@ def _find_transpose(A: Any, run: PowerCall, transpose: Any) -> Any:
         )
     check_transpose(A, transpose)
     return transpose
-
-
-def _make_beta(A: Any, beta: Any) -> np.ndarray | float:
-    """Return beta as (n,) float64, or as one number for all vertices."""
-    if isinstance(beta, Real):
-        return read_number("beta", beta)
-    return make_start(A, "beta", beta, 0.0)

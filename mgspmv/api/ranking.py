@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -38,7 +38,6 @@ from mgspmv.model import (
     ChangeNorm,
     Event,
     Precision,
-    Stability,
     Status,
     check_choice,
     ignore,
@@ -55,7 +54,6 @@ from mgspmv.solvers.steps import LocalSteps
 from mgspmv.solvers.vectors import Weights
 from mgspmv.store.digests import digest_array
 from mgspmv.store.locations import StoreLike, is_zarr_store
-from mgspmv.store.stored_matrix import MatrixProperties
 from mgspmv.validation import rename_former
 
 if TYPE_CHECKING:
@@ -241,14 +239,21 @@ def pagerank(
     reached = time.perf_counter()
     outcome = replace(outcome, values=restore(outcome.values, A.order), error_bound_l1=bound)
     outcome.seconds["collect"] += time.perf_counter() - reached
+    if options.top is not None and outcome.stability is None:
+        outcome = replace(outcome, stability=check_order(outcome.values, options.top, bound))
     given = {"dangling": describe_dangling(dangling), "out_weight": "store" if out_weight is None else "vector"}
     asked = vars(options) | {"tol": options.choose_tol(A.shape[0], A.nnz)} | given
-    outcome = replace(outcome, stability=_check_stability(options, outcome))
     solution = call.make_solution(outcome, asked | {"weight": use_weights, "executor": executor}, before, is_rank=True)
     if throw and not outcome.status.is_success:
         said = describe_failure(A, options, start, outcome.status, solution.changes, use_weights=use_weights)
-        more = _describe_wrong(solution) + _describe_tie(solution)
-        raise ConvergenceError(f"PageRank did not converge: {said}{more}", solution)
+        if outcome.status == Status.NON_FINITE:
+            said += f"; {solution.non_finite or 'a rank divided by its out-weight overflowed'}"
+        if (found := solution.stability) is not None and not found.is_proven:
+            said += (
+                f"; places {found.k} and {found.k + 1} are {found.gap:.3g} apart, and tied within the bound of "
+                f"{found.bound:.3g}: choose another number of vertices if they are equal"
+            )
+        raise ConvergenceError(f"PageRank did not converge: {said}", solution)
     return solution
 
 
@@ -320,31 +325,6 @@ def _rank_distributed(
     return replace(outcome, recoveries=(*earlier, *outcome.recoveries))
 
 
-def _check_stability(options: PageRankOptions, outcome: Outcome) -> Stability | None:
-    """Return the stability of the highest vertices at the end; None if `stop` does not require it."""
-    if options.top is None or outcome.stability is not None:
-        return outcome.stability
-    return check_order(outcome.values, options.top, outcome.error_bound_l1)
-
-
-def _describe_wrong(solution: Solution) -> str:
-    """Describe the first non-finite rank; empty unless the run ended as non-finite."""
-    if solution.status != Status.NON_FINITE:
-        return ""
-    return f"; {solution.non_finite or 'a rank divided by its out-weight overflowed'}"
-
-
-def _describe_tie(solution: Solution) -> str:
-    """Describe places k and k + 1 where they could not be separated; else empty."""
-    found = solution.stability
-    if found is None or found.is_proven:
-        return ""
-    return (
-        f"; places {found.k} and {found.k + 1} are {found.gap:.3g} apart, and tied within the bound of "
-        f"{found.bound:.3g}: choose another number of vertices if they are equal"
-    )
-
-
 # --- checkpoints -----------------------------------------------------------------------------------------------------
 
 
@@ -394,7 +374,11 @@ def begin_checkpointing(
     from mgspmv.checkpoints import Checkpointer, Checkpoints
 
     A, options = call.A, task.options
-    identity = _describe_run(A, options, start, use_weights=task.dtype is not None)
+    # Where the run computes and when it ends are left out: in `exact` these do not change a bit.
+    identity: dict[str, Any] = {"matrix": A.stored.name_entries(weights=task.dtype is not None)}
+    identity |= {name: getattr(options, name) for name in ("alpha", "precision", "norm", "stop")}
+    vectors = (start.personalization, start.dangling, start.out_weight, start.x)
+    identity |= {n: None if v is None else digest_array(v) for n, v in zip(_VECTORS, vectors, strict=True)}
     checkpoints = Checkpoints(checkpoint.place, identity["matrix"], A.shape[0])
     checkpoints.prepare(is_shared=call.place.is_on_cluster)
     restored = checkpoints.restore() if checkpoint.resume else None
@@ -417,19 +401,6 @@ def begin_checkpointing(
     return keeper, start if restored is None else replace(start, x=restored.x)
 
 
-def _describe_run(
-    A: MatrixProperties, options: PageRankOptions, start: RunInputs, *, use_weights: bool
-) -> dict[str, Any]:
-    """Return the inputs that determine ranks and changes after each iteration, as JSON values.
-
-    Where the run computes and when it ends are left out; in `exact` these do not change a bit.
-    """
-    vectors = [start.personalization, start.dangling, start.out_weight, start.x]
-    digests = [None if vector is None else digest_array(vector) for vector in vectors]
-    asked = {name: getattr(options, name) for name in ("alpha", "precision", "norm", "stop")}
-    return {"matrix": A.stored.name_entries(weights=use_weights), **asked, **dict(zip(_VECTORS, digests, strict=True))}
-
-
 def _compare(reached: RunProgress, identity: dict[str, Any], options: PageRankOptions, threshold: float) -> str | None:
     """Describe the difference between a run and that of a checkpoint; None if they are the same."""
     written = rename_former(reached.identity)
@@ -442,15 +413,8 @@ def _compare(reached: RunProgress, identity: dict[str, Any], options: PageRankOp
         if name == "matrix":
             return f"its matrix is {found}, not {asked}"
         return f"it has {name}={found!r}, not {name}={asked!r}"
-    if (end := _find_end(options, threshold, reached.changes)) is not None:
-        tol = "" if options.tol is None else f" with tol={options.tol:g}"
-        return f"it has iteration {reached.iteration}, but this run{tol} ends after {end}"
-    return None
-
-
-def _find_end(options: PageRankOptions, threshold: float, changes: Sequence[float]) -> int | None:
-    """Return the iteration after which a run would have ended before the last change; None if it would not."""
-    for iteration, change in enumerate(changes[:-1], 1):
+    for iteration, change in enumerate(reached.changes[:-1], 1):
         if options.check_status(threshold, iteration, change) is not None:
-            return iteration
+            tol = "" if options.tol is None else f" with tol={options.tol:g}"
+            return f"it has iteration {reached.iteration}, but this run{tol} ends after {iteration}"
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import islice, pairwise
 from math import inf, isfinite, isnan
@@ -22,10 +22,8 @@ from mgspmv.validation import to_json
 if TYPE_CHECKING:
     from mgspmv.batch_results import BatchSolution
     from mgspmv.model import Stability
-    from mgspmv.pipeline import PipelinePlan
     from mgspmv.report.record import RunRecord, StepOutcome
     from mgspmv.results import Solution
-    from mgspmv.scores import Summary
 
 _SET_HELP = "Override a key, such as run.alpha=0.9; paths are relative to FILE.toml."
 SHOWN_RANKS = 10
@@ -52,7 +50,15 @@ def summary(ranks: str, bins: int = 20) -> Answer:
     solution = load_solution(ranks)
     found = solution.summary(bins)
     payload = {"status": solution.status.value, "scaler": solution.scaler, "summary": to_json(found.to_dict())}
-    return Answer(payload, _tabulate_summary(found))
+    moments = {name: f"{getattr(found, name):.8g}" for name in ("min", "max", "mean", "sum", "std")}
+    counts = {"vertices": f"{found.n:,}", "not finite": f"{found.n_non_finite:,}"}
+    percentiles = {f"{percent:g}% are at most": f"{value:.8g}" for percent, value in found.percentiles.items()}
+    fields = counts | moments | percentiles | {"Gini coefficient": "none" if isnan(found.gini) else f"{found.gini:.6g}"}
+    edges = zip(pairwise(found.histogram.edges), found.histogram.counts, strict=True)
+    rows = [(f"{low:.4g}", f"{high:.4g}", f"{count:,}") for (low, high), count in edges]
+    outside = [f"0 or less: {found.histogram.n_outside:,}"] if found.histogram.n_outside else []
+    histogram = [tabulate(("from", "to", "vertices"), rows)] if rows else []
+    return Answer(payload, [tabulate_fields(fields), *histogram, *outside])
 
 
 def report(source: str, output: str = "report.html", overwrite: bool = False) -> Answer:
@@ -92,16 +98,18 @@ def answer_ranks(
     def make_payload() -> dict[str, Any]:
         return solution.to_dict() | {"top": _list_top(highest), "order": _list_order(order), "saved": saved}
 
+    status, memory = solution.status, solution.memory
+    names = {"host_peak_bytes": "host peak", "device_bytes": "device", "held_bytes": "held", "planned_bytes": "planned"}
+    most = [f"{named} {format_bytes(max(memory[name]))}" for name, named in names.items() if name in memory]
+    most += ["the most of any worker"] if any(len(counts) > 1 for counts in memory.values()) else []
     fields = {
-        "status": str(solution.status)
-        if failure
-        else f"{solution.status}: {translate_message(solution.status.advice)}",
+        "status": str(status) if failure else f"{status}: {translate_message(status.advice)}",
         "iterations": f"{solution.iterations}",
         "last change": f"{solution.changes[-1]:.3g}" if solution.changes else None,
         "L1 error at most": solution.describe_error() if isfinite(solution.error_bound_l1) else None,
         "time": format_phases(solution.seconds),
         "edges per second": format_scaled(solution.edges_per_s) if 0 < solution.edges_per_s < inf else None,
-        "memory": _describe_memory(solution.memory),
+        "memory": ", ".join(most),
         "alpha": f"{solution.options['alpha']:.6g}, chosen to fit" if solution.options.get("alpha_chosen") else None,
         "scores": None if solution.scaler == "none" else f"ranks scaled by {solution.scaler}",
         "resumed after": f"{solution.resumed_after} iterations of an earlier run" if solution.resumed_after else None,
@@ -118,27 +126,6 @@ def answer_ranks(
     return Answer(make_payload, [tabulate_top(highest), tabulate_fields(fields)], failure)
 
 
-def _tabulate_summary(found: Summary) -> list[Any]:
-    """Describe the distribution of ranks in tables and lines."""
-    moments = {name: f"{getattr(found, name):.8g}" for name in ("min", "max", "mean", "sum", "std")}
-    counts = {"vertices": f"{found.n:,}", "not finite": f"{found.n_non_finite:,}"}
-    percentiles = {f"{percent:g}% are at most": f"{value:.8g}" for percent, value in found.percentiles.items()}
-    fields = counts | moments | percentiles | {"Gini coefficient": "none" if isnan(found.gini) else f"{found.gini:.6g}"}
-    bins = zip(pairwise(found.histogram.edges), found.histogram.counts, strict=True)
-    rows = [(f"{low:.4g}", f"{high:.4g}", f"{count:,}") for (low, high), count in bins]
-    outside = [f"0 or less: {found.histogram.n_outside:,}"] if found.histogram.n_outside else []
-    histogram = [tabulate(("from", "to", "vertices"), rows)] if rows else []
-    return [tabulate_fields(fields), *histogram, *outside]
-
-
-def _describe_memory(memory: dict[str, list[int]]) -> str:
-    """Describe the memory of each kind, as the maximum over workers."""
-    names = {"host_peak_bytes": "host peak", "device_bytes": "device", "held_bytes": "held", "planned_bytes": "planned"}
-    most = [f"{named} {format_bytes(max(memory[name]))}" for name, named in names.items() if name in memory]
-    is_of_many = any(len(counts) > 1 for counts in memory.values())
-    return ", ".join(most) + (", the most of any worker" if is_of_many else "")
-
-
 def answer_batch(batch: BatchSolution, k: int | None, saved: list[str], failure: ConvergenceError | None) -> Answer:
     """Make the answer of a command for many vectors, with the k highest ranks of each."""
     highest, orders = batch.top(k), batch.check_order(k)
@@ -147,11 +134,12 @@ def answer_batch(batch: BatchSolution, k: int | None, saved: list[str], failure:
         described["top"] = _list_top(highest[described["label"]])
         described["order"] = _list_order(orders[described["label"]])
     described = zip(batch.labels, payload["vectors"], batch.error_bounds_l1, strict=True)
-    rows = [
-        row
-        for label, vector, bound in islice(described, SHOWN_VECTORS)
-        for row in _list_batch_rows(label, vector, bound, list(highest[label])[: k or 1])
-    ]
+    rows: list[tuple[Any, ...]] = []
+    for label, vector, bound in islice(described, SHOWN_VECTORS):
+        own: list[Any] = [label, f"{vector['alpha']:g}", vector["status"], vector["iterations"], f"{bound:.3g}"]
+        for name, rank in list(highest[label])[: k or 1]:
+            rows.append((*own, name, f"{rank:.8g}"))
+            own = [""] * len(own)  # only the first row describes the vector
     titles = ("vector", "alpha", "status", "iterations", "L1 error at most", "highest vertex", "its rank")
     n_open = sum(found is not None and _describe_order(found) is not None for found in orders.values())
     n_hidden = len(batch) - SHOWN_VECTORS
@@ -163,15 +151,6 @@ def answer_batch(batch: BatchSolution, k: int | None, saved: list[str], failure:
         "not shown": f"{n_hidden} vectors; see --json, or -o" if n_hidden > 0 else None,
     }
     return Answer(payload, [tabulate(titles, rows), tabulate_fields(fields)], failure)
-
-
-def _list_batch_rows(
-    label: Any, vector: dict[str, Any], bound: float, highest: Sequence[tuple[Any, float]]
-) -> Iterator[tuple[Any, ...]]:
-    """Yield a row for each of the highest ranks of a vector; only the first one describes the vector."""
-    described = label, f"{vector['alpha']:g}", vector["status"], vector["iterations"], f"{bound:.3g}"
-    for place, (name, rank) in enumerate(highest):
-        yield (*(("",) * len(described) if place else described), name, f"{rank:.8g}")
 
 
 def _describe_stability(found: Stability) -> str:
@@ -221,7 +200,11 @@ def run(
 
     overrides = dict(parse_setting("--set", setting, "run.alpha=0.9") for setting in set or [])
     if dry_run:
-        return _answer_plan(plan_pipeline(file, overrides=overrides))
+        plan = plan_pipeline(file, overrides=overrides)
+        rows = [(step.name, step.state, step.why or step.target) for step in plan.steps]
+        n_kept = sum(step.state == "kept" for step in plan.steps)
+        said = f"{plan.name} in {plan.folder}: {n_kept} of {len(rows)} steps are kept"
+        return Answer(plan.to_dict(), [tabulate(("step", "state", "reason or output"), rows, n_texts=1), said])
     try:
         with quieten_dask():
             return _answer_run(run_pipeline(file, overrides=overrides, on_note=print_note))
@@ -230,13 +213,6 @@ def run(
     except RunInterrupted as error:
         note_checkpoint(str(error).removeprefix("interrupted; "))
         raise
-
-
-def _answer_plan(plan: PipelinePlan) -> Answer:
-    rows = [(step.name, step.state, step.why or step.target) for step in plan.steps]
-    table = tabulate(("step", "state", "reason or output"), rows, n_texts=1)
-    n_kept = sum(step.state == "kept" for step in plan.steps)
-    return Answer(plan.to_dict(), [table, f"{plan.name} in {plan.folder}: {n_kept} of {len(rows)} steps are kept"])
 
 
 def _answer_run(record: RunRecord, error: StepsFailedError | None = None) -> Answer:
@@ -250,15 +226,12 @@ def _answer_run(record: RunRecord, error: StepsFailedError | None = None) -> Ans
     tops = [own.top[:SHOWN_RANKS] for own in ranked if own.top]
     highest = [tabulate_top([(row[0], row[1]) for row in tops[0]])] if len(tops) == len(ranked) == 1 else []
     summary = f"{record.name}: {said}, in {format_seconds(record.elapsed_s)}"
-    return Answer(record.to_dict(), [*highest, table, *_list_warnings(record), summary], error)
-
-
-def _list_warnings(record: RunRecord) -> Iterator[str]:
-    """Yield the warnings of ingest reports, by step."""
+    warnings = []
     for step in record.steps:
         if step.kind == "matrix" and step.record is not None:
             report = step.record.provenance.get("matrix", {}).get("report", {})
-            yield from (f"{step.name}: warning: {warning}" for warning in report.get("warnings", ()))
+            warnings += [f"{step.name}: warning: {warning}" for warning in report.get("warnings", ())]
+    return Answer(record.to_dict(), [*highest, table, *warnings, summary], error)
 
 
 def _describe_step(step: StepOutcome) -> tuple[str, ...]:

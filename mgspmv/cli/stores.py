@@ -74,15 +74,11 @@ def update(
     if info.version == before.version:
         return answer_unchanged(info, elapsed_s, "nothing to change")
     made = info.provenance["updates"][-1]
-    changes = f"{made['inserted']:,} entries inserted, {made['deleted']:,} deleted, {made['missing']:,} missing"
-    return answer_stored(info, elapsed_s, [changes, *_list_reports(made)], changed=True)
-
-
-def _list_reports(made: dict[str, Any]) -> list[str]:
-    """List the report lines of both sources of an update."""
-    verbs = {"delete": "deleted", "insert": "inserted"}
-    reports = ((verb, made["reports"][name]) for name, verb in verbs.items() if name in made["reports"])
-    return [line for verb, report in reports for line in list_report(check_fields(IngestReport, report), verb)]
+    lines = [f"{made['inserted']:,} entries inserted, {made['deleted']:,} deleted, {made['missing']:,} missing"]
+    for name, verb in {"delete": "deleted", "insert": "inserted"}.items():
+        if name in made["reports"]:
+            lines += list_report(check_fields(IngestReport, made["reports"][name]), verb)
+    return answer_stored(info, elapsed_s, lines, changed=True)
 
 
 @dataclass(frozen=True)
@@ -138,18 +134,10 @@ def versions(store: str, keep: int | None = None) -> Answer:
     there = mg.list_versions(store)
     fields = ("number", "version", "created", "nnz", "shape", "nbytes", "digest")
     listed = [{name: getattr(info, name) for name in fields} | {"current": info is there[-1]} for info in there]
-    rows = [
-        (
-            info.number,
-            info.version,
-            info.created or "",
-            f"{info.shape[0]:,} x {info.shape[1]:,}",
-            f"{info.nnz:,}",
-            format_bytes(info.nbytes),
-            "current" if info is there[-1] else "",
-        )
-        for info in there
-    ]
+    rows = []
+    for info in there:
+        named, sizes = (info.number, info.version, info.created or ""), f"{info.shape[0]:,} x {info.shape[1]:,}"
+        rows.append((*named, sizes, f"{info.nnz:,}", format_bytes(info.nbytes), "current" * (info is there[-1])))
     table = tabulate(("", "version", "created", "rows x columns", "entries", "size", ""), rows)
     return Answer({"versions": listed, "dropped": dropped}, [table, *(f"dropped {name}" for name in dropped)])
 
@@ -206,7 +194,12 @@ def subgraph(
     options |= {"symmetrize": symmetrize, **vars(work)}
     stored = open_store(store)
     if vertices is not None:
-        _check_lines(lines, edges or without_edges)
+        unused = [name for name in lines.options if name not in ("delimiter", "comment")]
+        if unused and (edges or without_edges) is None:
+            raise OptionError(
+                f"{', '.join(f'{name}=' for name in unused)} applies to a file of edges; pass edges= or without_edges= "
+                "with it, or leave it out"
+            )
         are_names, reading = stored.info.vertex_ids == "string", StatedForm(lines.delimiter, comment=lines.comment)
         is_vertex = VertexLookup(stored).has if are_names else None
         options["vertices"] = read_selection(vertices, string_ids=are_names, reading=reading, is_vertex=is_vertex)
@@ -216,14 +209,6 @@ def subgraph(
     source = info.provenance["subgraphs"][-1]["source"]
     part = f"{info.shape[0]:,} of {source['shape'][0]:,} rows, {info.nnz:,} of {source['nnz']:,} entries"
     return answer_stored(info, elapsed_s, [part])
-
-
-def _check_lines(lines: TextOptions, edges: str | None) -> None:
-    """Raise `OptionError` for options of edge lists when no edges are given."""
-    unused = [name for name in lines.options if name not in ("delimiter", "comment")]
-    if unused and edges is None:
-        names = ", ".join(f"{name}=" for name in unused)
-        raise OptionError(f"{names} applies to a file of edges; pass edges= or without_edges= with it, or leave it out")
 
 
 def export(
@@ -254,22 +239,7 @@ def info(store: str) -> Answer:
     import mgspmv as mg
 
     with mg.open(store) as matrix:
-        return Answer(asdict(matrix.info), [_tabulate_info(matrix.info)])
-
-
-def verify(store: str) -> Answer:
-    """Check the integrity of a store; exit code 4 if it is damaged."""
-    import mgspmv as mg
-
-    problems = mg.verify(store)
-    payload = {"store": store, "ok": not problems, "problems": problems}
-    if not problems:
-        return Answer(payload, [f"{store} is valid"])
-    error = StoreDamagedError(f"{store}: {len(problems)} problem(s) found; ingest again or restore a copy")
-    return Answer(payload, problems, error)
-
-
-def _tabulate_info(info: MatrixInfo) -> Any:
+        info = matrix.info
     fields = {
         "store": info.url,
         "kind": info.kind,
@@ -287,7 +257,20 @@ def _tabulate_info(info: MatrixInfo) -> Any:
         "digest": info.digest,
     }
     made_from = {f"source {key}": _format_fact(value) for key, value in info.provenance.get("source", {}).items()}
-    return tabulate_fields(fields | made_from | {"ingest": "\n".join(list_report(info.ingest_report))})
+    report = {"ingest": "\n".join(list_report(info.ingest_report))}
+    return Answer(asdict(info), [tabulate_fields(fields | made_from | report)])
+
+
+def verify(store: str) -> Answer:
+    """Check the integrity of a store; exit code 4 if it is damaged."""
+    import mgspmv as mg
+
+    problems = mg.verify(store)
+    payload = {"store": store, "ok": not problems, "problems": problems}
+    if not problems:
+        return Answer(payload, [f"{store} is valid"])
+    error = StoreDamagedError(f"{store}: {len(problems)} problem(s) found; ingest again or restore a copy")
+    return Answer(payload, problems, error)
 
 
 def _format_fact(value: Any) -> str | None:

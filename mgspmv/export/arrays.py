@@ -109,8 +109,8 @@ def _list_arrays(
 
     def generate(name: ArrayName, dtype: np.dtype) -> Pieces:
         nonlocal done
-        is_ones = name == "data" and info.is_pattern
-        for piece in _repeat_one(info.nnz) if is_ones else read(name):
+        ones = (np.ones(min(CHUNK_ELEMENTS, info.nnz - k), bool) for k in range(0, info.nnz, CHUNK_ELEMENTS))
+        for piece in ones if name == "data" and info.is_pattern else read(name):
             report("export", done, total)
             yield piece.astype(dtype, copy=False)
             done += len(piece)
@@ -119,10 +119,6 @@ def _list_arrays(
         dtype = np.dtype(info.dtype or bool) if name == "data" else index_dtype(max(*info.shape, info.nnz))
         yield SourceArray(name, lengths[name], dtype, generate(name, dtype))
     report("export", total, total)
-
-
-def _repeat_one(n: int) -> Pieces:
-    return (np.ones(min(CHUNK_ELEMENTS, n - start), bool) for start in range(0, n, CHUNK_ELEMENTS))
 
 
 def _read_stored(stored: StoredMatrix, threads: int, name: ArrayName) -> Pieces:

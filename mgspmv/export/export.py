@@ -333,15 +333,13 @@ def write_vertices(stored: StoredMatrix, file: IO[bytes]) -> None:
     """
     for number, names in enumerate(read_lines(stored, "leave out vertices=")):
         lines = names.to_pylist()
-        if number == 0 and stored.info.vertex_ids == "string" and _looks_like_header(lines):
-            header = next(name for name in ("id", "vertex", "node", "name") if name not in lines[:SAMPLE_LINES])
-            file.write(f"{header}\n".encode())
+        if lines and number == 0 and stored.info.vertex_ids == "string":
+            try:
+                is_header = has_list_header(lines[:1], [[name] for name in lines[1:SAMPLE_LINES]], are_names=True)
+            except Undecided:
+                is_header = True
+            if is_header:
+                header = next(name for name in ("id", "vertex", "node", "name") if name not in lines[:SAMPLE_LINES])
+                file.write(f"{header}\n".encode())
         if lines:
             file.write("\n".join(lines).encode() + b"\n")
-
-
-def _looks_like_header(ids: list[str]) -> bool:
-    try:
-        return bool(ids) and has_list_header(ids[:1], [[name] for name in ids[1:SAMPLE_LINES]], are_names=True)
-    except Undecided:
-        return True

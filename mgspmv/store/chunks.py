@@ -33,7 +33,6 @@ from zarr.storage import LocalStore, MemoryStore
 
 from mgspmv.errors import MissingChunkError, StoreDamagedError
 from mgspmv.heartbeat import beat
-from mgspmv.model import default_threads
 from mgspmv.store import digests
 from mgspmv.store.access import wait_for
 from mgspmv.store.digests import cut_pieces, digest_elements, is_string, run_parts
@@ -127,9 +126,7 @@ def read_whole(array: zarr.Array[Any]) -> np.ndarray:
         own = out[tuple(slice(start, start + n) for start, n in zip(starts, array.chunks, strict=True))]
         own[...] = chunk[tuple(map(slice, own.shape))]
 
-    with ThreadPoolExecutor(1 if chunks.dtype == object else default_threads()) as pool:
-        for _ in pool.map(read, np.ndindex(array.cdata_shape)):
-            beat()
+    run_parts(read, np.ndindex(array.cdata_shape), 1 if chunks.dtype == object else None)
     return out
 
 
@@ -189,7 +186,12 @@ class Chunks:
             raise ValueError("its CRC-32C differs from the one recorded for this chunk")
         self._check_frame(raw)
         if self.dtype == object:
-            return self._decode_strings(blosc.decompress(raw))
+            text = blosc.decompress(raw)
+            count = int.from_bytes(text[:4], "little")  # the decoder allocates this many elements first
+            if count != self.size:
+                raise ValueError(f"its header states {count:,} strings instead of {self.size:,}")
+            strings: np.ndarray = VLenUTF8().decode(text)
+            return strings
         chunk = np.empty(self.size, self.dtype) if out is None else out
         blosc.decompress(raw, chunk)
         return chunk
@@ -278,13 +280,6 @@ class Chunks:
                 raise ValueError(f"it unpacks to {n_bytes:,} bytes, but at most {blosc.MAX_BUFFERSIZE:,} are allowed")
         elif n_bytes != (wanted := self.size * self.dtype.itemsize):
             raise ValueError(f"it unpacks to {n_bytes:,} bytes instead of {wanted:,}")
-
-    def _decode_strings(self, text: bytes) -> np.ndarray:
-        count = int.from_bytes(text[:4], "little")  # the decoder allocates this many elements first
-        if count != self.size:
-            raise ValueError(f"its header states {count:,} strings instead of {self.size:,}")
-        strings: np.ndarray = VLenUTF8().decode(text)
-        return strings
 
 
 def _find_memory(n: int) -> np.ndarray:
