@@ -22,20 +22,13 @@ def argument(metavar: str, help: str) -> Any:
     return typer.Argument(metavar=metavar, help=help)
 
 
-def list_choices(metavar: str | None) -> list[str]:
-    """Return the words that an option takes, such as `cpu` and `cuda` of `cpu|cuda|FILE`; empty for one value."""
-    words = [word for word in (metavar or "").split("|") if word.islower() or word.isdigit()]
-    return words if len(words) > 1 else []
-
-
 def check_choices(parameters: Mapping[str, Parameter], values: Mapping[str, Any]) -> None:
-    """Raise `OptionError` for a value that is not one of the words that its option takes."""
+    """Raise `OptionError` for a value that is not one of the words that its option takes, such as `cpu|cuda`."""
     from mgspmv.model import check_choice
 
     for name, parameter in parameters.items():
-        metavar, value = get_args(parameter.annotation)[1].metavar, values[name]
-        words = list_choices(metavar)
-        if value is not None and words and words == metavar.split("|"):
+        words, value = (get_args(parameter.annotation)[1].metavar or "").split("|"), values[name]
+        if value is not None and len(words) > 1 and all(word.islower() or word.isdigit() for word in words):
             check_choice(name, value, tuple(map(type(value), words)))
 
 
@@ -212,7 +205,10 @@ class TextOptions:
     @property
     def options(self) -> dict[str, Any]:
         """Given options, as arguments of `mgspmv.ingest` and `update`."""
-        return given(vars(self) | {"columns": _parse_columns(self.columns)})
+        names: list[Any] | None = split_fields(self.columns, ",") if self.columns else None
+        if names and all(name.isdecimal() for name in names):
+            names = list(map(int, names))
+        return given(vars(self) | {"columns": names})
 
 
 @dataclass(frozen=True)
@@ -223,14 +219,6 @@ class ReadingOptions(TextOptions):
     vertices: Annotated[str | None, option("Edges: file of all vertex ids, one per line; - for stdin.", "FILE")] = None
     n_cols: Annotated[int | None, option("Number of columns of plain CSR arrays without a shape.", "N")] = None
     allow_hypersparse: bool | None = None
-
-
-def _parse_columns(text: str | None) -> list[str] | list[int] | None:
-    """Parse names or numbers of columns, separated by commas as in CSV."""
-    if not text:
-        return None
-    names = split_fields(text, ",")
-    return [int(name) for name in names] if all(name.isdecimal() for name in names) else names
 
 
 @dataclass(frozen=True)
@@ -280,11 +268,6 @@ _NAMES_WIDTH = 26
 def find_panel(command: str, name: str) -> str:
     """Return the panel of an option."""
     return _PANEL_OF.get(f"{command}.{name}") or _PANEL_OF.get(name, "Advanced")
-
-
-def _find_place(command: str, name: str) -> int:
-    """Return the place of an option in its panel; options of `Advanced` stay in the order of the command."""
-    return _PLACES.get(f"{command}.{name}", _PLACES.get(name, 0))
 
 
 class PanelledHelp:
@@ -363,7 +346,11 @@ def _list_panels(command: Any, ctx: Any) -> dict[str, list[tuple[str, str]]]:
     for name, inner in getattr(command, "commands", {}).items():
         panels.setdefault(inner.rich_help_panel or "Commands", []).append((name, inner.help.partition("\n\n")[0]))
     panels |= {panel: [] for panel in PANELS}
-    for parameter in sorted(command.get_params(ctx), key=lambda own: _find_place(command.name, own.name)):
+
+    def find_place(own: Any) -> int:  # options of `Advanced` stay in the order of the command
+        return _PLACES.get(f"{command.name}.{own.name}", _PLACES.get(own.name, 0))
+
+    for parameter in sorted(command.get_params(ctx), key=find_place):
         record = parameter.get_help_record(ctx)
         if record is not None and parameter.param_type_name == "argument":
             panels["Arguments"].append((name_argument(parameter), record[1]))

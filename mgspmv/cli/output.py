@@ -9,7 +9,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from itertools import takewhile
@@ -38,14 +38,6 @@ class Mode:
     quiet: bool = False
     log: str | None = None
     debug: bool = False
-
-    def open_log(self) -> AbstractContextManager[None]:
-        """Write the log that `--log` names, for the context."""
-        if self.log is None:
-            return nullcontext()
-        from mgspmv.logs import write_log
-
-        return write_log(self.log, "debug" if self.debug else "info")
 
 
 COMMON = tuple(own.name for own in fields(Mode))

@@ -115,7 +115,7 @@ class ComputingOptions(PlacementOptions):
 
 
 def parse_setting(option: str, text: str, example: str) -> tuple[str, Any]:
-    """Split KEY=VALUE of an option; the value is parsed as TOML or JSON, else kept as text.
+    """Split KEY=VALUE of an option; the value is parsed as TOML or JSON, else, and if it is a time, kept as text.
 
     Raises
     ------
@@ -124,17 +124,12 @@ def parse_setting(option: str, text: str, example: str) -> tuple[str, Any]:
     key, sign, value = (part.strip() for part in text.partition("="))
     if not (key and sign):
         raise OptionError(f"{option} {text}: expected KEY=VALUE, such as {example}")
-    return key, read_literal(value)
-
-
-def read_literal(text: str) -> Any:
-    """Parse a TOML or JSON value; return dates, times (as wall times are written) and other text unchanged."""
     with suppress(tomllib.TOMLDecodeError):
-        value = tomllib.loads(f"value = {text}")["value"]
-        return text if isinstance(value, date | time) else value
+        read = tomllib.loads(f"value = {value}")["value"]
+        return key, value if isinstance(read, date | time) else read  # wall times are written as times
     with suppress(ValueError):
-        return json.loads(text)
-    return text
+        return key, json.loads(value)
+    return key, value
 
 
 @contextmanager

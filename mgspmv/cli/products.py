@@ -13,7 +13,7 @@ from mgspmv.errors import CapacityError
 from mgspmv.kernels.catalogue import SPARSE_KERNELS
 
 if TYPE_CHECKING:
-    from mgspmv.plan import Plan
+    pass
 
 _KERNELS = ", ".join(kernel.name for kernel in SPARSE_KERNELS if kernel.backends)
 
@@ -42,8 +42,21 @@ def plan(
     options |= {"stop": stop, "checkpoint": checkpoint, "backend": place.choose_backend(backend), "timeout": timeout}
     with mg.open(store) as matrix, open_client(place) as client:
         plan = matrix.plan(1 if workers is None else workers, **options, client=client)
-    titles, rows = _list_workers(plan)
     has_device = any(w.has_device for w in plan.workers)
+    columns = {
+        "worker": [str(k) for k in range(len(plan.workers))],
+        "rows": [f"{w.start:,} .. {w.stop:,}" for w in plan.workers],
+        "entries": [f"{w.nnz:,}" for w in plan.workers],
+    }
+    if has_device:
+        streamed = [0 if w.streaming is None else w.streaming.streamed_bytes for w in plan.workers]
+        columns["held on"] = [w.held for w in plan.workers]
+        columns["device memory"] = [format_bytes(w.device_bytes) if w.has_device else "" for w in plan.workers]
+        columns["host memory"] = [format_bytes(w.host_bytes if w.has_device else w.memory_bytes) for w in plan.workers]
+        columns["streamed per iteration"] = list(map(format_bytes, streamed))
+    else:
+        columns["memory"] = [format_bytes(w.memory_bytes) for w in plan.workers]
+    columns["received per iteration"] = [format_bytes(w.exchange_bytes) for w in plan.workers]
     watch_bytes, copy_bytes = (max(getattr(w, name) for w in plan.workers) for name in ("watch_bytes", "copy_bytes"))
     totals = {
         "operation": plan.operation,
@@ -60,26 +73,8 @@ def plan(
         totals["least device memory, with rows streamed"] = None if least is None else format_bytes(1.005 * least)
         totals["workers that hold all rows"] = None if enough is None else f"{enough:,}"
     error = None if plan.shortage is None else CapacityError(plan.shortage)
-    return Answer(plan.to_dict(), [tabulate(titles, rows), tabulate_fields(totals)], error)
-
-
-def _list_workers(plan: Plan) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    """Return titles and cells of the rows and memory of each worker; with a device also the streamed bytes."""
-    columns = {
-        "worker": [str(k) for k in range(len(plan.workers))],
-        "rows": [f"{w.start:,} .. {w.stop:,}" for w in plan.workers],
-        "entries": [f"{w.nnz:,}" for w in plan.workers],
-    }
-    if any(w.has_device for w in plan.workers):
-        streamed = [0 if w.streaming is None else w.streaming.streamed_bytes for w in plan.workers]
-        columns["held on"] = [w.held for w in plan.workers]
-        columns["device memory"] = [format_bytes(w.device_bytes) if w.has_device else "" for w in plan.workers]
-        columns["host memory"] = [format_bytes(w.host_bytes if w.has_device else w.memory_bytes) for w in plan.workers]
-        columns["streamed per iteration"] = list(map(format_bytes, streamed))
-    else:
-        columns["memory"] = [format_bytes(w.memory_bytes) for w in plan.workers]
-    columns["received per iteration"] = [format_bytes(w.exchange_bytes) for w in plan.workers]
-    return tuple(columns), list(zip(*columns.values(), strict=True))
+    table = tabulate(tuple(columns), list(zip(*columns.values(), strict=True)))
+    return Answer(plan.to_dict(), [table, tabulate_fields(totals)], error)
 
 
 def spmv(

@@ -38,6 +38,7 @@ from mgspmv.cli.output import (
     write_out,
 )
 from mgspmv.errors import MgspmvError, escape_controls
+from mgspmv.logs import write_log
 from mgspmv.monitor.progress import can_show, show_progress
 from mgspmv.os_errors import translating
 
@@ -107,7 +108,8 @@ class Group(PanelledHelp, TyperGroup):
         _CONTEXT.set(None)
         try:
             shown = show_progress() if can_show() and not mode.quiet else nullcontext()
-            with mode.open_log(), shorten_warnings(), translating(), shown:
+            logged = nullcontext() if mode.log is None else write_log(mode.log, "debug" if mode.debug else "info")
+            with logged, shorten_warnings(), translating(), shown:
                 outcome = super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
             if outcome == EXIT_INTERRUPTED:  # newer versions of Typer return it
                 raise KeyboardInterrupt

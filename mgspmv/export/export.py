@@ -12,6 +12,7 @@ import gzip
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Literal, TypeVar, get_args
 
@@ -145,10 +146,8 @@ def export_matrix(
         else:
             file = stack.enter_context(create_file(name))
         match format:
-            case "matrix-market":
-                write_matrix_market(stored, file, name, threads, report)
-            case "csv":
-                write_csv(stored, file, name, threads, report)
+            case "matrix-market" | "csv":
+                write_text(stored, file, name, format, threads, report)
             case "parquet":
                 write_parquet(stored, file, threads, report)
             case "npz":
@@ -170,10 +169,12 @@ def _is_export(url: str) -> bool:
 # --- files of entries -------------------------------------------------------------------------------------------------
 
 
-def write_csv(stored: StoredMatrix, file: IO[bytes], name: str, threads: int, report: Progress) -> None:
-    """Write the header src,dst or src,dst,weight, then the entries in the order of the store.
-
-    Ids are as in the source, quoted if necessary. Floats have the fewest digits that restore them exactly.
+def write_text(
+    stored: StoredMatrix, file: IO[bytes], name: str, format: Format, threads: int, report: Progress
+) -> None:
+    """Write the entries in the order of the store: as CSV below the header src,dst or src,dst,weight, with the ids of
+    the source, quoted if necessary; or in Matrix Market's layout coordinate, field real, integer or pattern, and
+    symmetry general. Floats have the fewest digits that restore them exactly.
 
     Parameters
     ----------
@@ -181,41 +182,19 @@ def write_csv(stored: StoredMatrix, file: IO[bytes], name: str, threads: int, re
 
     Raises
     ------
-    OptionError : an id cannot be written on a line
+    OptionError : an id cannot be written on a line of CSV
     """
-    ids = None if stored.info.vertex_ids is None else pa.concat_arrays(read_lines(stored, "choose Parquet"))
-    header = "src,dst" if stored.info.dtype is None else "src,dst,weight"
-    _write_text(stored, file, name, header, lambda batch: format_edges(batch, ids), threads, report)
-
-
-def write_matrix_market(stored: StoredMatrix, file: IO[bytes], name: str, threads: int, report: Progress) -> None:
-    """Write a matrix in the layout coordinate and the symmetry general, entries in the order of the store.
-
-    Floats are written with the fewest digits that restore them exactly. The field is real, integer or pattern.
-
-    Parameters
-    ----------
-    name : name of the file, which is compressed if it ends in .gz or .zst
-    """
-    info = stored.info
-    field = "pattern" if info.dtype is None else "integer" if np.dtype(info.dtype).kind == "i" else "real"
-    sizes = f"{info.shape[0]} {info.shape[1]} {info.nnz}"
-    header = f"%%MatrixMarket matrix coordinate {field} general\n{sizes}"
-    _write_text(stored, file, name, header, format_lines, threads, report)
-
-
-def _write_text(
-    stored: StoredMatrix,
-    file: IO[bytes],
-    name: str,
-    header: str,
-    format: Callable[[CooBatch], Any],
-    threads: int,
-    report: Progress,
-) -> None:
+    info, work = stored.info, format_lines
+    if format == "csv":
+        ids = None if info.vertex_ids is None else pa.concat_arrays(read_lines(stored, "choose Parquet"))
+        header, work = "src,dst" if info.dtype is None else "src,dst,weight", partial(format_edges, ids=ids)
+    else:
+        field = "pattern" if info.dtype is None else "integer" if np.dtype(info.dtype).kind == "i" else "real"
+        sizes = f"{info.shape[0]} {info.shape[1]} {info.nnz}"
+        header = f"%%MatrixMarket matrix coordinate {field} general\n{sizes}"
     compress = _find_compression(name)
     file.write(compress(f"{header}\n".encode()))
-    for piece in map_entries(stored, lambda batch: compress(format(batch)), threads, report):
+    for piece in map_entries(stored, lambda batch: compress(work(batch)), threads, report):
         file.write(piece)
 
 
