@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import json
 import os
 from collections.abc import Coroutine, Iterator
 from functools import partial
@@ -169,21 +168,6 @@ def open_root(store: Store, url: str, zarr_format: Literal[3] | None = 3) -> zar
     ask = partial(zarr.open_group, store, mode="r", zarr_format=zarr_format, use_consolidated=False)
     with reaching(url):
         return reach(ask) if "://" in url else ask()
-
-
-def read_member(group: zarr.Group, name: str) -> zarr.Array[Any] | zarr.Group | None:
-    """Return an array or a group in a group, for reading; None if there is none.
-
-    A local array is read here: Zarr would wait a millisecond for its event loop.
-    """
-    store, place = group.store, group.store_path / name
-    if type(store) is LocalStore:
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            described: Any = json.loads((store.root / place.path / "zarr.json").read_bytes())
-            if type(described) is dict and described.get("node_type") == "array":
-                metadata: Any = described
-                return zarr.Array(zarr.AsyncArray(metadata, place))
-    return group.get(name)
 
 
 @contextlib.contextmanager

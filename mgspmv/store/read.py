@@ -21,7 +21,6 @@ from mgspmv.errors import (
 )
 from mgspmv.model import MatrixInfo
 from mgspmv.store import chunks, digests
-from mgspmv.store.access import read_member
 from mgspmv.store.chunks import decode_checksums
 from mgspmv.store.locations import StoreLike, find_address
 from mgspmv.store.stored_matrix import TRANSPOSE, HostArray, Range, StoredMatrix
@@ -318,7 +317,7 @@ def get_member(group: zarr.Group, name: str, url: str) -> Any:
     """Return an array of a version, or the group of its transpose; raises StoreDamagedError if it is missing."""
     kind = zarr.Group if name == "transpose" else zarr.Array
     with translating_metadata_errors(url, f"{group.path}/{name}"):
-        found = read_member(group, name)
+        found = group.get(name)
     if not isinstance(found, kind):
         raise StoreDamagedError(f"{url}: the {kind.__name__.lower()} {group.path}/{name} is missing; {_MEND_OPENED}")
     return found
