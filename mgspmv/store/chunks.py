@@ -15,8 +15,7 @@ import struct
 import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -157,8 +156,6 @@ class Chunks:
     """(n_chunks,) recorded CRC-32C of each chunk, to detect exchanged chunks; None if none were recorded."""
     store: Store
     path: str
-    ahead: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Descriptors and lengths of files that were opened ahead, by number of the chunk."""
 
     def read(self, piece: slice, target: np.ndarray) -> None:
         """Read elements into an array of any dtype.
@@ -214,8 +211,6 @@ class Chunks:
 
         They may be in memory that the thread uses again for the next chunk.
         """
-        if (ahead := self.ahead.get(number)) is not None:
-            return self._read_open(*ahead)
         key = f"{self.path}/c/{number}"
         if type(self.store) is LocalStore:  # without Zarr; a user's subclass must receive every read
             return self._read_file(self.store.root / key)
@@ -224,39 +219,22 @@ class Chunks:
             raise MissingChunkError(key)
         return value.as_numpy_array()
 
-    def open_ahead(self, piece: slice, opened: ExitStack) -> None:
-        """Open the files of elements, which are closed with `opened`, before threads read them.
-
-        A thread that opens a file waits, afterwards, for the others that run Python.
-        """
-        if type(self.store) is not LocalStore:
-            return
-        folder = os.fspath(self.store.root / self.path / "c")
-        for number in range(piece.start // self.size, -(-piece.stop // self.size)):
-            with suppress(OSError):  # the thread that reads the chunk tries again, and reports it
-                file = os.open(f"{folder}/{number}", os.O_RDONLY)
-                opened.callback(os.close, file)
-                self.ahead[str(number)] = file, os.fstat(file).st_size
-
     def _read_file(self, path: Path) -> np.ndarray:
         try:
             file = os.open(path, os.O_RDONLY)  # a file of Python makes more calls
         except FileNotFoundError as error:
             raise MissingChunkError(str(path)) from error
         try:
-            return self._read_open(file, os.fstat(file).st_size)
+            length, unpacked = os.fstat(file).st_size, self.size * self.dtype.itemsize
+            most = (blosc.MAX_BUFFERSIZE if self.dtype == object else unpacked) + blosc.MAX_OVERHEAD + _CRC_BYTES
+            if length > most:  # a sparse file of any length fits on a disk
+                raise ValueError(f"it has {length:,} bytes, but at most {most:,} are allowed")
+            memory, n_read = _find_memory(length if self.dtype == object else most)[:length], 0
+            while n_read < length and (n := os.preadv(file, [memory[n_read:].data], n_read)):
+                n_read += n
+            return memory[:n_read]
         finally:
             os.close(file)
-
-    def _read_open(self, file: int, length: int) -> np.ndarray:
-        unpacked = blosc.MAX_BUFFERSIZE if self.dtype == object else self.size * self.dtype.itemsize
-        most = unpacked + blosc.MAX_OVERHEAD + _CRC_BYTES
-        if length > most:  # a sparse file of any length fits on a disk
-            raise ValueError(f"it has {length:,} bytes, but at most {most:,} are allowed")
-        memory, n_read = _find_memory(length if self.dtype == object else most)[:length], 0
-        while n_read < length and (n := os.preadv(file, [memory[n_read:].data], n_read)):
-            n_read += n
-        return memory[:n_read]
 
     def _put(self, number: int, raw: bytes, checksum: bytes) -> None:
         key = f"{self.path}/c/{number}"

@@ -36,8 +36,6 @@ from mgspmv.store.versions import (
     translating_metadata_errors,
 )
 
-OPENED = 128
-"""Most pieces whose files are opened before threads read them."""
 DEVICE_PIECE = 1 << 26
 """Elements that are checked at a time on a device."""
 _MEND_OPENED = f"open it again if it was replaced since it was opened, else {MEND}"
@@ -71,10 +69,7 @@ class ZarrMatrix(StoredMatrix):
     def read_ranges(self, ranges: Sequence[Range], threads: int | None = None) -> list[Any]:
         filled = [_FilledRange(self, asked) for asked in ranges]
         parts = [(own, piece) for own in filled for piece in digests.cut_pieces(own.start, own.stop)]
-        with contextlib.ExitStack() as opened:
-            for own, piece in parts[:OPENED] if len(parts) > 1 else ():
-                own.chunks.open_ahead(piece, opened)
-            digests.run_parts(lambda part: part[0].read(part[1]), parts, threads)
+        digests.run_parts(lambda part: part[0].read(part[1]), parts, threads)
         return [own.finish() for own in filled]
 
     def read_order(self, threads: int | None = None) -> np.ndarray | None:
@@ -112,7 +107,7 @@ class _FilledRange:
         dtype = asked.dtype or (object if digests.is_string(array) else array.dtype)
         self._out = asked.allocate(self.stop - self.start, dtype)
         checksums = stored.checksums.get(name if stored.original is None else f"{TRANSPOSE}{name}")
-        self.chunks, self._is_on_host = chunks.find_chunks(array, checksums), asked.allocate is HostArray
+        self._chunks, self._is_on_host = chunks.find_chunks(array, checksums), asked.allocate is HostArray
         limits = {"indices": stored.info.shape[1], "out_degree": stored.info.nnz + 1}
         self._limit = limits.get(name) if asked.checks else None
         self._is_of_ids = asked.checks and name == "vertex_ids"
@@ -122,7 +117,7 @@ class _FilledRange:
         first = self.start
         try:
             with self._out.piece(piece.start - first, piece.stop - first) as target, np.errstate(over="raise"):
-                self.chunks.read(piece, target)
+                self._chunks.read(piece, target)
                 if self._is_on_host:
                     self._check_limit(piece, target)
                 if self._is_of_ids:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import os
@@ -90,9 +89,6 @@ class ByZarr:
     """Chunks as Zarr decodes them."""
 
     array: zarr.Array[Any]
-
-    def open_ahead(self, piece: slice, opened: contextlib.ExitStack) -> None:
-        pass
 
     def read(self, piece: slice, target: np.ndarray) -> None:
         target[:] = self.array[piece]
