@@ -37,6 +37,7 @@ from mgspmv.files import check_file, is_url, settle, write_beside
 from mgspmv.model import ChangeNorm, default_threads, free_memory
 from mgspmv.os_errors import is_operators, translate_os_error
 from mgspmv.row_groups import write_row_groups
+from mgspmv.store.digests import CHUNK_ELEMENTS, is_string, run_parts
 from mgspmv.validation import check_fields, check_seal, parse_json, rename_former, seal, to_json
 
 T = TypeVar("T")
@@ -47,7 +48,6 @@ ARRAYS = {"values": "values", "top_ids": "top_ids", "top_ranks": "top_ranks", "v
 """Names of arrays in files, and the fields that hold them."""
 LISTS = ("alphas", "error_bounds_l1")
 """Fields that are arrays in memory and lists in a file."""
-CHUNK_ELEMENTS = 2**20
 RANK_DTYPES = ("float32", "float64")
 ZARR_KEY = "mgspmv_solution"
 PARQUET_KEY = b"mgspmv"
@@ -125,14 +125,23 @@ def load_result(path: str | os.PathLike[str], kind: type[T]) -> T:
 
     Raises
     ------
-    OptionError, StoreNotFoundError : as in `check_source`
+    OptionError : another suffix, such as .csv, which holds the ranks only
+    StoreNotFoundError : the path does not exist
     StoreFormatError : no results of this kind, or of another format version
     StoreUnfinishedError : they were never finished
     MissingChunkError, ChecksumError, StoreDamagedError : they differ from what was written
     """
-    check_source(path)
-    path, is_zarr = str(path), Path(path).suffix == ".zarr"
-    described, held = _read_zarr(path, kind) if is_zarr else _read_parquet(path, kind)
+    path, suffix = str(path), Path(path).suffix
+    if suffix not in (".zarr", ".parquet"):
+        raise OptionError(
+            f"{path}: ranks are loaded from .zarr or .parquet, not from {suffix or 'a name without suffix'}"
+        )
+    if not is_url(path) and not Path(path).exists():
+        settle(path)
+        if not Path(path).exists():
+            raise StoreNotFoundError(f"no ranks found at {path}; create them with `mgspmv pagerank`")
+    check_file(path)
+    described, held = _read_zarr(path, kind) if suffix == ".zarr" else _read_parquet(path, kind)
     try:
         held |= {name: np.array(described[name], np.float64) for name in LISTS if name in described}
         held["_ids"] = held.pop("vertex_ids")
@@ -154,26 +163,6 @@ def generate_csv(result: Any) -> Iterator[bytes]:
         options = csv.WriteOptions(include_header=number == 0, quoting_style="needed", quoting_header="none")
         csv.write_csv(table, lines, options)
         yield lines.getvalue().to_pybytes()
-
-
-def check_source(path: str | os.PathLike[str]) -> None:
-    """Check that `path` exists and has a suffix that ranks are loaded from.
-
-    Raises
-    ------
-    OptionError : another suffix, such as .csv, which holds the ranks only
-    StoreNotFoundError : it does not exist
-    """
-    suffix = Path(path).suffix
-    if suffix not in (".zarr", ".parquet"):
-        raise OptionError(
-            f"{path}: ranks are loaded from .zarr or .parquet, not from {suffix or 'a name without suffix'}"
-        )
-    if not is_url(path) and not Path(path).exists():
-        settle(path)
-        if not Path(path).exists():
-            raise StoreNotFoundError(f"no ranks found at {path}; create them with `mgspmv pagerank`")
-    check_file(path)
 
 
 def check_target(
@@ -279,7 +268,6 @@ def _write_array(group: Any, name: str, array: np.ndarray) -> None:
     from zarr.codecs import BloscCodec, Crc32cCodec
 
     from mgspmv.store.chunks import find_chunks
-    from mgspmv.store.digests import run_parts
 
     n_in_row = min(CHUNK_ELEMENTS, max(1, array.shape[-1]))  # parts of a row, or several whole rows
     stored = group.create_array(
@@ -319,17 +307,14 @@ def _read_zarr(url: str, kind: type[Any]) -> tuple[dict[str, Any], dict[str, Any
         )
     described = _check_description(url, group.attrs[ZARR_KEY], kind)
     ids, ndim = (described["vertex_ids"],), 2 if "labels" in described else 1
-    held: dict[str, Any] = dict.fromkeys(ARRAYS)
     if described.get("top") is not None:
-        held["top_ids"] = _read_array(url, group, "top_ids", ids, ndim)
-        held["top_ranks"] = _read_array(url, group, "top_ranks", RANK_DTYPES, ndim)
+        dtypes = {"top_ids": ids, "top_ranks": RANK_DTYPES}
     else:
-        held["values"] = _read_array(url, group, "values", RANK_DTYPES, ndim)
-        if ids != (None,):
-            held["vertex_ids"] = _read_array(url, group, "vertex_ids", ids, 1)
-        elif "vertex_ids" in group:
+        dtypes = {"values": RANK_DTYPES} | ({} if ids == (None,) else {"vertex_ids": ids})
+        if ids == (None,) and "vertex_ids" in group:
             raise StoreDamagedError(f"{url}: the group has ids, but its metadata states that they are 0..n-1; {MEND}")
-    return described, held
+    held = {n: _read_array(url, group, n, own, 1 if n == "vertex_ids" else ndim) for n, own in dtypes.items()}
+    return described, dict.fromkeys(ARRAYS) | held
 
 
 def _read_array(url: str, group: Any, name: str, dtypes: tuple[str, ...], ndim: int) -> np.ndarray:
@@ -348,7 +333,6 @@ def _read_array(url: str, group: Any, name: str, dtypes: tuple[str, ...], ndim: 
 
     from mgspmv.store.access import ZARR_ERRORS
     from mgspmv.store.chunks import find_chunk_fault, read_whole
-    from mgspmv.store.digests import is_string
 
     try:
         array = group.get(name)

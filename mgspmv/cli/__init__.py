@@ -15,52 +15,41 @@ from typing import Any
 
 import typer
 
-from mgspmv.cli.clusters import cancel, doctor, show, start, status, stop
-from mgspmv.cli.products import plan, spmv
+from mgspmv.cli import clusters, products, ranking, results, stores
 from mgspmv.cli.program import Group, add_command, app, catch_interrupts
-from mgspmv.cli.ranking import eigenvector, hits, katz, pagerank, pagerank_batch, stationary
-from mgspmv.cli.results import report, run, summary, top
-from mgspmv.cli.stores import (
-    export,
-    generate,
-    info,
-    ingest,
-    reorder,
-    subgraph,
-    transpose,
-    update,
-    verify,
-    versions,
-)
 
 __all__ = ["app", "main"]
 
 PANELS: dict[str, dict[Callable[..., Any], str]] = {
     "Matrices": {
-        ingest: "ingest web.mtx.gz web.zarr --kind graph",
-        generate: "generate rmat rmat.zarr --scale 20",
-        update: "update web.zarr --insert new.csv --delete old.csv",
-        versions: "versions web.zarr --keep 2",
-        reorder: "reorder web.zarr --method rcm",
-        transpose: "transpose web.zarr",
-        subgraph: "subgraph web.zarr part.zarr --min-weight 0.5",
-        export: "export web.zarr web.parquet",
-        info: "info web.zarr",
-        verify: "verify web.zarr",
+        stores.ingest: "ingest web.mtx.gz web.zarr --kind graph",
+        stores.generate: "generate rmat rmat.zarr --scale 20",
+        stores.update: "update web.zarr --insert new.csv --delete old.csv",
+        stores.versions: "versions web.zarr --keep 2",
+        stores.reorder: "reorder web.zarr --method rcm",
+        stores.transpose: "transpose web.zarr",
+        stores.subgraph: "subgraph web.zarr part.zarr --min-weight 0.5",
+        stores.export: "export web.zarr web.parquet",
+        stores.info: "info web.zarr",
+        stores.verify: "verify web.zarr",
     },
     "Products and ranks": {
-        plan: "plan web.zarr --workers 4 --device-memory 80GB",
-        spmv: "spmv matrix.zarr x.npy -o y.npy",
-        pagerank: "pagerank web.zarr -o ranks.parquet",
-        pagerank_batch: "pagerank-batch web.zarr --personalization seeds.csv -o ranks.zarr",
-        hits: "hits web.zarr -o authorities.parquet --hubs hubs.parquet",
-        katz: "katz web.zarr --alpha auto -o katz.parquet",
-        eigenvector: "eigenvector web.zarr -o centrality.parquet",
-        stationary: "stationary chain.zarr --lazy 0.5",
+        products.plan: "plan web.zarr --workers 4 --device-memory 80GB",
+        products.spmv: "spmv matrix.zarr x.npy -o y.npy",
+        ranking.pagerank: "pagerank web.zarr -o ranks.parquet",
+        ranking.pagerank_batch: "pagerank-batch web.zarr --personalization seeds.csv -o ranks.zarr",
+        ranking.hits: "hits web.zarr -o authorities.parquet --hubs hubs.parquet",
+        ranking.katz: "katz web.zarr --alpha auto -o katz.parquet",
+        ranking.eigenvector: "eigenvector web.zarr -o centrality.parquet",
+        ranking.stationary: "stationary chain.zarr --lazy 0.5",
     },
-    "Results": {top: "top ranks.parquet --top 20", summary: "summary ranks.parquet", report: "report ranks.zarr"},
-    "Pipelines and measurements": {run: "run pipeline.toml --dry-run", doctor: "doctor web.zarr"},
-    "Clusters": {status: "status", cancel: "cancel 1f2e"},
+    "Results": {
+        results.top: "top ranks.parquet --top 20",
+        results.summary: "summary ranks.parquet",
+        results.report: "report ranks.zarr",
+    },
+    "Pipelines and measurements": {results.run: "run pipeline.toml --dry-run", clusters.doctor: "doctor web.zarr"},
+    "Clusters": {clusters.status: "status", clusters.cancel: "cancel 1f2e"},
 }
 """All commands with an example of each, in the order in which help lists them."""
 
@@ -73,7 +62,11 @@ group = typer.Typer(
     help="Start, list and stop clusters on this machine.",
     epilog="Example: mgspmv cluster start",
 )
-for command, example in ((start, "start --backend cuda"), (show, "status"), (stop, "stop")):
+for command, example in (
+    (clusters.start, "start --backend cuda"),
+    (clusters.show, "status"),
+    (clusters.stop, "stop"),
+):
     add_command(group, command, example.partition(" ")[0], epilog=f"Example: mgspmv cluster {example}")
 app.add_typer(group, name="cluster", rich_help_panel="Clusters")
 
