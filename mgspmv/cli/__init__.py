@@ -15,7 +15,7 @@ from typing import Any
 
 import typer
 
-from mgspmv.cli import clusters, products, ranking, results, stores
+from mgspmv.cli import clusters, ranking, results, stores
 from mgspmv.cli.program import Group, add_command, app, catch_interrupts
 
 __all__ = ["app", "main"]
@@ -34,8 +34,8 @@ PANELS: dict[str, dict[Callable[..., Any], str]] = {
         stores.verify: "verify web.zarr",
     },
     "Products and ranks": {
-        products.plan: "plan web.zarr --workers 4 --device-memory 80GB",
-        products.spmv: "spmv matrix.zarr x.npy -o y.npy",
+        stores.plan: "plan web.zarr --workers 4 --device-memory 80GB",
+        stores.spmv: "spmv matrix.zarr x.npy -o y.npy",
         ranking.pagerank: "pagerank web.zarr -o ranks.parquet",
         ranking.pagerank_batch: "pagerank-batch web.zarr --personalization seeds.csv -o ranks.zarr",
         ranking.hits: "hits web.zarr -o authorities.parquet --hubs hubs.parquet",

@@ -109,7 +109,7 @@ class StoredMatrix(ABC):
         dtype: Any = None,
         checks: bool = True,
     ) -> np.ndarray:
-        """Read elements `start` .. `stop` of an array, possibly read-only; arguments as of a `Range`.
+        """Read elements `start` .. `stop` of an array, possibly read-only; arguments as in `Range`.
 
         Raises
         ------
