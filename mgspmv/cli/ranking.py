@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from mgspmv.cli.options import option
 from mgspmv.cli.output import MODE, Answer, note_checkpoint, print_note
-from mgspmv.cli.placement import ComputingOptions, PlacementOptions, open_client
+from mgspmv.cli.placement import ComputingOptions, open_client
 from mgspmv.cli.results import answer_batch, answer_ranks
 from mgspmv.cli.stores import list_report
 from mgspmv.errors import ConvergenceError, MgspmvError, OptionError, SourceError, SourceNotFoundError
@@ -115,10 +115,6 @@ class Iteration:
                 read(matrix)
                 yield matrix
 
-        def rank(client: Any, progress: Callable[[Event | Phase], None]) -> Any:
-            with place(client) as matrix:
-                return getattr(mg, call)(matrix, **options, progress=progress)
-
         with _open_graph(self.graph, self.place, kind=kind, transpose=transpose) as opened:
             if opened is not None:
                 read(opened.T if reverse else opened)
@@ -127,7 +123,12 @@ class Iteration:
                     f"{self.graph} has edges, which are in no store that --checkpoint could name; make one by `mgspmv "
                     "ingest`, and name it"
                 )
-            return _listen(rank, self.place, own.get("checkpoint"))
+            with _listen(own.get("checkpoint")) as hear, open_client(self.place, waits=False) as client:
+                try:
+                    with place(client) as matrix:
+                        return getattr(mg, call)(matrix, **options, progress=hear), None
+                except ConvergenceError as error:
+                    return error.solution, error
 
     def write(self, result: Any, answer: Answer, named: Sequence[str] | None = None) -> Answer:
         """Write a result to each output, each atomically; return the answer, for `-` with the lines of the CSV.
@@ -233,18 +234,9 @@ def _has_ranks(path: str) -> bool:
     return False
 
 
-def _listen(
-    compute: Callable[[Any, Callable[[Event | Phase], None]], Any],
-    place: PlacementOptions,
-    checkpoint: Checkpoint | None = None,
-) -> tuple[Any, ConvergenceError | None]:
-    """Iterate in the given place; return the result, and the error if it did not converge.
-
-    Parameters
-    ----------
-    compute : called with the client of a cluster, or None, and with a function for `progress`
-    checkpoint : checkpoints of the run; None for none
-    """
+@contextmanager
+def _listen(checkpoint: Checkpoint | None) -> Iterator[Callable[[Event | Phase], None]]:
+    """Yield a function for `progress`, which notes what is kept, in the checkpoints of the run if it has any."""
     from mgspmv.model import Event
 
     last: Event | None = None
@@ -264,15 +256,12 @@ def _listen(
             note_checkpoint(kept)
 
     note_checkpoint(kept)
-    with open_client(place, waits=False) as client:
-        try:
-            return compute(client, hear), None
-        except ConvergenceError as error:
-            return error.solution, error
-        except KeyboardInterrupt:
-            if last is not None:
-                note_checkpoint(f"after {last.iteration} iterations, change {last.change:.3g}; {kept}")
-            raise
+    try:
+        yield hear
+    except KeyboardInterrupt:
+        if last is not None:
+            note_checkpoint(f"after {last.iteration} iterations, change {last.change:.3g}; {kept}")
+        raise
 
 
 # --- vectors over vertices -------------------------------------------------------------------------------------------
