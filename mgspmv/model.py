@@ -49,24 +49,16 @@ def index_dtype(n_cols: int) -> np.dtype[Any]:
 
 @dataclass(frozen=True)
 class IngestOptions:
-    """Options of an ingest. None stands for the default of the source."""
+    """Options of an ingest, as arguments of `mgspmv.ingest`. None stands for the default of the source."""
 
     kind: Kind | None = None
-    """`graph` (row i holds the in-edges of vertex i), `matrix` (rows as in the source) or `stochastic`."""
     duplicates: Duplicates | None = None
-    """Rule for duplicate entries; default `sum` with values, `first` without."""
     self_loops: SelfLoops = "keep"
-    """Rule for entries on the diagonal."""
     symmetrize: bool = False
-    """Whether to add (j, i) for each entry (i, j) off the diagonal, before duplicates are treated."""
     weights: bool | str | None = None
-    """Whether to store the weights, or their name in the source; False for the pattern only."""
     transpose: bool = False
-    """Whether to store the transpose too."""
     dtype: Literal["int64", "float32", "float64"] | None = None
-    """Dtype of the stored values; default as in the source."""
     order: OrderMethod = "none"
-    """Method that renumbers rows and columns; `none` keeps the order of the source."""
 
     def __post_init__(self) -> None:
         check_choice("kind", self.kind, ("graph", "matrix", "stochastic", None))

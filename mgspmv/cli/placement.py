@@ -22,22 +22,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlacementOptions:
-    """Placement of a command; this process when neither cluster nor scheduler is given."""
+    """Placement of a command, by its options; this process when neither cluster nor scheduler is given."""
 
     cluster: str | None = None
-    """Cluster to start for the command: a name of `MANAGERS`, or `module:Class`."""
     workers: int | None = None
-    """Number of workers to start; None for Dask's default."""
     threads: int | None = None
-    """Threads of each worker."""
     cluster_option: list[str] | None = None
-    """Arguments of the cluster's class, as `KEY=VALUE`."""
     scheduler: str | None = None
-    """Address of the scheduler of a running cluster."""
     tls: str | None = None
-    """Folder of certificates that encrypt all connections; `temporary` for newly made ones."""
     timeout: float = 30.0
-    """Seconds that a worker may be silent."""
 
     def __post_init__(self) -> None:
         if self.cluster is not None and self.scheduler is not None:
