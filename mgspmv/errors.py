@@ -160,12 +160,7 @@ class SourceError(MgspmvError, ValueError):
     exit_code = 3
 
     def __init__(
-        self,
-        message: str,
-        *,
-        source: str = "",
-        line_number: int | None = None,
-        text: str | None = None,
+        self, message: str, *, source: str = "", line_number: int | None = None, text: str | None = None
     ) -> None:
         self.message, self.source, self.line_number, self.text = message, source, line_number, text
         where = source + (f", line {line_number}" if line_number is not None else "")

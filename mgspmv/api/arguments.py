@@ -20,14 +20,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeAlia
 import numpy as np
 
 from mgspmv.api.matrix import Matrix
-from mgspmv.errors import (
-    KindError,
-    MgspmvError,
-    OptionError,
-    SourceError,
-    StoreFormatError,
-    StoreNotFoundError,
-)
+from mgspmv.errors import KindError, MgspmvError, OptionError, SourceError, StoreFormatError, StoreNotFoundError
 from mgspmv.kernels.context import begin_context
 from mgspmv.kernels.device import measure_memory
 from mgspmv.logs import log_iteration

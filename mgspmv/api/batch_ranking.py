@@ -22,14 +22,7 @@ from mgspmv.model import ChangeNorm, Event, Precision, check_choice, free_memory
 from mgspmv.monitor.progress import ProgressOption
 from mgspmv.order import restore
 from mgspmv.results import describe_matrix
-from mgspmv.solvers.batch import (
-    Batch,
-    BatchTask,
-    Ending,
-    FinishedVectors,
-    choose_width,
-    count_bytes,
-)
+from mgspmv.solvers.batch import Batch, BatchTask, Ending, FinishedVectors, choose_width, count_bytes
 from mgspmv.solvers.inputs import RunInputs, make_inputs
 from mgspmv.solvers.options import PageRankOptions, Reads
 from mgspmv.solvers.run import Outcome, run, widen_bound

@@ -234,12 +234,7 @@ class EmbeddedMatrix(MatrixProperties):
         with report_full_device("the layout of the matrix for steps of PageRank"):
             piece = choose_piece(self.nnz, plan.streaming, reads_whole=plan.reads_whole)
             rows = LayoutBuilder(
-                indptr,
-                read,
-                layout=named,
-                piece_entries=piece,
-                bin_bytes=plan.bin_bytes,
-                is_exact=precision == "exact",
+                indptr, read, layout=named, piece_entries=piece, bin_bytes=plan.bin_bytes, is_exact=precision == "exact"
             )
             degree = self._loaded.out_degree
             if degree is None:

@@ -462,10 +462,7 @@ class Matrix(EmbeddedMatrix):
             return D.multiply(x, alpha=alpha, beta=beta, y=y, precision=precision, weights=weights)
 
     def as_linear_operator(
-        self,
-        *,
-        precision: Literal["float32", "float64"] | None = None,
-        weight: bool = True,
+        self, *, precision: Literal["float32", "float64"] | None = None, weight: bool = True
     ) -> LinearOperator:
         """Return the matrix as `scipy.sparse.linalg.LinearOperator`, whose products are those of `spmv`.
 

@@ -102,12 +102,7 @@ def spmv(
 
 
 def gemv(
-    A: Any,
-    x: Any,
-    b: Any = None,
-    *,
-    kernel: str = "auto",
-    backend: Literal["auto", "cpu", "cuda"] = "auto",
+    A: Any, x: Any, b: Any = None, *, kernel: str = "auto", backend: Literal["auto", "cpu", "cuda"] = "auto"
 ) -> np.ndarray:
     """Compute y = A x + b for a dense A in memory.
 

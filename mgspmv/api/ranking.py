@@ -34,14 +34,7 @@ from mgspmv.kernels.catalogue import BACKENDS
 from mgspmv.kernels.highest import check_order
 from mgspmv.kernels.select import check_kernel, find_step_layout, list_kernels
 from mgspmv.logs import log_checkpoint, log_recovery, name_run
-from mgspmv.model import (
-    ChangeNorm,
-    Event,
-    Precision,
-    Status,
-    check_choice,
-    ignore,
-)
+from mgspmv.model import ChangeNorm, Event, Precision, Status, check_choice, ignore
 from mgspmv.monitor.progress import ProgressOption, notify_all
 from mgspmv.order import restore
 from mgspmv.results import Solution

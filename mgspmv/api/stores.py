@@ -20,14 +20,7 @@ from mgspmv.ingest.store_writing import store_source
 from mgspmv.ingest.update import Changes, update_store
 from mgspmv.ingest.verify import verify_store
 from mgspmv.lookup import VertexLookup
-from mgspmv.model import (
-    Duplicates,
-    IngestOptions,
-    Kind,
-    MatrixInfo,
-    OrderMethod,
-    SelfLoops,
-)
+from mgspmv.model import Duplicates, IngestOptions, Kind, MatrixInfo, OrderMethod, SelfLoops
 from mgspmv.monitor.progress import ProgressOption, make_report, watched
 from mgspmv.solvers.options import check_threads, parse_size
 from mgspmv.store.locations import StoreLike
@@ -412,14 +405,7 @@ def update(
 
     report = make_report(progress)
     made = update_store(
-        stored,
-        *sources,
-        options,
-        describe,
-        report,
-        room,
-        keep=keep,
-        allow_hypersparse=allow_hypersparse,
+        stored, *sources, options, describe, report, room, keep=keep, allow_hypersparse=allow_hypersparse
     )
     return open_written(store, made)
 

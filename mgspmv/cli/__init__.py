@@ -62,11 +62,7 @@ group = typer.Typer(
     help="Start, list and stop clusters on this machine.",
     epilog="Example: mgspmv cluster start",
 )
-for command, example in (
-    (clusters.start, "start --backend cuda"),
-    (clusters.show, "status"),
-    (clusters.stop, "stop"),
-):
+for command, example in ((clusters.start, "start --backend cuda"), (clusters.show, "status"), (clusters.stop, "stop")):
     add_command(group, command, example.partition(" ")[0], epilog=f"Example: mgspmv cluster {example}")
 app.add_typer(group, name="cluster", rich_help_panel="Clusters")
 

@@ -12,13 +12,7 @@ import numpy as np
 import zarr
 from zarr.storage import LocalStore
 
-from mgspmv.errors import (
-    ChecksumError,
-    MissingChunkError,
-    OptionError,
-    StoreDamagedError,
-    StoreError,
-)
+from mgspmv.errors import ChecksumError, MissingChunkError, OptionError, StoreDamagedError, StoreError
 from mgspmv.model import MatrixInfo
 from mgspmv.store import chunks, digests
 from mgspmv.store.chunks import decode_checksums

@@ -153,12 +153,7 @@ class StoredMatrix(ABC):
         return None
 
     def read_block(
-        self,
-        start: int,
-        stop: int,
-        dtype: Any,
-        threads: int | None = None,
-        allocate: Allocate = HostArray,
+        self, start: int, stop: int, dtype: Any, threads: int | None = None, allocate: Allocate = HostArray
     ) -> CsrBlock:
         """Read rows `start` .. `stop` as they are stored, and no other rows.
 

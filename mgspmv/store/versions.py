@@ -262,8 +262,7 @@ def tidying(url: str) -> Iterator[None]:
         yield
     except Exception as error:
         warnings.warn(
-            f"{url}: leftovers could not be removed ({describe_error(error)}); the next write tries again",
-            stacklevel=3,
+            f"{url}: leftovers could not be removed ({describe_error(error)}); the next write tries again", stacklevel=3
         )
 
 

@@ -19,14 +19,7 @@ from mgspmv.files import translating_errors
 from mgspmv.model import Duplicates, Kind, MatrixInfo
 from mgspmv.os_errors import translating
 from mgspmv.store.access import ZARR_ERRORS, check_links, finishing_tasks, locate_store
-from mgspmv.store.chunks import (
-    WrittenArray,
-    WrittenRange,
-    create_array,
-    encode_checksums,
-    finish_ranges,
-    write_range,
-)
+from mgspmv.store.chunks import WrittenArray, WrittenRange, create_array, encode_checksums, finish_ranges, write_range
 from mgspmv.store.digests import combine_digests, digest_attributes, is_string
 from mgspmv.store.locations import StoreLike, describe_store, find_address
 from mgspmv.store.read import check_version, get_member
