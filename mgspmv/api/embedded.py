@@ -22,7 +22,6 @@ from mgspmv.kernels.device import (
     read_vector,
     report_full_device,
 )
-from mgspmv.kernels.operands import multiply_checked
 from mgspmv.kernels.select import (
     BoundKernel,
     BoundMany,
@@ -189,7 +188,7 @@ class EmbeddedMatrix(MatrixProperties):
         if not place.is_limited and any(held == "cuda" for _, held in self._loaded.blocks):
             return None
         _, plan = self._plan_here(values, dtype, limit_to_free(place.limits), streams=True)
-        warn_of_streaming(plan, stacklevel=4)
+        warn_of_streaming(plan, stacklevel=5)
         streaming = plan.workers[0].streaming
         if streaming is None:
             return None
@@ -277,7 +276,7 @@ class EmbeddedMatrix(MatrixProperties):
     ) -> tuple[Any, Callable[[int, int], CsrBlock], WorkerPlan]:
         """Return row pointers, a function that reads rows to the device, and the plan for them."""
         indptr, plan = self._plan_here(dtype, precision, memory, lays_out=True, streams=True, top=top)
-        warn_of_streaming(plan, stacklevel=6)
+        warn_of_streaming(plan, stacklevel=7)
 
         stored, threads = self.stored, self.place.threads
         if not is_on_device(stored):
@@ -303,31 +302,6 @@ class EmbeddedMatrix(MatrixProperties):
         make = partial(OutWeights, self.stored, 0, self.shape[0], self.place.threads)
         weights: OutWeights = self._loaded.keep("out_weights", make)
         return weights
-
-    def multiply(
-        self,
-        x: Any,
-        *,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-        y: Any = None,
-        precision: Literal["float32", "float64"] | None = None,
-        weights: bool = True,
-    ) -> np.ndarray:
-        """Return alpha * A @ x + beta * y, computed in this process; see `mgspmv.spmv`.
-
-        Parameters
-        ----------
-        weights : False takes each stored entry as 1
-        """
-
-        def compute(x: np.ndarray, out: np.ndarray, dtype: Literal["float32", "float64"]) -> np.ndarray:
-            bound = self.bind_product(dtype, weights=weights, n_vectors=x.shape[1] if x.ndim == 2 else 1)
-            there, result = bound.put(x), bound.put(out)
-            bound.multiply(there, result, alpha, beta)
-            return bound.get(result)
-
-        return multiply_checked(self, x, y, alpha, beta, precision, compute, weights=weights)
 
     def _plan_here(
         self,

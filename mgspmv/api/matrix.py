@@ -12,7 +12,7 @@ import numpy as np
 
 from mgspmv.api.embedded import EmbeddedMatrix, limit_to_free
 from mgspmv.errors import KindError, OptionError, hide_secrets
-from mgspmv.kernels.operands import choose_precision, make_operator
+from mgspmv.kernels.operands import choose_precision, make_operator, multiply_checked
 from mgspmv.kernels.select import choose_backend, find_step_layout
 from mgspmv.lookup import VertexLookup
 from mgspmv.model import Precision, check_choice, describe_entries
@@ -456,7 +456,14 @@ class Matrix(EmbeddedMatrix):
             False takes each stored entry as 1.
         """
         if self.place.client is None:
-            return super().multiply(x, alpha=alpha, beta=beta, y=y, precision=precision, weights=weights)
+
+            def compute(x: np.ndarray, out: np.ndarray, dtype: Literal["float32", "float64"]) -> np.ndarray:
+                bound = self.bind_product(dtype, weights=weights, n_vectors=x.shape[1] if x.ndim == 2 else 1)
+                there, result = bound.put(x), bound.put(out)
+                bound.multiply(there, result, alpha, beta)
+                return bound.get(result)
+
+            return multiply_checked(self, x, y, alpha, beta, precision, compute, weights=weights)
         chosen = choose_precision(precision, getattr(x, "dtype", np.dtype(np.float64)), self.stored.info)
         with self.distribute_as_placed(Reads(chosen, build_layout=False), progress) as D:
             return D.multiply(x, alpha=alpha, beta=beta, y=y, precision=precision, weights=weights)
