@@ -128,8 +128,8 @@ class Call:
         """
         phase = "start" if self.place.is_distributed else "load"
         outcome.seconds[phase] = outcome.seconds.get(phase, 0.0) + loaded - self.began
-        if reading_s := self.A.take_reading():
-            outcome.seconds["read"] = reading_s
+        if self.A.reading_s:
+            outcome.seconds["read"], self.A.reading_s = self.A.reading_s, 0.0
         if not self.place.is_on_cluster:
             taken = measure_memory(has_device=self.place.computes == "cuda") | held
             outcome.memory.update({name: [n_bytes] for name, n_bytes in taken.items()})

@@ -284,10 +284,16 @@ class EmbeddedMatrix(MatrixProperties):
             return indptr, keep_blocks(read, plan.workers[0].kept_piece_bytes), plan.workers[0]
         return indptr, lambda start, stop: read_block(stored, start, stop, dtype, threads), plan.workers[0]
 
-    def take_out_degree(self) -> Any:
-        """Return the out-degrees of the vertices of a stored graph, (n,) int64, on the current device."""
-        degree, self._loaded.out_degree = self._loaded.out_degree, None
-        return read_out_degree(self.stored, 0, self.shape[0], self.place.threads) if degree is None else degree
+    def take_out_weight(self, use_weights: bool) -> Any:
+        """Return out-weights as `read_out_weight` does, of a graph on the current device."""
+        stored, n, threads = self.stored, self.shape[0], self.place.threads
+        if stored.original is not None or stored.info.kind != "graph":
+            return self.read_out_weight(use_weights)
+        if not use_weights:
+            degree, self._loaded.out_degree = self._loaded.out_degree, None
+            return (read_out_degree(stored, 0, n, threads) if degree is None else degree).astype(np.float64)
+        is_there = is_on_device(stored)
+        return stored.arrays["out_weight"] if is_there else read_vector(stored, "out_weight", 0, n, threads)
 
     def read_out_weight(self, use_weights: bool) -> np.ndarray:
         """Return out-weights of the vertices, (n,) float64, read-only; out-degrees unless weights are used.
@@ -341,14 +347,3 @@ class EmbeddedMatrix(MatrixProperties):
 def limit_to_free(limits: MemoryLimits) -> MemoryLimits:
     """Return the free memory of the device and of the host, capped by these limits."""
     return MemoryLimits(limit(free_device_memory(), limits.device), limit(free_memory(), limits.host))
-
-
-def find_out_weight(A: EmbeddedMatrix, use_weights: bool) -> Any:
-    """Return out-weights as `read_out_weight` does, of a graph on the current device."""
-    stored, threads = A.stored, A.place.threads
-    if stored.original is not None or stored.info.kind != "graph":
-        return A.read_out_weight(use_weights)
-    if not use_weights:
-        return A.take_out_degree().astype(np.float64)
-    is_there = is_on_device(stored)
-    return stored.arrays["out_weight"] if is_there else read_vector(stored, "out_weight", 0, A.shape[0], threads)

@@ -20,7 +20,6 @@ from mgspmv.api.arguments import (
     read_number,
     reads_input,
 )
-from mgspmv.api.embedded import find_out_weight
 from mgspmv.errors import (
     CapacityError,
     CheckpointError,
@@ -280,7 +279,7 @@ def _rank_embedded(
         from mgspmv.solvers.steps import DeviceSteps
 
         device = A.bind_steps(dtype, options.precision, layout, options.top)
-        weight = start.take_weight(lambda: find_out_weight(A, dtype is not None))
+        weight = start.take_weight(lambda: A.take_out_weight(dtype is not None))
         steps = DeviceSteps(device, start.on_device(weight), task, is_counted=start.is_counted)
     loaded = time.perf_counter()
     balance = start.find_balance(options.alpha, A.shape[0])

@@ -273,11 +273,6 @@ class MatrixProperties:
     def __init__(self, stored: StoredMatrix) -> None:
         self.stored = stored
 
-    def take_reading(self) -> float:
-        """Return `reading_s`, once."""
-        elapsed_s, self.reading_s = self.reading_s, 0.0
-        return elapsed_s
-
     def __matmul__(self, x: Any) -> Any:
         """Return A @ x for x of shape (n_cols,) or (n_cols, k); float32 when A's values and x are, else float64.
 
