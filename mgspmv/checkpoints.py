@@ -33,9 +33,8 @@ from zarr.errors import ContainsGroupError
 from mgspmv.errors import CheckpointError, StoreExistsError, hide_secrets
 from mgspmv.files import describe_error
 from mgspmv.heartbeat import beat, make_heartbeat
-from mgspmv.model import Status, find_version_number
+from mgspmv.model import BEGINNING, EVERY_S, RunProgress, Status, find_version_number
 from mgspmv.os_errors import describe_os_error, is_operators, translating
-from mgspmv.run_progress import BEGINNING, EVERY_S, RunProgress
 from mgspmv.store.access import ZARR_ERRORS, check_links, list_dir, locate_store
 from mgspmv.store.chunks import find_chunk_fault, find_chunks
 from mgspmv.store.digests import cut_pieces, digest_array, run_parts

@@ -25,21 +25,9 @@ ChangeNorm = Literal["l1", "l1_per_node", "linf", "relative", "fixed"]
 Normalization = Literal["none", "l1", "l2", "max"]
 Progress = Callable[[str, int, int | None], None]
 """Callback that takes (phase, done, total or None)."""
-Held = Literal["device", "host", "store"]
-"""Location of a worker's rows between iterations."""
 
 INT32_LIMIT = 2**31
 INT64_LIMIT = 2**63
-
-PARTS = 256
-"""Number of parts among which the rows of a store of order `dealt` are distributed, for any number of workers; each
-worker takes consecutive parts."""
-
-
-def part_bounds(n_rows: int) -> np.ndarray:
-    """Return (PARTS + 1,) int64: the first row of each part of rows dealt to parts, and the end of the last one."""
-    n_in_each = (n_rows + PARTS - 1 - np.arange(PARTS, dtype=np.int64)) // PARTS
-    return np.concatenate([[0], np.cumsum(n_in_each)])
 
 
 def index_dtype(n_cols: int) -> np.dtype[Any]:
@@ -469,6 +457,32 @@ class Event:
     """Bytes received, per worker."""
     memory_bytes: tuple[int, ...]
     """Bytes held for block and vectors, per worker."""
+
+
+EVERY_S = 30.0
+"""Default seconds between checkpoints."""
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """Progress of a run, without its vector."""
+
+    iteration: int
+    """Number of completed iterations."""
+    changes: tuple[float, ...]
+    """Change in each iteration, in the norm of the run."""
+    epoch: int
+    """Number of restarts from a checkpoint."""
+    run: str
+    """Id of the run in its events."""
+    identity: dict[str, Any]
+    """Options and inputs that determine the vector, as JSON values; runs with equal identities have equal vectors."""
+    status: str | None = None
+    """Value of `Status` at the end; None while the run was in progress."""
+
+
+BEGINNING = RunProgress(0, (), -1, "", {})
+"""Progress of a run that does not resume from a checkpoint."""
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,11 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import ShapeError
-from mgspmv.model import PARTS, CooBatch, CsrBlock, index_dtype
+from mgspmv.model import CooBatch, CsrBlock, index_dtype
 
+PARTS = 256
+"""Number of parts among which the rows of a store of order `dealt` are distributed, for any number of workers; each
+worker takes consecutive parts."""
 _PIECE = 1 << 20
 """Number of elements per NumPy call, which copies the indices as int64."""
 ROW_BYTES = 32
@@ -58,6 +61,12 @@ def _sort_by_degree(lengths: np.ndarray, indices: np.ndarray | None) -> np.ndarr
     """
     np.negative(lengths, out=lengths)
     return np.argsort(lengths, kind="stable").astype(index_dtype(len(lengths)), copy=False)
+
+
+def part_bounds(n_rows: int) -> np.ndarray:
+    """Return (PARTS + 1,) int64: the first row of each part of rows dealt to parts, and the end of the last one."""
+    n_in_each = (n_rows + PARTS - 1 - np.arange(PARTS, dtype=np.int64)) // PARTS
+    return np.concatenate([[0], np.cumsum(n_in_each)])
 
 
 def _deal(lengths: np.ndarray, indices: np.ndarray | None) -> np.ndarray:

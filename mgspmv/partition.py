@@ -20,7 +20,8 @@ import numpy as np
 
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, OptionError
-from mgspmv.model import INT32_LIMIT, MatrixInfo, Precision, check_choice, default_threads, part_bounds
+from mgspmv.model import INT32_LIMIT, MatrixInfo, Precision, check_choice, default_threads
+from mgspmv.order import part_bounds
 from mgspmv.plan import Plan, Streaming, WorkerPlan, count_workers
 from mgspmv.store.digests import CHUNK_ELEMENTS
 from mgspmv.store.locations import find_local_path

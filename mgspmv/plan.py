@@ -8,7 +8,10 @@ from typing import Any, Literal
 from mgspmv.display.frames import render_card
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import hide_secrets
-from mgspmv.model import Held, Precision
+from mgspmv.model import Precision
+
+Held = Literal["device", "host", "store"]
+"""Location of a worker's rows between iterations."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import zarr
 from mgspmv.checkpoints import Checkpoints, call_limited, write_slice
 from mgspmv.errors import CheckpointError, StoreError, StoreExistsError
 from mgspmv.heartbeat import beat
-from mgspmv.run_progress import RunProgress
+from mgspmv.model import RunProgress
 from mgspmv.validation import digest_json
 from tests.support.buckets import serve_s3
 

@@ -18,8 +18,7 @@ import mgspmv as mg
 from mgspmv.checkpoints import Checkpointer, Checkpoints, write_slice
 from mgspmv.errors import CheckpointError
 from mgspmv.kernels.select import bind_kernel
-from mgspmv.model import Status
-from mgspmv.run_progress import BEGINNING
+from mgspmv.model import BEGINNING, Status
 from mgspmv.solvers.inputs import RunInputs, make_inputs, read_out_weight
 from mgspmv.solvers.options import PageRankOptions, RankTask
 from mgspmv.solvers.pagerank import run_here

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, OptionError
-from mgspmv.model import PARTS, MatrixInfo, part_bounds
+from mgspmv.model import MatrixInfo
+from mgspmv.order import PARTS, part_bounds
 from mgspmv.partition import (
     PASSING,
     SUMS_BYTES,

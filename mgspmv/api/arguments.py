@@ -25,11 +25,10 @@ from mgspmv.kernels.context import begin_context
 from mgspmv.kernels.device import measure_memory
 from mgspmv.logs import log_iteration
 from mgspmv.lookup import UNKNOWN, VertexLookup
-from mgspmv.model import ChangeNorm, Event, Kind, Status
+from mgspmv.model import BEGINNING, ChangeNorm, Event, Kind, RunProgress, Status
 from mgspmv.monitor.progress import ProgressOption, make_report, watched
 from mgspmv.order import restore
 from mgspmv.results import Solution, describe_matrix, find_non_finite, load_solution
-from mgspmv.run_progress import BEGINNING, RunProgress
 from mgspmv.saving import is_rank_table
 from mgspmv.solvers.inputs import RunInputs, describe_overflow, read_out_weight
 from mgspmv.solvers.options import PageRankOptions, Placement, Reads, describe_end

@@ -195,13 +195,12 @@ class Matrix(EmbeddedMatrix):
         >>> mg.pagerank(web).top(1)[0][0], mg.pagerank(web.T).top(1)[0][0]
         ('c', 'a')
         """
-        transpose = self._loaded.transpose
+        transpose: Matrix | None = self._loaded.transpose
         if transpose is None:
             if not self.stored.info.has_transpose:
                 raise KindError(self._missing_transpose)
             transpose = self._loaded.transpose = Matrix(self.stored.transpose(), transpose_of=self)
-        placed: Matrix = transpose._place(self.place)
-        return placed
+        return transpose._place(self.place)
 
     @property
     def _missing_transpose(self) -> str:
@@ -541,8 +540,7 @@ class Matrix(EmbeddedMatrix):
         return product
 
     def __repr__(self) -> str:
-        info = self.stored.info
-        return f"<Matrix: {describe_entries(info)}, {hide_secrets(info.url)}>"
+        return f"<Matrix: {describe_entries(self.stored.info)}, {hide_secrets(self.stored.info.url)}>"
 
     def _read_top(self, stop: str) -> int | None:
         """Return the number of highest vertices to be proven; None for none."""

@@ -33,11 +33,10 @@ from mgspmv.kernels.catalogue import BACKENDS
 from mgspmv.kernels.highest import check_order
 from mgspmv.kernels.select import check_kernel, find_step_layout, list_kernels
 from mgspmv.logs import log_checkpoint, log_recovery, name_run
-from mgspmv.model import ChangeNorm, Event, Precision, Status, check_choice, ignore
+from mgspmv.model import BEGINNING, EVERY_S, ChangeNorm, Event, Precision, RunProgress, Status, check_choice, ignore
 from mgspmv.monitor.progress import ProgressOption, notify_all
 from mgspmv.order import restore
 from mgspmv.results import Solution
-from mgspmv.run_progress import BEGINNING, EVERY_S, RunProgress
 from mgspmv.solvers.inputs import RunInputs, make_inputs
 from mgspmv.solvers.options import PageRankOptions, RankTask, Reads
 from mgspmv.solvers.pagerank import add_underflow, find_before, run_here

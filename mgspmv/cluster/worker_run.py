@@ -32,8 +32,7 @@ from mgspmv.heartbeat import Heartbeat
 from mgspmv.kernels.device import measure_memory
 from mgspmv.kernels.select import StepLayout
 from mgspmv.logs import WORKERS
-from mgspmv.model import Event, RowCheck, Status, StepSums, ignore
-from mgspmv.run_progress import BEGINNING, RunProgress
+from mgspmv.model import BEGINNING, Event, RowCheck, RunProgress, Status, StepSums, ignore
 from mgspmv.solvers.batch import Batch, BatchTask, FinishedVectors
 from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.mass_check import ADVICE, MassCheck, check_rows, describe_off

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mgspmv.model import FIXED_POINT, Event, Precision, Stability, Status, StepSums, Underflow
-from mgspmv.run_progress import BEGINNING, RunProgress
+from mgspmv.model import BEGINNING, FIXED_POINT, Event, Precision, RunProgress, Stability, Status, StepSums, Underflow
 from mgspmv.solvers.inputs import RunInputs, read_out_weight
 from mgspmv.solvers.mass_check import MassCheck
 from mgspmv.solvers.options import PageRankOptions, RankTask
