@@ -266,7 +266,7 @@ def _split_type(type: Any) -> tuple[np.dtype[Any], int]:
 def _compile(function: Callable[..., Any], types: Types) -> bytes | None:
     """Return the object file of a function; None if the function is left to Numba."""
     load_numba()
-    from numba import cfunc, config, from_dtype, njit, typeof
+    from numba import cfunc, config, from_dtype, njit
     from numba import types as of_numba
 
     if config.DISABLE_JIT:
@@ -275,7 +275,8 @@ def _compile(function: Callable[..., Any], types: Types) -> bytes | None:
     own_types, passed, names, values = list[Any](), list[Any](), list[str](), list[str]()
     for k, each in enumerate(types):
         if _is_constant(each):
-            own_types.append(typeof(each))
+            # Literals, as in the text below; Numba would compile the function again for other types.
+            own_types.append(of_numba.none if each is None else of_numba.Tuple([of_numba.literal(own) for own in each]))
             values.append(repr(each))
             continue
         dtype, n_axes = _split_type(each)

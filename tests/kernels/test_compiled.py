@@ -17,6 +17,7 @@ from mgspmv.kernels import compiled
 from mgspmv.kernels.compiled import find_code, find_types
 from mgspmv.kernels.later import compile_later
 from mgspmv.kernels.modules import watch_compiling
+from tests.support.pairwise import cover_pairs
 
 ROOT = Path(mgspmv.__file__).parents[1]
 FACTOR = 3
@@ -76,9 +77,11 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.uint64, np.float32, np.float64, bool])
-@pytest.mark.parametrize("weights", [None, np.array([0.5, 2.0, 3.0])])
-@pytest.mark.parametrize("share", [0.25, np.float32(0.5), 2, np.uint8(3)])
+@cover_pairs(
+    dtype=[np.int32, np.uint64, np.float32, np.float64, bool],
+    weights=[None, np.array([0.5, 2.0, 3.0])],
+    share=[0.25, np.float32(0.5), 2, np.uint8(3)],
+)
 def test_results_are_those_of_python(dtype, weights, share):
     matrix = (np.arange(6).reshape(2, 3) % 4).astype(dtype)
     expected, found = np.zeros(2), np.zeros(2)
@@ -103,12 +106,16 @@ def test_a_float(n):
     assert find_code(find_highest, find_types((numbers,)))(numbers) == find_highest(numbers)
 
 
-def test_tuples_are_constants_of_the_code(folder):
+def test_tuples_are_constants_of_the_code_which_is_compiled_once(folder):
+    heard = []
     for sizes in ((0,), (2, 5)):
-        code = find_code(add_sizes, find_types((np.arange(3), sizes)))
+        heard.clear()
+        with watch_compiling(lambda: heard.append(1)):
+            code = find_code(add_sizes, find_types((np.arange(3), sizes)))
         assert code is not None
         assert code(np.arange(3), sizes) == 3 + sum(sizes)
     assert len(list(folder.rglob("*.o"))) == 2
+    assert len(heard) == 1
 
 
 def test_numbers_of_several_types_are_left_to_numba():
