@@ -9,12 +9,11 @@ import pytest
 from tests.support.later import serving
 
 BOTH = ("test_external_sort", "test_numbering", "test_update", "test_vertices")
-LONG = ("test_update", "test_vertices")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if (module := metafunc.module.__name__.rpartition(".")[2]) in BOTH:
-        small = pytest.param(False, marks=[pytest.mark.weekly] if module in LONG else [])
+        small = pytest.param(False, marks=[pytest.mark.weekly] if module == "test_update" else [])
         metafunc.parametrize("compiled", [True, small], ids=["compiled", "small"], indirect=True)
 
 

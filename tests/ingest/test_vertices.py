@@ -89,7 +89,7 @@ def test_refused_lists(tmp_path, text, column, message):
 @pytest.mark.parametrize("are_names", [False, True])
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_a_list_of_many_chunks_is_read_by_several_threads(tmp_path, monkeypatch, are_names, suffix):
-    monkeypatch.setattr(TextStream.__init__, "__defaults__", (1000, 1))
+    monkeypatch.setattr(TextStream.__init__, "__defaults__", (1000,))
     monkeypatch.setattr(sys.modules["mgspmv.ingest.occurring_ids"], "PAGE_NAMES", 100)
     numbers = np.random.default_rng(0).permutation(20_000) * 7
     ids = [f"é{k}" for k in numbers] if are_names else numbers.tolist()
@@ -114,7 +114,7 @@ LISTS = {"integers": (INT, [f"{7 * k}" for k in range(50_000)]), "names": (NAME,
 @pytest.mark.parametrize("source", ["file", "pipe"])
 def test_a_list_must_fit(tmp_path, monkeypatch, kind, source):
     """What it takes is told from how much of it was read."""
-    monkeypatch.setattr(TextStream.__init__, "__defaults__", (10_000, 1))
+    monkeypatch.setattr(TextStream.__init__, "__defaults__", (10_000,))
     column, ids = LISTS[kind]
     ids = ids[: (n := 20_000)]
     need = {"integers": 32 * n, "names": (128 + 4 * 40) * n}[kind]
