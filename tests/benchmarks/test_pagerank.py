@@ -15,7 +15,7 @@ from benchmarks.iterations import Iterations, StepIterations
 from mgspmv.errors import OptionError
 from mgspmv.model import CsrBlock
 
-QUICK = ("--backend", "cpu", "--size", "5000", "--rounds", "8")
+QUICK = ("--backend", "cpu", "--size", "1000", "--rounds", "3")
 
 
 def test_all_graphs_are_right_and_timed() -> None:
@@ -25,7 +25,7 @@ def test_all_graphs_are_right_and_timed() -> None:
     keys = [(r["graph"], r["contender"]) for r in found["records"]]
     assert keys == [(graph, precision) for graph in graphs for precision in ("float32", "exact")]
     for record in found["records"]:
-        if record["iteration_s"] is None:  # of a busy machine
+        if "iteration_s" not in record:  # of a busy machine
             assert "took no longer than 5" in record["problem"]
         else:
             assert record["edges_per_s"] == pytest.approx(record["n_edges"] / record["iteration_s"])
