@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -21,6 +20,7 @@ from mgspmv.heartbeat import beat
 from mgspmv.model import RunProgress
 from mgspmv.validation import digest_json
 from tests.support.buckets import serve_s3
+from tests.support.waiting import HANG_S
 
 N = 1000
 IDENTITY = {"matrix": "abc", "alpha": 0.85, "out_weight": None}
@@ -282,14 +282,29 @@ def test_object_stores():
 
 
 def test_a_call_that_makes_no_progress_is_abandoned(monkeypatch):
-    def work(n, seconds):
+    may_go_on, is_marked, looks = threading.Semaphore(0), threading.Semaphore(0), []
+
+    def work(n):
         for _ in range(n):
-            time.sleep(seconds)
+            may_go_on.acquire()
             beat()
+            is_marked.release()
         return n
 
+    def look(calls, step_s):
+        """Each time after a mark, until the work is done."""
+        looks.append(step_s)
+        if len(looks) > 10:
+            return wait(calls, HANG_S)
+        may_go_on.release()
+        assert is_marked.acquire(timeout=HANG_S)
+        return wait(calls, 0)
+
     monkeypatch.setattr("mgspmv.checkpoints.HANG_S", 0.4)
-    assert call_limited(work, 10, 0.08) == 10
+    with monkeypatch.context() as patch:
+        patch.setattr("mgspmv.checkpoints.wait", look)
+        assert call_limited(work, 10) == 10
+    assert looks[:10] == [0.4] * 10, "each as long as there may be no mark"
     with pytest.raises(CheckpointError, match=r"no progress for 0.4 s"):
         call_limited(threading.Event().wait, 5.0)
 

@@ -49,7 +49,7 @@ def test_the_first_vertex_of_the_source_is_named(tmp_path, in_process, precision
     assert "-" not in str(found)
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::RuntimeWarning", "error::UserWarning")
 def test_weights_beyond_float32_are_refused(tmp_path, in_process):
     message = r"values beyond the range of float32 \(3\.4e38\); pass precision='float64' or weight=False"
     A = make_named(tmp_path)

@@ -144,4 +144,5 @@ def test_who_is_silent_when_it_is_asked_to_go_on_is_asked_again(graph, in_proces
 
         monkeypatch.setitem(worker.handlers, "versions", answer_late)
         D.redistribute()
-        assert (D.workers, len(asked)) == ((0,), 3)
+        assert D.workers == (0,)
+        assert len(asked) >= 3

@@ -73,7 +73,7 @@ def test_a_worker_that_hangs_while_it_joins_is_left_out(graph, in_process, monke
         return await describe(devices, dask_worker=dask_worker)
 
     monkeypatch.setattr(module, "describe_worker", hang)
-    with pytest.warns(UserWarning, match="left out") as warned, graph.distribute(client, timeout=1) as D:
+    with pytest.warns(UserWarning, match="left out") as warned, graph.distribute(client, timeout=3) as D:
         assert D.workers == (0,)
     assert [str(w.message) for w in warned] == [f"worker 1 ({worker.address}) does not answer and is left out"]
 
@@ -136,7 +136,7 @@ def test_devices_are_asked_for_where_they_may_be_used(graph, in_process, monkeyp
 def test_results_that_are_lost_when_all_is_done(in_process, monkeypatch):
     """As where the scheduler dies between the end of the last task and the fetching of what they gave."""
     client = in_process(2)
-    cluster = Cluster(client, 10.0)
+    cluster = Cluster(client, HANG_S)
     members = [worker.member for worker in cluster.join(devices=False)]
     futures = [cluster.submit(member, f"mgspmv-lost-{rank}", int) for rank, member in enumerate(members)]
 

@@ -22,19 +22,23 @@ def graph(tmp_path_factory):
 def test_runs_that_are_started_together_take_turns(executors, graph, client):
     options = {"norm": "fixed", "max_iter": 30}
     wanted = mg.pagerank(graph, **options).digest()
-    started, solutions = threading.Barrier(len(executors), timeout=HANG_S), []
+    started, is_queued, solutions = threading.Barrier(len(executors), timeout=HANG_S), threading.Event(), []
 
     def run(executor):
         with Client(client.scheduler.address, set_as_default=False) as mine, graph.distribute(mine) as D:
             times, said = [], []
+
+            def on_event(event):
+                assert is_queued.wait(HANG_S), "the first ends after the second was seen to wait"
+                times.append(time.monotonic())
+
+            def on_progress(phase, done, total):
+                said.append(phase)
+                if phase == "queue":
+                    is_queued.set()
+
             started.wait()
-            solution = mg.pagerank(
-                D.on(executor=executor),
-                **options,
-                progress=on_both(
-                    lambda event: times.append(time.monotonic()), lambda phase, done, total: said.append(phase)
-                ),
-            )
+            solution = mg.pagerank(D.on(executor=executor), **options, progress=on_both(on_event, on_progress))
             solutions.append((times, said, solution))
 
     threads = [threading.Thread(target=run, args=[executor]) for executor in executors]

@@ -204,9 +204,11 @@ def test_workers_are_watched_while_devices_connect(nccl, error):
 @pytest.mark.parametrize("error", [WorkerLostError("worker 1 is gone"), RunAbortedError("given up")])
 def test_what_connects_without_being_done_is_aborted(nccl, monkeypatch, error):
     """A pair of devices that do not send each other anything, as NCCL leaves those whose other side was stopped."""
-    monkeypatch.setattr(module, "_send_to_all", lambda *_: time.sleep(0.5))
+    is_given_up = threading.Event()
+    monkeypatch.setattr(module, "_send_to_all", lambda *_: is_given_up.wait(HANG_S))
     with pytest.raises(type(error)):
         run_ranks(2, lambda rank: NcclGroup(rank, 2, b"x" * 128, Failing(error, 20), may_share=True))
+    is_given_up.set()
     assert wait_for(lambda: [c.n_aborted for c in nccl.made] == [1, 1])
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor, wait
 from multiprocessing import get_context
 
 import pytest
 
 from mgspmv.heartbeat import make_heartbeat
+from mgspmv.store import digests
 from mgspmv.store.digests import run_parts
-from tests.support.waiting import HANG_S
+from tests.support.waiting import HANG_S, wait_for
 
 
 @pytest.mark.parametrize("threads", [1, 3, None])
@@ -38,15 +38,16 @@ def test_parts_are_done_by_several_threads_that_stay():
     assert set(names[:3]) == set(names[3:])
 
 
-def test_after_an_error_no_part_is_begun_and_all_threads_have_ended():
-    begun, ended, failing = [], [], threading.Barrier(2)
+def test_after_an_error_no_part_is_begun_and_all_threads_have_ended(monkeypatch):
+    begun, ended, running, failing = [], [], [], threading.Barrier(2)
+    monkeypatch.setattr(digests, "wait", lambda threads: (running.extend(threads), wait(threads)))
 
     def work(part: int) -> None:
         begun.append(part)
         failing.wait(HANG_S)
         if part == 0:
             raise OSError("broken")
-        time.sleep(0.05)
+        assert wait_for(lambda: any(thread.done() for thread in running))
         ended.append(part)
 
     with pytest.raises(OSError, match="broken"):
