@@ -16,7 +16,7 @@ from mgspmv.solvers.steps import LocalSteps
 from tests.support.clusters import start_cluster
 from tests.support.hearing import on_both, on_events
 
-FIXED = {"norm": "fixed", "max_iter": 60}
+FIXED = {"norm": "fixed", "max_iter": 30}
 
 
 @pytest.fixture(autouse=True)
@@ -139,7 +139,7 @@ def test_who_is_silent_when_it_is_asked_to_go_on_is_asked_again(graph, in_proces
         async def answer_late(answer=worker.versions, **message):
             asked.append(message)
             if len(asked) < 3:
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(0.4)
             return answer(**message)
 
         monkeypatch.setitem(worker.handlers, "versions", answer_late)
