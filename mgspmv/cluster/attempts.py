@@ -124,10 +124,8 @@ class Recovering:
         at_once = 1 if any(w.streams for w in matrix.plan.workers) else STEPS_AT_ONCE
         balance = start.find_balance(options.alpha, matrix.shape[0])
         described = (task.run, matrix.members, matrix.cluster.patience, task, matrix.transport, layout)
-        spec, pieces = (
-            TaskSpec(*described, at_once, before, balance),
-            [start.cut(a, b) for a, b in pairwise(matrix.bounds)],
-        )
+        spec = TaskSpec(*described, at_once, before, balance)
+        pieces = [start.cut(a, b) for a, b in pairwise(matrix.bounds)]
         with AttemptWorkers([matrix], spec, lambda: pieces, report) as workers:
             execution: Execution
             if self.executor == "tasks":
