@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.sizing_model import EvenRows, describe
 from mgspmv.exchange.ipc import MOST_DEVICES
 from mgspmv.model import Precision
-from mgspmv.partition import LAID_RATIO, choose_piece, plan_rows
+from mgspmv.partition import LAID_RATIO, Planner, choose_piece
 
 # --- what is assumed -------------------------------------------------------------------------------------------------
 
@@ -279,7 +279,7 @@ def count_one_column(graph: Graph, precision: Precision, n_gpus: int) -> int:
     info = describe(graph.n_vertices, graph.n_edges, None)
     rows: Any = EvenRows(graph.n_vertices, graph.n_edges)
     lays_out = info.index_dtype == "int32"
-    made = plan_rows(info, rows, n_gpus, precision=precision, threads=16, device_memory=1 << 60, lays_out=lays_out)
+    made = Planner(info, rows, precision, threads=16, lays_out=lays_out).plan_rows(n_gpus, device_memory=1 << 60)
     return max(w.device_bytes for w in made.workers)
 
 

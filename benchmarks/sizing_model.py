@@ -17,7 +17,7 @@ import numpy as np
 from mgspmv.exchange.exchange import LocalExchange
 from mgspmv.kernels.operands import WIDTHS
 from mgspmv.model import MatrixInfo, Precision
-from mgspmv.partition import plan_rows
+from mgspmv.partition import Planner
 from mgspmv.plan import Plan, WorkerPlan
 from mgspmv.solvers.batch import count_bytes
 
@@ -182,9 +182,9 @@ def plan(
     info = describe(n, n_edges, dtype)
     lays_out = gpu_gb is not None and precision != "float64" and info.index_dtype == "int32"
     device = None if gpu_gb is None else int(1e9 * (gpu_gb - OWN_GB))
-    options: dict[str, Any] = {"precision": precision, "threads": 16, "lays_out": lays_out, "streams": lays_out}
     rows: Any = EvenRows(n, n_edges)
-    return plan_rows(info, rows, n_workers, **options, device_memory=device, **limits)
+    planner = Planner(info, rows, precision, threads=16, lays_out=lays_out, streams=lays_out)
+    return planner.plan_rows(n_workers, device_memory=device, **limits)
 
 
 def find_fewest(n_edges: int, precision: Precision, dtype: str | None, gpu_gb: int) -> Plan:

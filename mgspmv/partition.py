@@ -152,94 +152,6 @@ def split_rows(
     return np.array([*bounds, len(indptr) - 1], np.int64)
 
 
-def plan_rows(
-    info: MatrixInfo,
-    indptr: Pointers,
-    n_workers: int = 1,
-    *,
-    precision: Precision = "exact",
-    device_memory: int | None = None,
-    host_memory: int | None = None,
-    threads: int | None = None,
-    lays_out: bool = False,
-    streams: bool = False,
-    top: int | None = None,
-    checkpoint: bool = False,
-    throw: bool = True,
-    bounds: tuple[int, ...] | None = None,
-) -> Plan:
-    """Plan a run over `n_workers` workers.
-
-    Parameters
-    ----------
-    indptr : int64, shape (n_rows + 1,), of the whole matrix; few elements are used
-    device_memory : bytes of each worker's device; None for workers without a device
-    host_memory : bytes of each worker on the host; None for no limit
-    threads : number per worker, for the chunks in flight
-    lays_out : devices have a layout for steps of PageRank instead of CSR
-    streams : rows that do not fit on a device are streamed in pieces, from the host or from the store
-    top : number of highest vertices to prove; None for no proof
-    checkpoint : whether checkpoints of the ranks are written
-    throw : raise if it does not fit; False returns the plan, with what would fit
-    bounds : first row of each worker, and the number of rows, where workers hold rows that are in no store; None to cut
-        them
-
-    Raises
-    ------
-    CapacityError : a worker would need more; the message names a sufficient number of workers, or a store
-    """
-    check_choice("precision", precision, ("exact", "float64", "float32"))
-    if n_workers < 1:
-        raise OptionError(f"workers must be at least 1, not {n_workers}")
-    planner = _Planner(
-        info, indptr, precision, threads or default_threads(), lays_out, streams, top, checkpoint, bounds
-    )
-    plan = planner.plan(device_memory, host_memory, n_workers)
-    if plan.fits and (throw or not plan.streams):
-        return plan
-    if bounds is not None:
-        raise CapacityError(f"{plan.shortage}; {INGEST_FIRST}")
-    holding = replace(planner, streams=False)
-    enough = holding.count_enough_workers(device_memory, host_memory, n_workers)
-    fitting = enough if plan.fits else planner.count_enough_workers(device_memory, host_memory, n_workers)
-    least = None if plan.fits else planner.find_least_device_memory(device_memory, host_memory, plan)
-    remedy = (
-        f"{count_workers(fitting)} of that size suffice"
-        if fitting is not None
-        else f"no number of workers of that size suffices, because each holds a vector of all {info.shape[1]} "
-        "columns and at least one row"
-    )
-    if least is not None:  # rounded up, as it is in three digits
-        remedy += f"; from {format_bytes(1.005 * least)} of device memory each on rows are streamed"
-    shortage = None if plan.shortage is None else f"{plan.shortage}; {remedy}"
-    if throw and shortage is not None:
-        raise CapacityError(shortage)
-    return replace(plan, shortage=shortage, least_device_memory=least, enough_workers=enough)
-
-
-def plan_whole(
-    info: MatrixInfo,
-    *,
-    precision: Precision,
-    device_memory: int | None,
-    host_memory: int | None,
-    threads: int | None = None,
-    lays_out: bool = False,
-    top: int | None = None,
-) -> Plan | None:
-    """Plan a run in one process, which takes no row pointers; None where not all rows fit. Parameters as in
-    `plan_rows`."""
-    ends: Any = {0: 0, info.shape[0]: info.nnz}
-    planner = _Planner(info, ends, precision, threads or default_threads(), lays_out, False, top, False)
-    plan = planner.plan(device_memory, host_memory, 1)
-    return plan if plan.fits else None
-
-
-def find_costs(info: MatrixInfo, precision: Precision) -> dict[str, int]:
-    """Return the bytes of an entry and of a row by which `plan_rows` cuts rows."""
-    return _Planner(info, (), precision, 1, lays_out=False, streams=False, top=None, checkpoint=False).costs
-
-
 def parse_bytes(size: str | int, name: str = "the value") -> int:
     """Parse a size such as `141GB`, `16GiB`, `500 MB` or a number; powers of 1000 unless written with an i.
 
@@ -258,20 +170,30 @@ def parse_bytes(size: str | int, name: str = "the value") -> int:
 
 
 @dataclass(eq=False)
-class _Planner:
-    """Planner of runs over any number of workers; fields as parameters of `plan_rows`."""
+class Planner:
+    """Planner of the rows and memory of runs over any number of workers."""
 
     info: MatrixInfo
     indptr: Pointers
-    precision: Precision
-    threads: int
-    lays_out: bool
-    streams: bool
-    top: int | None
-    checkpoint: bool
+    """Row pointers of the whole matrix, of which few are used; for one worker, whose rows are not cut, none but the
+    first and the last."""
+    precision: Precision = "exact"
+    threads: int | None = None
+    """Number per worker, for the chunks in flight; None for the default."""
+    lays_out: bool = False
+    """Whether devices have a layout for steps of PageRank instead of CSR."""
+    streams: bool = False
+    """Whether rows that do not fit on a device are streamed in pieces, from the host or from the store."""
+    top: int | None = None
+    """Number of highest vertices to prove; None for no proof."""
+    checkpoint: bool = False
+    """Whether checkpoints of the ranks are written."""
     bounds: tuple[int, ...] | None = None
+    """First row of each worker, and the number of rows, where workers hold rows that are in no store; None to cut
+    them."""
 
     def __post_init__(self) -> None:
+        check_choice("precision", self.precision, ("exact", "float64", "float32"))
         info, self._is_product = self.info, self.info.kind == "matrix"
         self._real = 4 if self.precision == "float32" else 8
         self._index = np.dtype(info.index_dtype).itemsize
@@ -289,7 +211,51 @@ class _Planner:
         """Bytes by which rows are cut, as arguments of `split_rows`."""
         return {"bytes_per_nonzero": self._entry, "bytes_per_row": 8 + self._row + self._z}
 
-    def plan(self, device: int | None, host: int | None, n_workers: int) -> Plan:
+    def plan_rows(
+        self,
+        n_workers: int = 1,
+        *,
+        device_memory: int | None = None,
+        host_memory: int | None = None,
+        throw: bool = True,
+    ) -> Plan:
+        """Plan a run over `n_workers` workers.
+
+        Parameters
+        ----------
+        device_memory : bytes of each worker's device; None for workers without a device
+        host_memory : bytes of each worker on the host; None for no limit
+        throw : raise if it does not fit; False returns the plan, with what would fit
+
+        Raises
+        ------
+        CapacityError : a worker would need more; the message names a sufficient number of workers, or a store
+        """
+        if n_workers < 1:
+            raise OptionError(f"workers must be at least 1, not {n_workers}")
+        plan = self.plan(device_memory, host_memory, n_workers)
+        if plan.fits and (throw or not plan.streams):
+            return plan
+        if self.bounds is not None:
+            raise CapacityError(f"{plan.shortage}; {INGEST_FIRST}")
+        holding = replace(self, streams=False)
+        enough = holding.count_enough_workers(device_memory, host_memory, n_workers)
+        fitting = enough if plan.fits else self.count_enough_workers(device_memory, host_memory, n_workers)
+        least = None if plan.fits else self.find_least_device_memory(device_memory, host_memory, plan)
+        remedy = (
+            f"{count_workers(fitting)} of that size suffice"
+            if fitting is not None
+            else f"no number of workers of that size suffices, because each holds a vector of all {self.info.shape[1]} "
+            "columns and at least one row"
+        )
+        if least is not None:  # rounded up, as it is in three digits
+            remedy += f"; from {format_bytes(1.005 * least)} of device memory each on rows are streamed"
+        shortage = None if plan.shortage is None else f"{plan.shortage}; {remedy}"
+        if throw and shortage is not None:
+            raise CapacityError(shortage)
+        return replace(plan, shortage=shortage, least_device_memory=least, enough_workers=enough)
+
+    def plan(self, device: int | None, host: int | None, n_workers: int = 1) -> Plan:
         """Return the plan, with rows placed on the devices, and the first shortage of memory."""
         info = self.info
         cuts = part_bounds(info.shape[0]) if info.order == "dealt" and n_workers > 1 else None
@@ -369,7 +335,7 @@ class _Planner:
 
     def _count_in_flight(self, n: int, n_workers: int) -> int:
         """Return the most bytes in flight while the larger array of the block, of n elements, is read."""
-        info, threads = self.info, self.threads
+        info, threads = self.info, self.threads or default_threads()
         stored = 0 if info.dtype is None else np.dtype(info.dtype).itemsize
         if find_local_path(info.url) is None:  # others do not decode whole chunks into the target itself
             return 2 * max(self._index, stored) * min(threads * CHUNK_ELEMENTS, n)

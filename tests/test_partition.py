@@ -19,10 +19,10 @@ from mgspmv.order import PARTS, part_bounds
 from mgspmv.partition import (
     PASSING,
     SUMS_BYTES,
+    Planner,
     choose_piece,
     limit,
     parse_bytes,
-    plan_rows,
     split_rows,
 )
 from mgspmv.plan import Plan, Streaming
@@ -54,11 +54,13 @@ def make_info(shape: tuple[int, int], nnz: int, **changes: Any) -> MatrixInfo:
 
 
 def plan_even(n_rows: int, per_row: int, n_workers: int = 1, **options: Any) -> Plan:
-    """Plan a square matrix with as many entries in each row; what is no option of `plan_rows` goes to the matrix."""
+    """Plan a square matrix with as many entries in each row; what is no option of `Planner` goes to the matrix."""
     names = ("precision", "device_memory", "host_memory", "threads", "lays_out", "streams", "top", "throw")
     changes = {key: options.pop(key) for key in list(options) if key not in names}
+    asked = {key: options.pop(key) for key in ("device_memory", "host_memory", "throw") if key in options}
     indptr = np.arange(0, n_rows * per_row + 1, per_row, dtype=np.int64) if per_row else np.zeros(n_rows + 1, np.int64)
-    return plan_rows(make_info((n_rows, n_rows), n_rows * per_row, **changes), indptr, n_workers, **options)
+    info = make_info((n_rows, n_rows), n_rows * per_row, **changes)
+    return Planner(info, indptr, **options).plan_rows(n_workers, **asked)
 
 
 row_counts = st.lists(st.integers(0, 50), max_size=40)
@@ -224,7 +226,7 @@ def test_where_the_vectors_alone_are_too_large_no_number_of_workers_does() -> No
 
 def test_a_matrix_without_rows_can_be_planned() -> None:
     info = make_info((0, 3), 0, kind="matrix", dtype="float64")
-    plan = plan_rows(info, np.zeros(1, np.int64), 2, threads=1)
+    plan = Planner(info, np.zeros(1, np.int64), threads=1).plan_rows(2)
     assert plan.bounds == (0, 0, 0)
     assert plan.memory_bytes == 8 + 3 * 8 + 2 * 8  # the row pointer; x; a chunk of it
 

@@ -32,7 +32,7 @@ from mgspmv.kernels.select import (
     choose_for_vectors,
 )
 from mgspmv.model import CsrBlock, Precision, free_memory
-from mgspmv.partition import choose_piece, limit, plan_rows, plan_whole, warn_of_streaming
+from mgspmv.partition import Planner, choose_piece, limit, warn_of_streaming
 from mgspmv.plan import Plan, WorkerPlan
 from mgspmv.solvers.inputs import OutWeights
 from mgspmv.solvers.options import MemoryLimits, Placement
@@ -250,16 +250,9 @@ class EmbeddedMatrix(MatrixProperties):
         stored, threads = self.stored, self.place.threads
         if is_on_device(stored):
             return None
-        plan = plan_whole(
-            stored.info if dtype else replace(stored.info, dtype=None),
-            precision=precision,
-            device_memory=memory.device,
-            host_memory=memory.host,
-            threads=threads,
-            lays_out=True,
-            top=top,
-        )
-        if plan is None:
+        info, ends = stored.info if dtype else replace(stored.info, dtype=None), {0: 0, self.shape[0]: self.nnz}
+        plan = Planner(info, ends, precision, threads, lays_out=True, top=top).plan(memory.device, memory.host)
+        if not plan.fits:
             return None
         [own] = plan.workers
         if self.nnz > choose_piece(self.nnz, reads_whole=own.reads_whole):
@@ -330,18 +323,8 @@ class EmbeddedMatrix(MatrixProperties):
         indptr = self.stored.arrays["indptr"] if is_there else self.stored.read_array("indptr", threads=threads)
         info = self.stored.info
         loaded = info if dtype else replace(info, dtype=None)
-        plan = plan_rows(
-            loaded,
-            indptr,
-            precision=precision,
-            device_memory=memory.device,
-            host_memory=memory.host,
-            threads=threads,
-            lays_out=lays_out,
-            streams=streams,
-            top=top,
-        )
-        return indptr, plan
+        planner = Planner(loaded, indptr, precision, threads, lays_out, streams, top)
+        return indptr, planner.plan_rows(device_memory=memory.device, host_memory=memory.host)
 
 
 def limit_to_free(limits: MemoryLimits) -> MemoryLimits:

@@ -17,7 +17,7 @@ from mgspmv.kernels.select import choose_backend, find_step_layout
 from mgspmv.lookup import VertexLookup
 from mgspmv.model import Precision, check_choice, describe_entries
 from mgspmv.monitor.progress import ProgressOption, make_report, watched
-from mgspmv.partition import plan_rows
+from mgspmv.partition import Planner
 from mgspmv.plan import Plan
 from mgspmv.solvers.options import (
     BackendChoice,
@@ -311,20 +311,9 @@ class Matrix(EmbeddedMatrix):
         lays_out = self.kind != "matrix" and layout is not None
         if workers == 1 and choose_backend(backend) == "cuda":
             limits = limit_to_free(limits)
-        return plan_rows(
-            info,
-            StoredPointers(self.stored),
-            workers,
-            precision=precision,
-            device_memory=limits.device,
-            host_memory=limits.host,
-            threads=threads,
-            lays_out=lays_out,
-            streams=lays_out or self.kind == "matrix",
-            top=top,
-            checkpoint=checkpoint,
-            throw=False,
-        )
+        streams = lays_out or self.kind == "matrix"
+        planner = Planner(info, StoredPointers(self.stored), precision, threads, lays_out, streams, top, checkpoint)
+        return planner.plan_rows(workers, device_memory=limits.device, host_memory=limits.host, throw=False)
 
     def close(self) -> None:
         """Free the loaded arrays. The matrix can be used again, and is then loaded again.

@@ -32,7 +32,7 @@ from mgspmv.ingest.in_memory import VERSION
 from mgspmv.ingest.values import find_least
 from mgspmv.kernels.entry_sorting import MOST_ENTRIES
 from mgspmv.model import IngestOptions, MatrixInfo, Precision, Progress, index_dtype
-from mgspmv.partition import INGEST_FIRST, find_costs, limit
+from mgspmv.partition import INGEST_FIRST, Planner, limit
 from mgspmv.solvers.options import Placement, Reads
 from mgspmv.store.chunks import WrittenRange
 from mgspmv.store.held import PLACE
@@ -242,7 +242,7 @@ class _EdgeSteps(IngestSteps):
                 f"{numbered.n_entries:,} entries take {format_bytes(need)} on each of {len(self._workers)} workers, "
                 f"and one of them has {format_bytes(free)}; {INGEST_FIRST}"
             )
-        costs = find_costs(info, precision)
+        costs = Planner(info, (), precision).costs
         self._costs = costs["bytes_per_nonzero"], costs["bytes_per_row"]
         if (built := self._build_on_devices(numbered)) is None:
             built = self._build(info.shape, self._do("number", "group", info.shape), "sort", transpose=False)

@@ -35,7 +35,7 @@ from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.device import NO_CUPY
 from mgspmv.kernels.select import find_step_layout
 from mgspmv.model import Precision, Progress, ignore
-from mgspmv.partition import limit, plan_rows, warn_of_streaming
+from mgspmv.partition import Planner, limit, warn_of_streaming
 from mgspmv.plan import Plan
 from mgspmv.solvers.options import Placement, Reads, TransportChoice
 from mgspmv.store.stored_matrix import StoredMatrix, StoredPointers
@@ -324,20 +324,22 @@ def _arrange(
     lays_out = False
     if reads.build_layout and places.transport == "nccl" and info.kind != "matrix":
         lays_out = find_step_layout("auto", precision, info.index_dtype, dtype, info.min_weight) is not None
-    plan = plan_rows(
+    planner = Planner(
         info if dtype else replace(info, dtype=None),
         StoredPointers(stored) if own is None else own.ends,
-        len(workers),
-        precision=precision,
-        device_memory=limit(places.device_memory, limits.device),
-        host_memory=limit(min(w.memory + held_bytes.get(w.member, 0) for w in workers), limits.host),
-        threads=place.threads or max(w.threads for w in workers),
+        precision,
+        place.threads or max(w.threads for w in workers),
         lays_out=lays_out,
         streams=own is None and (lays_out or not reads.build_layout or info.kind == "matrix"),
         top=reads.top,
         checkpoint=reads.checkpoint,
-        throw=throw,
         bounds=None if own is None else own.bounds,
+    )
+    plan = planner.plan_rows(
+        len(workers),
+        device_memory=limit(places.device_memory, limits.device),
+        host_memory=limit(min(w.memory + held_bytes.get(w.member, 0) for w in workers), limits.host),
+        throw=throw,
     )
     all_threads = [place.threads or w.threads for w in workers]
     all_threads = [place.threads or w.threads for w in workers]

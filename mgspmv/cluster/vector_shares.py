@@ -27,7 +27,7 @@ from mgspmv.exchange.exchange import LocalExchange
 from mgspmv.exchange.peer_comm import Member
 from mgspmv.kernels.operands import WIDTHS, fit_width
 from mgspmv.model import Event, Progress, Status
-from mgspmv.partition import limit, plan_whole
+from mgspmv.partition import Planner, limit
 from mgspmv.plan import SharePlan
 from mgspmv.solvers.batch import MEMORY_SHARE, BatchTask, FinishedVectors, count_bytes
 from mgspmv.solvers.inputs import RunInputs
@@ -113,11 +113,12 @@ def _plan_measured(
 ) -> list[SharePlan] | None:
     """Plan as `plan_shares` does, by the free memory of the workers."""
     members, shares = matrix.members[: len(numbers)], list[SharePlan]()
-    info, precision = matrix.info if task.dtype else replace(matrix.info, dtype=None), task.options.precision
+    info, ends = matrix.info if task.dtype else replace(matrix.info, dtype=None), {0: 0, matrix.shape[0]: matrix.nnz}
+    planner = Planner(info, ends, task.options.precision, task.threads)
     for rank, free in enumerate(_measure(matrix, members, task.dtype)):
         device, host = _divide(matrix, members, rank, free)
-        whole = plan_whole(info, precision=precision, device_memory=device, host_memory=host, threads=task.threads)
-        if whole is None:
+        whole = planner.plan(device, host)
+        if not whole.fits:
             return None
         [copy] = whole.workers
         room = (host if device is None else device) - copy.block_bytes

@@ -26,7 +26,7 @@ from mgspmv.errors import (
     StoreError,
     StoreNotFoundError,
 )
-from mgspmv.partition import plan_rows, warn_of_streaming
+from mgspmv.partition import Planner, warn_of_streaming
 from tests.support.clusters import find_alive, find_held
 from tests.support.matrices import HARD
 from tests.support.placed import call_placed
@@ -229,13 +229,15 @@ def refused(matrix, client, error):
 def before_loading(monkeypatch):
     """Have something done after the matrix was planned here and before workers load it."""
 
+    plan_rows = Planner.plan_rows
+
     def set_action(action):
         def plan(*args, **options):
             planned = plan_rows(*args, **options)
             action()
             return planned
 
-        monkeypatch.setattr("mgspmv.cluster.load.plan_rows", plan)
+        monkeypatch.setattr(Planner, "plan_rows", plan)
 
     yield set_action
     monkeypatch.undo()
@@ -337,7 +339,8 @@ def test_rows_that_come_by_are_warned_of(graph):
 
     def warn(device_memory, host_memory):
         memory = {"device_memory": device_memory, "host_memory": host_memory}
-        warn_of_streaming(plan_rows(info, indptr, 2, threads=1, lays_out=True, streams=True, **memory), stacklevel=1)
+        planner = Planner(info, indptr, threads=1, lays_out=True, streams=True)
+        warn_of_streaming(planner.plan_rows(2, **memory), stacklevel=1)
 
     rows = "the rows of 2 of 2 GPUs do not fit in GPU memory: up to"
     with pytest.warns(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +56,14 @@ def find_limits(A, held, *, n=1, precision="exact", lays_out=True) -> dict[str, 
     """
     info, indptr = A.info, A.stored.read_array("indptr")
     options: dict[str, Any] = {"precision": precision, "threads": max(1, default_threads() // n)}
-    workers = partition.plan_rows(info, indptr, n, **options, device_memory=1 << 50, lays_out=lays_out).workers
+    planner = partition.Planner(info, indptr, **options, lays_out=lays_out)
+    workers = planner.plan_rows(n, device_memory=1 << 50).workers
     for share in (0.4, 0.5, 0.6, 0.7, 0.8, 0.9):
         limits = {"device_memory": max(w.vector_bytes + int(share * w.block_bytes) for w in workers)}
         if held == "store":
             limits["host_memory"] = max(w.load_bytes for w in workers)
         with suppress(CapacityError):
-            plan = partition.plan_rows(info, indptr, n, **options, **limits, lays_out=lays_out, streams=True)
+            plan = replace(planner, streams=True).plan_rows(n, **limits)
             if {w.held for w in plan.workers} == {held}:
                 return limits
     raise AssertionError(f"no limits let all rows of {n} workers stream from the {held}")
@@ -184,12 +186,12 @@ def test_workers_of_which_one_has_room(stores):
     wanted = mg.pagerank(A.on("cpu"), tol=1e-3)
     memory = find_limits(A, "host", n=2)["device_memory"]
     with start_cuda(2) as cluster, Client(cluster) as client, pytest.MonkeyPatch.context() as patch:
-        place = partition._Planner._place
+        place = partition.Planner._place
 
         def place_unevenly(planner: Any, worker: Any, device: int, host: int | None) -> Any:
             return place(planner, worker, memory if worker.start else 1 << 40, host)
 
-        patch.setattr(partition._Planner, "_place", place_unevenly)
+        patch.setattr(partition.Planner, "_place", place_unevenly)
         with pytest.warns(UserWarning, match="1 of 2 GPUs do not fit"):
             distributed = A.distribute(client)
         with distributed as D:
