@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from copy import copy
@@ -36,7 +35,7 @@ from mgspmv.ingest.headers import (
     has_header,
 )
 from mgspmv.ingest.matrix_market import is_banner
-from mgspmv.ingest.source import Combined, EdgeSource, Stated
+from mgspmv.ingest.source import Combined, EdgeFacts, EdgeSource, Stated
 from mgspmv.ingest.streams import Chunk, TextLine, TextStream
 from mgspmv.ingest.tokens import SAMPLE_BYTES, SAMPLE_LINES, Undecided, choose_delimiter
 from mgspmv.ingest.vertices import choose_vertices, find_unknown, lists_names
@@ -85,21 +84,13 @@ class Head:
 
 
 @dataclass
-class _EdgeListFacts:
-    """Facts about the files in addition to their edges."""
+class _EdgeListFacts(EdgeFacts):
+    """Facts about files; the form is the beginning of the first with edges, or else of the first that names columns."""
 
-    form: Head | None = None
-    """Beginning of the first file with edges, so far of the first that names columns."""
-    files: list[dict[str, Any]] = field(default_factory=list)
-    """Provenance of the files."""
     claims: list[dict[str, int]] = field(default_factory=list)
     """Numbers that the comments of each file state."""
     stated: Stated | None = None
     """First comment that states the number of vertices."""
-    counts: Counter[str] = field(default_factory=Counter)
-    """Counts of header lines, comments and edges."""
-    listed: dict[str, Any] = field(default_factory=dict)
-    """Provenance of the list of vertices."""
     unused_first: str | None = None
     """First name of the list of vertices if no edge has it, as in `OccurringIds`."""
 
@@ -146,7 +137,7 @@ class EdgeListSource(EdgeSource):
     Parameters
     ----------
     path : local path or URL, or several; may be compressed with gzip, bzip2, xz or zstd; `-` is standard input
-    batch_bytes : bytes of text a batch is made from; default by the size of the file
+    batch_bytes : bytes of text a batch is made from; default as for `TextStream`
     is_vertex : returns whether a name is a known id, so that a first line with it is not a header
     options : of `EdgeSource`
 
@@ -173,11 +164,11 @@ class EdgeListSource(EdgeSource):
 
     def batches(self) -> Iterator[CooBatch]:
         """Yield all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
-        facts = _EdgeListFacts(self._form)
+        self._facts = facts = _EdgeListFacts(self._form)
         with closing(self._read(facts)) as chunks:
             first = next(chunks)
             assert facts.form is not None
-            form = self._form or self._find_form(facts.form)
+            facts.form = form = self._form or self._find_form(facts.form)
             self.is_undirected = form.preamble.is_undirected
             self._made, facts.listed = choose_vertices(form.id_column, self._reading, self._id_room, self.name)
             names, threads = [column.name for column in form.table.read], self._threads or default_threads()
@@ -196,12 +187,9 @@ class EdgeListSource(EdgeSource):
                 facts.counts.update(n_comments=n_comments, n_rows=len(rows))
                 yield CooBatch(rows, cols, found.get("weight"))
         facts.unused_first = getattr(self._made, "unused_first", None)
-        self._told = form, facts
+        self._layout = self._made.finish()
         if self._form is None:
-            joined = self.join([self._told])
-            self._layout = replace(self._made.finish(), **vars(joined))
-        else:
-            self._layout = self._made.finish()
+            self._layout = replace(self._layout, **vars(self.join([facts])))
 
     def split(self, n_parts: int) -> list[EdgeListSource]:
         """Return parts of whole files for other processes, see `FileSource`; the first edge determines how all lines
@@ -223,9 +211,9 @@ class EdgeListSource(EdgeSource):
             parts[-1]._files = tuple(files)
         return parts
 
-    def join(self, told: Sequence[tuple[Head, _EdgeListFacts]]) -> Combined:
+    def join(self, parts: Sequence[_EdgeListFacts]) -> Combined:
         """Combine the facts of all parts; see `FileSource`."""
-        form, parts = told[0][0], [own for _, own in told]
+        form: Head = parts[0].form
         first, *others = [claims for part in parts for claims in part.claims] or [{}]
         claims = {what: n for what, n in first.items() if all(found.get(what) == n for found in others)}
         stated = next((part.stated for part in parts if part.stated is not None), None)

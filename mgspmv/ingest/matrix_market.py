@@ -19,7 +19,7 @@ from mgspmv.errors import SourceError
 from mgspmv.ingest.columns import TableFormat, TextColumn, nth_line, read_chunks
 from mgspmv.ingest.files import make_absolute
 from mgspmv.ingest.source import FileSource, Layout, Stated, symmetrize
-from mgspmv.ingest.streams import BATCH_BYTES, Chunk, TextLine, TextStream
+from mgspmv.ingest.streams import Chunk, TextLine, TextStream
 from mgspmv.ingest.tokens import is_integer
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
 from mgspmv.model import CooBatch, default_threads, index_dtype
@@ -91,7 +91,7 @@ class MatrixMarketSource(FileSource):
     Parameters
     ----------
     path : local path or URL; may be compressed with gzip, bzip2, xz or zstd
-    batch_bytes : bytes of text a batch is made from
+    batch_bytes : bytes of text a batch is made from; default as for `TextStream`
     threads : number of threads that parse
 
     Raises
@@ -104,7 +104,7 @@ class MatrixMarketSource(FileSource):
     default_kind = "matrix"
 
     def __init__(
-        self, path: str | os.PathLike[str], *, batch_bytes: int = BATCH_BYTES, threads: int | None = None
+        self, path: str | os.PathLike[str], *, batch_bytes: int | None = None, threads: int | None = None
     ) -> None:
         super().__init__(path)
         self._batch_bytes, self._threads = batch_bytes, threads

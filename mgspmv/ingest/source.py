@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from copy import copy
@@ -126,8 +127,6 @@ class FileSource(Source):
         """Whether all parts number rows and columns alike; else `Layout.vertex_ids` are those of a part alone."""
         self._threads: int | None = None
         self._id_room: MemoryBudget = ANY_ROOM
-        self._told: Any = None
-        """Summary of a part, set once it is read; None if its layout is the summary."""
 
     def layout(self) -> Layout:
         """Return the layout; see `Source`.
@@ -157,8 +156,6 @@ class FileSource(Source):
 
     def summarize(self) -> Any:
         """Return the summary of this part for `join`, once it was read."""
-        if self._told is not None:
-            return self._told
         layout = self.layout()
         return Combined(settle(layout.provenance), layout.stated)
 
@@ -171,6 +168,20 @@ class FileSource(Source):
         """
         joined: Combined = told[0]
         return joined
+
+
+@dataclass
+class EdgeFacts:
+    """Facts about the edges of a source, or of a part of it, in addition to these."""
+
+    form: Any = None
+    """Form of all edges, by the first of them."""
+    files: list[dict[str, Any]] = field(default_factory=list)
+    """Provenance of the files read so far; none for a table that is not a file."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """Numbers of rows and other things, for the provenance."""
+    listed: dict[str, Any] = field(default_factory=dict)
+    """Provenance of the list of vertices."""
 
 
 class EdgeSource(FileSource):
@@ -201,6 +212,11 @@ class EdgeSource(FileSource):
         self._threads, self._id_room = threads, id_room
         self._made: Any = None
         """Mapping from ids to codes, once the first batch is read."""
+        self._facts: Any = None
+        """`EdgeFacts`, of a class of the reader."""
+
+    def summarize(self) -> Any:
+        return replace(self._facts, files=settle(self._facts.files))
 
     def _take_part(self) -> Self:
         """Return a copy for another process, of which nothing is read yet."""

@@ -18,14 +18,8 @@ import numpy as np
 from mgspmv.errors import SourceError
 from mgspmv.ingest.files import LentFile, find_size, find_state, open_anywhere, reading, translating
 
-CHUNK_BYTES = 4 * 2**20
-"""Default bytes per chunk: at four bytes or more per entry, at most about a million entries."""
-
-BATCH_BYTES = 2**20
-"""Least bytes per chunk with several threads, which hold several chunks in memory at a time."""
-
-MANY_CHUNKS = 256
-"""Number of chunks of a text beyond which they are larger, up to `CHUNK_BYTES`."""
+CHUNK_BYTES = 2**20
+"""Default bytes per chunk, of which several threads hold several at a time."""
 
 LINE_LIMIT_BYTES = 2**20
 """Greatest length of a line in bytes; a longer one indicates that the file is not a text file."""
@@ -90,7 +84,7 @@ class TextStream(AbstractContextManager["TextStream"]):
     Parameters
     ----------
     path : local path, or URL of any protocol that fsspec supports
-    chunk_bytes : size of the chunks, rounded to whole lines; None for one that suits several threads
+    chunk_bytes : size of the chunks, rounded to whole lines; default `CHUNK_BYTES`
     hashes : whether `provenance` has the SHA-256 of the file
 
     Raises
@@ -100,17 +94,14 @@ class TextStream(AbstractContextManager["TextStream"]):
     MissingDependencyError : fsspec lacks the library of the URL's protocol
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], chunk_bytes: int | None = CHUNK_BYTES, *, hashes: bool = True
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], chunk_bytes: int | None = None, *, hashes: bool = True) -> None:
         self.name = os.fspath(path)
         file = open_anywhere(self.name, is_streamed=True)
         self._size = find_size(file)
         self._raw = CountedFile(file, self.name, hashes=hashes)
         self._buffered = io.BufferedReader(self._raw, 2**18)
         self.compression = find_compression(self._buffered.peek(MAGIC_BYTES))
-        self._chunk_bytes = chunk_bytes or min(CHUNK_BYTES, max(BATCH_BYTES, (self._size or 0) // MANY_CHUNKS))
-        pieces = decompress(self._buffered, self.compression, self._chunk_bytes)
+        pieces = decompress(self._buffered, self.compression, chunk_bytes or CHUNK_BYTES)
         pieces = _translating_errors(pieces, self.name, self.compression)
         self._blocks = _cut_at_lines(pieces, self.name)
         self._block, self._at, self._next_number = b"", 0, 1

@@ -25,7 +25,7 @@ from mgspmv.ingest.columns import TextColumn
 from mgspmv.ingest.files import describe_files
 from mgspmv.ingest.headers import choose_read_columns
 from mgspmv.ingest.prefetch import AHEAD, prefetch_map
-from mgspmv.ingest.source import Combined, EdgeSource, settle
+from mgspmv.ingest.source import Combined, EdgeFacts, EdgeSource
 from mgspmv.ingest.tokens import Undecided
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN, decode, find_kind, to_integers, to_strings
 from mgspmv.ingest.vertices import choose_vertices, find_unknown
@@ -121,19 +121,11 @@ class _EdgeRows:
 
 
 @dataclass
-class TableFacts:
-    """Facts about tables, or a part of them, in addition to their edges."""
+class TableFacts(EdgeFacts):
+    """Facts about tables, whose form are the first rows, without their columns."""
 
-    form: _EdgeRows | None = None
-    """First rows, without their columns."""
     all_columns: list[str] = field(default_factory=list)
     """Names of all columns of the first table, including those not read."""
-    files: list[dict[str, Any]] = field(default_factory=list)
-    """Provenance of the files read so far; none for a table that is not a file."""
-    counts: Counter[str] = field(default_factory=lambda: Counter(rows=0))
-    """Number of `rows`, and of other things for the provenance."""
-    listed: dict[str, Any] = field(default_factory=dict)
-    """Provenance of the list of vertices."""
 
 
 class TableSource(EdgeSource):
@@ -176,8 +168,7 @@ class TableSource(EdgeSource):
                 if empty.problem is not None and not self.may_be_empty:
                     raise empty.problem
                 yield self._encode(empty)
-        self._told = self._facts
-        self._layout = replace(self._made.finish(), provenance=self.join([self._told]).provenance)
+        self._layout = replace(self._made.finish(), **vars(self.join([self._facts])))
 
     def join(self, told: Sequence[TableFacts]) -> Combined:
         """Check and join the summaries of all parts; see `FileSource`."""
@@ -193,9 +184,6 @@ class TableSource(EdgeSource):
         taken = ColumnChoice(*map(names.index, first.names)).describe(names) | {"n_rows": counts["rows"]}
         provenance = {"format": self._format, **describe_files(self.name, files), "header": header}
         return Combined({**provenance, **filled[0].listed, "taken": taken})
-
-    def summarize(self) -> Any:
-        return replace(self._told, files=settle(self._told.files))
 
     @abstractmethod
     def _tables(self) -> Generator[Table]:

@@ -42,7 +42,7 @@ TEXTS = {
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    shrink(monkeypatch, ingest__streams={"BATCH_BYTES": 500, "CHUNK_BYTES": 500})
+    shrink(monkeypatch, ingest__streams={"CHUNK_BYTES": 500})
     monkeypatch.setattr(CompiledLater, "pays", True)
 
 

@@ -23,7 +23,7 @@ from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.files import find_files
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.parquet import ParquetSource
-from mgspmv.ingest.tables import settle
+from mgspmv.ingest.source import settle
 from tests.support.arrays import number_codes
 from tests.support.shrinking import shrink
 

@@ -21,7 +21,7 @@ MARK = b"\xef\xbb\xbf"
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    shrink(monkeypatch, ingest__streams={"BATCH_BYTES": 100, "CHUNK_BYTES": 100})
+    shrink(monkeypatch, ingest__streams={"CHUNK_BYTES": 100})
 
 
 def read(path, n_skipped=0):
