@@ -95,17 +95,16 @@ class IngestReport:
         'loaded: 2 arcs in pairs, arrays, 2 rows'
         """
         verb = verb or ("generated" if self.format == "generator" else "read")
-        read = f"{self.name}, {self._describe_source()}"
-        facts = [read, *self._list_columns(), *self._describe_lines(), self._describe_counts()]
-        lines = [f"{verb}: {'; '.join(facts)}"]
-        lines += [f"note: {note}" for note in self.notes]
-        return [*lines, *(f"warning: {warning}" for warning in self.warnings)]
-
-    def _describe_source(self) -> str:
-        rows = _count(self.n_rows, "entry" if self.source is None else "row")
         format = "" if self.format in (None, "generator") else self.format
         files = _count(self.n_files, "file") if self.n_files > 1 else ""
-        return ", ".join(filter(None, (format, files, rows)))
+        rows = _count(self.n_rows, "entry" if self.source is None else "row")
+        read = ", ".join(filter(None, (self.name, format, files, rows)))
+        mirrored = f"{_count(self.n_mirrored, 'mirror image')} added, " if self.n_mirrored else ""
+        merged = f"{_count(self.n_merged, 'duplicate')} merged ({self.duplicates})"
+        counts = f"{mirrored}{merged}, {_count(self.n_loops_dropped, 'loop')} dropped"
+        lines = [f"{verb}: {'; '.join([read, *self._list_columns(), *self._describe_lines(), counts])}"]
+        lines += [f"note: {note}" for note in self.notes]
+        return [*lines, *(f"warning: {warning}" for warning in self.warnings)]
 
     def _list_columns(self) -> list[str]:
         if self.source is None or self.target is None:
@@ -129,11 +128,6 @@ class IngestReport:
         if self.n_comment_lines:
             lines.append(f"comments: {_count(self.n_comment_lines, 'line')}")
         return [", ".join(lines)] if lines else []
-
-    def _describe_counts(self) -> str:
-        mirrored = f"{_count(self.n_mirrored, 'mirror image')} added, " if self.n_mirrored else ""
-        merged = f"{_count(self.n_merged, 'duplicate')} merged ({self.duplicates})"
-        return f"{mirrored}{merged}, {_count(self.n_loops_dropped, 'loop')} dropped"
 
 
 def _count(n: int, what: str) -> str:
@@ -218,14 +212,22 @@ def make_report(
         not_read.append(columns.pop("weight"))
     n_rows = taken.get("n_rows", counts.n_given)
     n_mirrored = counts.n_given + counts.n_mirrored - n_rows
+    weight, extent = columns.get("weight"), None
+    warnings: tuple[str, ...] = ()
+    if counts.least is not None and counts.greatest is not None:
+        extent = counts.least, counts.greatest
+        may_be_times = options.get("weights") is not True and n_rows >= _LEAST_TIMES and counts.are_whole
+        if weight is not None and may_be_times and (times := find_times(*extent)) is not None:
+            said = f"{weight} looks like times ({times[0]} .. {times[1]}); pass weights=False if it is not a weight"
+            warnings = (said,)
     return IngestReport(
         name=source.get("name", ""),
         format=source.get("format"),
         n_files=len(source["files"]) if "files" in source else int(source.get("format") in _FILE_FORMATS),
         source=columns.get("source"),
         target=columns.get("target"),
-        weight=columns.get("weight"),
-        weight_range=None if counts.least is None or counts.greatest is None else (counts.least, counts.greatest),
+        weight=weight,
+        weight_range=extent,
         not_read=tuple(not_read),
         delimiter=taken.get("delimiter"),
         header=taken.get("header"),
@@ -239,21 +241,8 @@ def make_report(
         n_merged=counts.n_given + counts.n_mirrored - counts.n_loops - nnz,
         n_entries=nnz,
         notes=tuple(taken.get("notes", ())),
-        warnings=tuple(_list_warnings(columns.get("weight"), counts, n_rows, options)),
+        warnings=warnings,
     )
-
-
-def _list_warnings(
-    weight: SourceColumn | None, counts: EntryCounts, n_rows: int, options: Mapping[str, Any]
-) -> list[str]:
-    if weight is None or options.get("weights") is True or n_rows < _LEAST_TIMES:
-        return []
-    if not counts.are_whole or counts.least is None or counts.greatest is None:
-        return []
-    times = find_times(counts.least, counts.greatest)
-    if times is None:
-        return []
-    return [f"{weight} looks like times ({times[0]} .. {times[1]}); pass weights=False if it is not a weight"]
 
 
 def find_times(low: float, high: float) -> tuple[str, str] | None:
