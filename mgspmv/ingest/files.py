@@ -217,18 +217,6 @@ def take_name(path: str | os.PathLike[str]) -> str:
     return name if stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISBLK(mode) else Pipe(name)
 
 
-def open_anywhere(name: str, **options: Any) -> IO[bytes]:
-    """Open a file at a path or URL for reading from any position; for errors see `TextStream`.
-
-    Parameters
-    ----------
-    options : options of `open_url`
-    """
-    if isinstance(name, Pipe):
-        return name.open()
-    return open_url(name, **options) if "://" in name else cast(IO[bytes], _open_local(name))
-
-
 class LentFile(io.RawIOBase):
     """Wrapper that leaves its file open when closed, as by pyarrow when a stream is released."""
 
@@ -318,8 +306,10 @@ def translating(url: str) -> Iterator[None]:
         raise translate_error(url, error) from error
 
 
-def open_url(url: str, cache_type: str = "readahead", *, is_streamed: bool = False, **cache_options: Any) -> IO[bytes]:
-    """Open a file at a URL for reading from any position.
+def open_anywhere(
+    name: str, cache_type: str = "readahead", *, is_streamed: bool = False, **cache_options: Any
+) -> IO[bytes]:
+    """Open a file at a path or URL for reading from any position, or a pipe.
 
     Parameters
     ----------
@@ -331,11 +321,13 @@ def open_url(url: str, cache_type: str = "readahead", *, is_streamed: bool = Fal
     SourceNotFoundError, SourceError : see `translate_error`; also raised while it is read
     OptionError, MissingDependencyError : see `find_system`
     """
-    system, path = find_system(url, is_fresh=False)
+    if "://" not in name:
+        return name.open() if isinstance(name, Pipe) else cast(IO[bytes], _open_local(name))
+    system, path = find_system(name, is_fresh=False)
     options = {"block_size": PIECE_BYTES, "cache_type": cache_type, "cache_options": cache_options}
     ask = partial(system.open, path, "rb", **(options if system.async_impl else {}))
-    with translating(url):
-        file: Any = ask() if url.startswith("http") else reach(ask)
+    with translating(name):
+        file: Any = ask() if name.startswith("http") else reach(ask)
         if (cache := getattr(file, "cache", None)) is None or not file.size:
             return cast(IO[bytes], file)
         if is_streamed and file.size > PIECE_BYTES:
@@ -343,7 +335,7 @@ def open_url(url: str, cache_type: str = "readahead", *, is_streamed: bool = Fal
                 file._fetch_range(1, 2)
             except ValueError:  # the web server ignores ranges and sends the whole file
                 return cast(IO[bytes], file.fs.open(file.path, "rb", block_size=0))
-    cache.fetcher = partial(_fetch, file, url, cache.fetcher)
+    cache.fetcher = partial(_fetch, file, name, cache.fetcher)
     return cast(IO[bytes], file)
 
 

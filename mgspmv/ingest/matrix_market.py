@@ -18,7 +18,7 @@ import numpy as np
 from mgspmv.errors import SourceError
 from mgspmv.ingest.columns import TableFormat, TextColumn, nth_line, read_chunks
 from mgspmv.ingest.files import make_absolute
-from mgspmv.ingest.source import FileSource, Layout, Stated, symmetrize
+from mgspmv.ingest.source import FileSource, Layout, symmetrize
 from mgspmv.ingest.streams import Chunk, TextLine, TextStream
 from mgspmv.ingest.tokens import is_integer
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
@@ -71,13 +71,6 @@ class Header:
                 "wrong"
             )
 
-    @property
-    def stated(self) -> Stated | None:
-        """Place where the shape is stated; None for an array, which lists each row and column."""
-        if self.layout == "array" and self.n_entries:
-            return None
-        return self.size_line.make_error
-
 
 class MatrixMarketSource(FileSource):
     """A Matrix Market file as a `Source`.
@@ -124,7 +117,9 @@ class MatrixMarketSource(FileSource):
         stated = {name: getattr(header, name) for name in ("layout", "field", "symmetry")}
         provenance = {"format": "matrix-market", **file, "header": {**stated, "entries": header.n_entries}}
         taken = {"n_rows": header.n_entries} if header.layout == "coordinate" else {}
-        self._layout = Layout(header.shape, provenance={**provenance, "taken": taken}, stated=header.stated)
+        lists_all = header.layout == "array" and header.n_entries > 0  # rows and columns
+        place = None if lists_all else header.size_line.make_error
+        self._layout = Layout(header.shape, provenance={**provenance, "taken": taken}, stated=place)
 
     def split(self, n_parts: int) -> list[FileSource]:
         """Return one part for another process, see `FileSource`."""

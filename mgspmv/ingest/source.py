@@ -129,14 +129,8 @@ class FileSource(Source):
         self._id_room: MemoryBudget = ANY_ROOM
 
     def layout(self) -> Layout:
-        """Return the layout; see `Source`.
-
-        Raises
-        ------
-        SourceError : the last batch is not read yet
-        """
-        if self._layout is None:
-            raise SourceError("the layout is known only after all batches are read", source=self.name)
+        """Return the layout; see `Source`."""
+        assert self._layout is not None  # all batches are read
         return self._layout
 
     # --- reading by several processes, a part each

@@ -373,16 +373,12 @@ def read_seeds(path: str | os.PathLike[str], *, string_ids: bool = False) -> Any
     OptionError : another suffix
     SourceError : missing file, or one not in the format of its suffix; an id that is not an integer where all must be
     """
-    suffix = Path(path).suffix
+    name, suffix = os.fspath(path), Path(path).suffix
     if suffix == ".parquet":
         return read_table(path)
     if suffix != ".csv":
         found = suffix or "a name without suffix"
         raise OptionError(f"{path}: expected a .csv or .parquet file of seeds, found {found}")
-    return _read_csv(os.fspath(path), string_ids)
-
-
-def _read_csv(name: str, string_ids: bool) -> Any:
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import csv
