@@ -51,7 +51,7 @@ from mgspmv.ingest.device_sorting import DeviceSorter
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.shard import OwnIds, PartSummary, ShardSpec
-from mgspmv.ingest.source import Combined, FileSource, Layout
+from mgspmv.ingest.source import FileSource, Layout
 from mgspmv.ingest.values import find_least
 from mgspmv.ingest_report import EntryCounts, make_report
 from mgspmv.kernels.catalogue import Backend
@@ -263,7 +263,7 @@ class Numbered:
     """Type of the ids, as in `OwnIds`; None if they are the numbers."""
     counts: EntryCounts
     n_entries: int
-    joined: Combined
+    joined: Layout
     """Summary of the source."""
 
     def describe(self, describe: Describe, rule: Duplicates, nnz: int) -> dict[str, Any]:
@@ -333,9 +333,8 @@ class IngestSteps:
             raise SourceError(f"parts of the source have values of different types: {names}", source=self._source.name)
         self._dtype = dtypes.pop()
         lows, highs = zip(*((0, -1), *(own.extent for own in read if own.extent is not None)), strict=True)
-        stated = Layout((0, 0), are_ids=True, stated=joined.stated, claim=joined.claim)
         extent, n_read = (min(lows), max(highs)), sum(own.n_entries for own in read)
-        stated = stated.settle_claim(extent)
+        stated = joined.settle_claim(extent)
         shape, id_type = self._number(None if stated.are_ids else stated.shape[0], extent, n_read)
         counts = sum((own.counts for own in read), EntryCounts())
         size = self._find_size(numbered := Numbered(shape, id_type, counts, n_read, joined))

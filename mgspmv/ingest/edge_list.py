@@ -35,7 +35,7 @@ from mgspmv.ingest.headers import (
     has_header,
 )
 from mgspmv.ingest.matrix_market import is_banner
-from mgspmv.ingest.source import Combined, EdgeFacts, EdgeSource, Stated
+from mgspmv.ingest.source import EdgeFacts, EdgeSource, Layout, Stated
 from mgspmv.ingest.streams import Chunk, TextLine, TextStream
 from mgspmv.ingest.tokens import SAMPLE_BYTES, SAMPLE_LINES, Undecided, choose_delimiter
 from mgspmv.ingest.vertices import choose_vertices, find_unknown, lists_names
@@ -189,7 +189,8 @@ class EdgeListSource(EdgeSource):
         facts.unused_first = getattr(self._made, "unused_first", None)
         self._layout = self._made.finish()
         if self._form is None:
-            self._layout = replace(self._layout, **vars(self.join([facts])))
+            joined = self.join([facts])
+            self._layout = replace(self._layout, provenance=joined.provenance, stated=joined.stated, claim=joined.claim)
 
     def split(self, n_parts: int) -> list[EdgeListSource]:
         """Return parts of whole files for other processes, see `FileSource`; the first edge determines how all lines
@@ -211,7 +212,7 @@ class EdgeListSource(EdgeSource):
             parts[-1]._files = tuple(files)
         return parts
 
-    def join(self, parts: Sequence[_EdgeListFacts]) -> Combined:
+    def join(self, parts: Sequence[_EdgeListFacts]) -> Layout:
         """Combine the facts of all parts; see `FileSource`."""
         form: Head = parts[0].form
         first, *others = [claims for part in parts for claims in part.claims] or [{}]
@@ -232,7 +233,8 @@ class EdgeListSource(EdgeSource):
             },
             **parts[0].listed,
         }
-        return Combined(provenance, None if nodes is None else stated, nodes)
+        stated = None if nodes is None else stated
+        return Layout((0, 0), are_ids=True, provenance=provenance, stated=stated, claim=nodes)
 
     def _read(self, facts: _EdgeListFacts) -> Generator[Chunk, None, None]:
         """Yield the lines below the headers of all files, in at least one chunk, once `facts.form` is known."""

@@ -151,16 +151,16 @@ class FileSource(Source):
     def summarize(self) -> Any:
         """Return the summary of this part for `join`, once it was read."""
         layout = self.layout()
-        return Combined(settle(layout.provenance), layout.stated)
+        return Layout((0, 0), are_ids=True, provenance=settle(layout.provenance), stated=layout.stated)
 
-    def join(self, told: Sequence[Any]) -> Combined:
-        """Check and join the summaries of all parts, in their order.
+    def join(self, told: Sequence[Any]) -> Layout:
+        """Check and join the summaries of all parts, in their order; return the layout, whose ids are not numbered.
 
         Raises
         ------
         SourceError : the parts do not fit together
         """
-        joined: Combined = told[0]
+        joined: Layout = told[0]
         return joined
 
 
@@ -218,17 +218,6 @@ class EdgeSource(FileSource):
         if vertices is not None:
             part._reading = replace(self._reading, vertices=make_absolute(os.fspath(vertices)))
         return part
-
-
-@dataclass(frozen=True)
-class Combined:
-    """Summary of a source whose parts were read."""
-
-    provenance: dict[str, Any]
-    stated: Stated | None = None
-    """Error about the place of the stated shape or claim, as in `Layout`."""
-    claim: int | None = None
-    """Number of vertices that the source states, as in `Layout`."""
 
 
 def symmetrize(batch: CooBatch, symmetry: str) -> CooBatch:

@@ -32,7 +32,7 @@ from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.store_writing import write_version
 from mgspmv.ingest.stored import Bounds, EdgeSet, RowNumbers, StoredRows
-from mgspmv.ingest.vertex_vectors import ById, classify_vector, is_class, read_vector
+from mgspmv.ingest.vertex_vectors import classify_vector, is_class, read_vector
 from mgspmv.ingest.vertices import read_vertices
 from mgspmv.lookup import UNKNOWN, VertexLookup, open_ids
 from mgspmv.model import Duplicates, IngestOptions, MatrixInfo, Progress, index_dtype
@@ -126,7 +126,7 @@ def _list_flagged(vertices: Any, info: MatrixInfo) -> Any:
     if not is_labeled or not _is_mask(list(vertices.values() if isinstance(vertices, Mapping) else vertices)):
         return np.asarray(vertices) if hasattr(vertices, "__array__") else list(vertices)
     flags = classify_vector("vertices", vertices)
-    assert isinstance(flags, ById)
+    assert flags is not None
     if flags.is_default_index and info.vertex_ids is not None:
         raise OptionError(f"vertices has pandas' default index, but the vertices have other ids; {flags.advice}")
     if len(set(flags.ids)) != len(flags.ids):

@@ -25,7 +25,7 @@ from mgspmv.ingest.columns import TextColumn
 from mgspmv.ingest.files import describe_files
 from mgspmv.ingest.headers import choose_read_columns
 from mgspmv.ingest.prefetch import AHEAD, prefetch_map
-from mgspmv.ingest.source import Combined, EdgeFacts, EdgeSource
+from mgspmv.ingest.source import EdgeFacts, EdgeSource, Layout
 from mgspmv.ingest.tokens import Undecided
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN, decode, find_kind, to_integers, to_strings
 from mgspmv.ingest.vertices import choose_vertices, find_unknown
@@ -168,9 +168,9 @@ class TableSource(EdgeSource):
                 if empty.problem is not None and not self.may_be_empty:
                     raise empty.problem
                 yield self._encode(empty)
-        self._layout = replace(self._made.finish(), **vars(self.join([self._facts])))
+        self._layout = replace(self._made.finish(), provenance=self.join([self._facts]).provenance)
 
-    def join(self, told: Sequence[TableFacts]) -> Combined:
+    def join(self, told: Sequence[TableFacts]) -> Layout:
         """Check and join the summaries of all parts; see `FileSource`."""
         filled = [own for own in told if own.counts["rows"]] or told
         forms = [own.form for own in filled if own.form is not None]  # each table yields at least one part
@@ -182,8 +182,8 @@ class TableSource(EdgeSource):
         header = {"columns": first.names, "rows": 0, **counts}
         names = told[0].all_columns
         taken = ColumnChoice(*map(names.index, first.names)).describe(names) | {"n_rows": counts["rows"]}
-        provenance = {"format": self._format, **describe_files(self.name, files), "header": header}
-        return Combined({**provenance, **filled[0].listed, "taken": taken})
+        read = {"format": self._format, **describe_files(self.name, files), "header": header}
+        return Layout((0, 0), are_ids=True, provenance={**read, **filled[0].listed, "taken": taken})
 
     @abstractmethod
     def _tables(self) -> Generator[Table]:

@@ -64,7 +64,10 @@ def convert_values(values: np.ndarray, dtype: str | None, source: str) -> np.nda
             said = f"the value {values[unfit][0]!s} is not an integer between -2^53 and 2^53"
             raise SourceError(f'{said}, as dtype="int64" needs; pass dtype="float64"', source=source)
     if values.dtype.kind in "bui" and dtype != "float64":
-        values = fit_int64(values, source)
+        if values.dtype == np.uint64 and len(values) and (greatest := int(values.max())) > INT64_MAX:
+            said = f"the value {greatest} does not fit into int64"
+            raise SourceError(f'{said}; ingest with dtype="float64", which rounds it', source=source)
+        values = values.astype(np.int64, copy=False)
     if dtype is None:
         return values if values.dtype in (np.int64, np.float32, np.float64) else values.astype(np.float64)
     try:
@@ -75,20 +78,6 @@ def convert_values(values: np.ndarray, dtype: str | None, source: str) -> np.nda
         raise SourceError(
             f"the value {greatest:g} does not fit into {dtype}; ingest with dtype='float64'", source=source
         ) from error
-
-
-def fit_int64(values: np.ndarray, source: str) -> np.ndarray:
-    """Return integers as int64.
-
-    Raises
-    ------
-    SourceError : a uint64 value does not fit
-    """
-    if values.dtype == np.uint64 and len(values) and (greatest := int(values.max())) > INT64_MAX:
-        raise SourceError(
-            f'the value {greatest} does not fit into int64; ingest with dtype="float64", which rounds it', source=source
-        )
-    return values.astype(np.int64, copy=False)
 
 
 def infinite_error(kind: str, n_infinite: int, source: str) -> SourceError:

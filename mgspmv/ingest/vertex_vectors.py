@@ -28,14 +28,6 @@ _BY_PLACE = "pass np.asarray(...) for numbers by place"
 
 
 @dataclass(frozen=True, eq=False)
-class ByPlace:
-    """Numbers in the order of the vertices."""
-
-    numbers: Any
-    """Array, or object that NumPy converts to one."""
-
-
-@dataclass(frozen=True, eq=False)
 class ById:
     """Ids, each with a number."""
 
@@ -49,8 +41,8 @@ class ById:
     """Whether the ids are a default index 0, 1, ..., which counts as ids only in a store without other ids."""
 
 
-def classify_vector(name: str, given: Any) -> ByPlace | ById:
-    """Classify a vector as given by place or by id.
+def classify_vector(name: str, given: Any) -> ById | None:
+    """Return the ids and numbers of a vector that is given by id; None for one of numbers by place.
 
     =============================================  ==========================================================
     given                                          is
@@ -80,7 +72,7 @@ def classify_vector(name: str, given: Any) -> ByPlace | ById:
             f"frame with ids, a list of ids such as [{given!r}], or np.asarray(...) of a number per vertex"
         )
     if isinstance(given, np.ndarray):
-        return ByPlace(given)
+        return None
     if hasattr(given, "ids") and hasattr(given, "values"):
         return ById(given.ids, given.values)
     _check_readable(name, given)
@@ -90,7 +82,7 @@ def classify_vector(name: str, given: Any) -> ByPlace | ById:
         return _classify_table(name, given)
     if (ids := list_column(name, given)) is None and isinstance(given, Sequence | AbstractSet):
         ids = _read_ids(name, list(given), " in its list of ids", f"{_BY_PLACE}, or a mapping of ids to numbers")
-    return ByPlace(given) if ids is None else _weigh_equally(ids)
+    return None if ids is None else _weigh_equally(ids)
 
 
 def is_class(obj: Any, library: str, name: str | None = None) -> bool:

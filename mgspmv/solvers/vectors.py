@@ -73,16 +73,15 @@ def _read_vector(
 ) -> tuple[np.ndarray | None, np.ndarray]:
     """Return the vertices that a user named, (k,) int64, and their numbers, (k,) float64; None and (n,) float64 for
     numbers by place."""
-    from mgspmv.ingest.vertex_vectors import ByPlace, classify_vector
+    from mgspmv.ingest.vertex_vectors import classify_vector
 
-    vector = classify_vector(name, given)
-    if not isinstance(vector, ByPlace):
+    if (vector := classify_vector(name, given)) is not None:
         return _locate(name, vector, n, vertex_ids)
-    if isinstance(vector.numbers, np.ndarray) and vector.numbers.dtype.kind in "SU":
+    if isinstance(given, np.ndarray) and given.dtype.kind in "SU":
         raise OptionError(
             f"{name} is an array of strings, but arrays hold a number per vertex; pass its .tolist() for a list of ids"
         )
-    numbers = _to_float64(name, vector.numbers)
+    numbers = _to_float64(name, given)
     if numbers.shape != (n,):
         raise ShapeError(
             f"{name} has shape {numbers.shape} but the matrix has {n} vertices; pass shape ({n},) or a mapping"
