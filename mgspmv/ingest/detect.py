@@ -37,9 +37,6 @@ class ForeignFormat:
     head: bytes | None = None
     """Regular expression for the first bytes of its files."""
 
-    def describe(self) -> str:
-        return f"this is {self.what}, which ingest does not read; {self.advice}"
-
 
 _METIS_ADVICE = "convert it to an edge list, or read it by its library and pass arrays"
 _PAJEK = rb"(?:\s*%[^\n]*\n)*\s*\*(?:network|vertices|arcs|edges)\b"
@@ -155,7 +152,7 @@ def detect_format(files: list[str]) -> Format:
     head, is_compressed = read_head(name)
     found = by_name or find_format_by_bytes(head)
     if isinstance(found, ForeignFormat):
-        raise SourceError(found.describe(), source=name)
+        raise SourceError(f"this is {found.what}, which ingest does not read; {found.advice}", source=name)
     if found in ("parquet", "npz") and (is_compressed or isinstance(name, Pipe)):
         what = "Parquet" if found == "parquet" else ".npz"
         how = "in a compressed file; decompress it" if is_compressed else "in a pipe; save it as a file"

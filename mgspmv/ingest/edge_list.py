@@ -35,7 +35,7 @@ from mgspmv.ingest.headers import (
     has_header,
 )
 from mgspmv.ingest.matrix_market import is_banner
-from mgspmv.ingest.source import EdgeFacts, EdgeSource, Layout, Stated
+from mgspmv.ingest.source import EdgeFacts, EdgeSource, Layout
 from mgspmv.ingest.streams import Chunk, TextLine, TextStream
 from mgspmv.ingest.tokens import SAMPLE_BYTES, SAMPLE_LINES, Undecided, choose_delimiter
 from mgspmv.ingest.vertices import choose_vertices, find_unknown, lists_names
@@ -83,42 +83,6 @@ class Head:
         return f"{header}, {self.n_columns} columns, the delimiter {self.delimiter!r} and {edges} edges"
 
 
-@dataclass
-class _EdgeListFacts(EdgeFacts):
-    """Facts about files; the form is the beginning of the first with edges, or else of the first that names columns."""
-
-    claims: list[dict[str, int]] = field(default_factory=list)
-    """Numbers that the comments of each file state."""
-    stated: Stated | None = None
-    """First comment that states the number of vertices."""
-    unused_first: str | None = None
-    """First name of the list of vertices if no edge has it, as in `OccurringIds`."""
-
-    def begin(self, name: str, head: Head) -> None:
-        """Record the beginning of a file.
-
-        Raises
-        ------
-        SourceError : it has another form than files before it
-        """
-        first = self.form or head
-        are_told = all(each.first is not None or each.names is not None for each in (head, first))
-        are_edges = head.first is not None and first.first is not None
-        if are_told and (head.names != first.names or (are_edges and head.form != first.form)):
-            raise SourceError(
-                f"it has {head.describe()}, but files before it have {first.describe()}; files that are ingested "
-                "together must have one form: pass delimiter=, header=, columns= or comment= for all, or ingest them "
-                "separately",
-                source=name,
-            )
-        if self.form is None or (self.form.first is None and (head.first is not None or self.form.names is None)):
-            self.form = head
-        self.claims.append(head.preamble.claims)
-        if self.stated is None and head.preamble.nodes_line is not None:
-            self.stated = head.preamble.nodes_line.make_error
-        self.counts.update(n_header=head.n_header, n_comments=head.preamble.n_lines)
-
-
 class EdgeListSource(EdgeSource):
     """Edge lists as a `Source`: an arc per line, from a column of sources to one of targets, optionally with a weight.
 
@@ -164,10 +128,9 @@ class EdgeListSource(EdgeSource):
 
     def batches(self) -> Iterator[CooBatch]:
         """Yield all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
-        self._facts = facts = _EdgeListFacts(self._form)
-        with closing(self._read(facts)) as chunks:
+        self._facts = facts = EdgeFacts(self._form)
+        with closing(self._read()) as chunks:
             first = next(chunks)
-            assert facts.form is not None
             facts.form = form = self._form or self._find_form(facts.form)
             self.is_undirected = form.preamble.is_undirected
             self._made, facts.listed = choose_vertices(form.id_column, self._reading, self._id_room, self.name)
@@ -199,12 +162,11 @@ class EdgeListSource(EdgeSource):
         for name in (*self._files, self._reading.vertices):
             if isinstance(name, Pipe):
                 raise OptionError(f"{name} is a pipe, read by one process; save it as a file, or leave client= out")
-        whole, facts = self._take_part(), _EdgeListFacts()
+        whole = self._take_part()
         whole._files = tuple(make_absolute(name) for name in self._files)
-        with closing(whole._read(facts)) as chunks:
+        with closing(whole._read()) as chunks:
             next(chunks)
-        assert facts.form is not None
-        whole._form = whole._find_form(facts.form)
+        whole._form = whole._find_form(whole._facts.form)
         whole.is_undirected = whole._form.preamble.is_undirected
         parts = []
         for files in cut_evenly(whole._files, list(map(measure_file, whole._files)), n_parts):
@@ -212,7 +174,7 @@ class EdgeListSource(EdgeSource):
             parts[-1]._files = tuple(files)
         return parts
 
-    def join(self, parts: Sequence[_EdgeListFacts]) -> Layout:
+    def join(self, parts: Sequence[EdgeFacts]) -> Layout:
         """Combine the facts of all parts; see `FileSource`."""
         form: Head = parts[0].form
         first, *others = [claims for part in parts for claims in part.claims] or [{}]
@@ -236,11 +198,12 @@ class EdgeListSource(EdgeSource):
         stated = None if nodes is None else stated
         return Layout((0, 0), are_ids=True, provenance=provenance, stated=stated, claim=nodes)
 
-    def _read(self, facts: _EdgeListFacts) -> Generator[Chunk, None, None]:
-        """Yield the lines below the headers of all files, in at least one chunk, once `facts.form` is known."""
+    def _read(self) -> Generator[Chunk, None, None]:
+        """Yield the lines below the headers of all files, in at least one chunk, once the form is known."""
+        facts = self._facts
         for k, name in enumerate(self._files):
             with TextStream(name, self._batch_bytes, hashes=self.hashes_files) as text:
-                facts.begin(text.name, read_head(text, self._reading, self._is_vertex))
+                self._begin(text.name, read_head(text, self._reading, self._is_vertex))
                 if facts.form is not None and facts.form.first is not None:
                     for chunk in text.chunks():
                         self.fraction = None if text.fraction is None else (k + text.fraction) / len(self._files)
@@ -248,6 +211,30 @@ class EdgeListSource(EdgeSource):
                 facts.files.append(text.provenance())
         if facts.form is not None and facts.form.first is None:
             yield Chunk(self.name, 1, b"")
+
+    def _begin(self, name: str, head: Head) -> None:
+        """Record the beginning of a file.
+
+        Raises
+        ------
+        SourceError : it has another form than files before it
+        """
+        facts, first = self._facts, self._facts.form or head
+        are_told = all(each.first is not None or each.names is not None for each in (head, first))
+        are_edges = head.first is not None and first.first is not None
+        if are_told and (head.names != first.names or (are_edges and head.form != first.form)):
+            raise SourceError(
+                f"it has {head.describe()}, but files before it have {first.describe()}; files that are ingested "
+                "together must have one form: pass delimiter=, header=, columns= or comment= for all, or ingest them "
+                "separately",
+                source=name,
+            )
+        if facts.form is None or (facts.form.first is None and (head.first is not None or facts.form.names is None)):
+            facts.form = head
+        facts.claims.append(head.preamble.claims)
+        if facts.stated is None and head.preamble.nodes_line is not None:
+            facts.stated = head.preamble.nodes_line.make_error
+        facts.counts.update(n_header=head.n_header, n_comments=head.preamble.n_lines)
 
     def _find_form(self, head: Head) -> Head:
         """Add the format of all lines to the beginning of the first file."""
@@ -291,7 +278,7 @@ class EdgeListSource(EdgeSource):
             raise head.first.make_error(str(error)) from error
 
 
-def _list_notes(head: Head, parts: Sequence[_EdgeListFacts]) -> list[str]:
+def _list_notes(head: Head, parts: Sequence[EdgeFacts]) -> list[str]:
     """List the assumptions about edges of which users should know."""
     notes = []
     if head.preamble.is_undirected:

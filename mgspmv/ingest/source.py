@@ -170,12 +170,20 @@ class EdgeFacts:
 
     form: Any = None
     """Form of all edges, by the first of them."""
+    all_columns: list[str] = field(default_factory=list)
+    """Names of all columns of the first table, including those not read."""
     files: list[dict[str, Any]] = field(default_factory=list)
     """Provenance of the files read so far; none for a table that is not a file."""
     counts: Counter[str] = field(default_factory=Counter)
     """Numbers of rows and other things, for the provenance."""
     listed: dict[str, Any] = field(default_factory=dict)
     """Provenance of the list of vertices."""
+    claims: list[dict[str, int]] = field(default_factory=list)
+    """Numbers that the comments of each file state."""
+    stated: Stated | None = None
+    """First comment that states the number of vertices."""
+    unused_first: str | None = None
+    """First name of the list of vertices if no edge has it, as in `OccurringIds`."""
 
 
 class EdgeSource(FileSource):
@@ -206,8 +214,7 @@ class EdgeSource(FileSource):
         self._threads, self._id_room = threads, id_room
         self._made: Any = None
         """Mapping from ids to codes, once the first batch is read."""
-        self._facts: Any = None
-        """`EdgeFacts`, of a class of the reader."""
+        self._facts = EdgeFacts()
 
     def summarize(self) -> Any:
         return replace(self._facts, files=settle(self._facts.files))
@@ -215,6 +222,7 @@ class EdgeSource(FileSource):
     def _take_part(self) -> Self:
         """Return a copy for another process, of which nothing is read yet."""
         part, vertices = copy(self), self._reading.vertices
+        part._facts = EdgeFacts()
         if vertices is not None:
             part._reading = replace(self._reading, vertices=make_absolute(os.fspath(vertices)))
         return part

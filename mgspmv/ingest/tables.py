@@ -7,8 +7,8 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -120,14 +120,6 @@ class _EdgeRows:
         return SourceError(message, source=self.table)
 
 
-@dataclass
-class TableFacts(EdgeFacts):
-    """Facts about tables, whose form are the first rows, without their columns."""
-
-    all_columns: list[str] = field(default_factory=list)
-    """Names of all columns of the first table, including those not read."""
-
-
 class TableSource(EdgeSource):
     """Concatenated tables as a `Source`: columns of sources, targets and, optionally, weights, one arc per row.
 
@@ -149,7 +141,7 @@ class TableSource(EdgeSource):
 
     def __init__(self, name: str, format: str, **options: Any) -> None:
         super().__init__(name, **options)
-        self._format, self._n_tables, self._facts = format, 1, TableFacts()
+        self._format, self._n_tables = format, 1
         self._is_computed = False
         """Whether rows are computed and take memory elsewhere, so that they are not read ahead."""
 
@@ -170,7 +162,7 @@ class TableSource(EdgeSource):
                 yield self._encode(empty)
         self._layout = replace(self._made.finish(), provenance=self.join([self._facts]).provenance)
 
-    def join(self, told: Sequence[TableFacts]) -> Layout:
+    def join(self, told: Sequence[EdgeFacts]) -> Layout:
         """Check and join the summaries of all parts; see `FileSource`."""
         filled = [own for own in told if own.counts["rows"]] or told
         forms = [own.form for own in filled if own.form is not None]  # each table yields at least one part
@@ -188,11 +180,6 @@ class TableSource(EdgeSource):
     @abstractmethod
     def _tables(self) -> Generator[Table]:
         """Open and yield the tables, at least one, one after the other."""
-
-    def _take_part(self) -> Self:
-        part = super()._take_part()
-        part._facts = TableFacts()
-        return part
 
     def _read(self, tables: Iterable[Table]) -> Iterator[tuple[Table, int, Any, float | None]]:
         """Yield the tables in parts: the table, the number of the first row, the rows, and the fraction read then."""
