@@ -180,7 +180,8 @@ def open_table(frame: Any, name: str, threads: int | None = None) -> Table:
         for batch in stream:
             yield batch.select(names)
 
-    return Table(name, stream.schema, read_stream, n_rows=len(frame) if library in ("pyarrow", "polars") else None)
+    n_rows = len(frame) if library in ("pyarrow", "polars") else None
+    return Table(name, stream.schema.names, read_stream, n_rows=n_rows, metadata=stream.schema.metadata)
 
 
 def _read_labeled(frame: Any, name: str, library: str, threads: int | None, names: list[str]) -> Iterator[Any]:

@@ -102,7 +102,8 @@ class ParquetSource(TableSource):
                     )
                     self._facts.files.append({"name": name} | known)
                 n_rows, first_row = sum(lengths[k] for k in read), sum(lengths[: read.start])
-                yield Table(name, file.schema_arrow, self._make_reader(name, file, read), first_row, n_rows)
+                schema, reader = file.schema_arrow, self._make_reader(name, file, read)
+                yield Table(name, schema.names, reader, first_row, n_rows, schema.metadata)
             self._facts.counts["row_groups"] += len(read)
         hasher.shutdown(wait=False)
 

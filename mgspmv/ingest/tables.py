@@ -53,24 +53,21 @@ class Table:
 
     name: str
     """Name in messages."""
-    schema: Any
-    """Arrow schema, or names of the columns; the types are needed only in `read`."""
+    columns: list[str]
     read: Callable[[list[str]], Iterator[Any]]
     """Function that yields the given columns of all rows as Arrow record batches of bounded size, or as row groups."""
     first_row: int = 0
     """Number of the first row, from 0; not 0 if another process reads earlier rows."""
     n_rows: int | None = None
     """Number of rows; None if unknown before all are read."""
-
-    @property
-    def columns(self) -> list[str]:
-        return list(self.schema) if isinstance(self.schema, list) else self.schema.names
+    metadata: dict[bytes, bytes] | None = None
+    """Metadata of the Arrow schema, if it has any."""
 
     def is_index(self, name: str) -> bool:
         """Return whether a column was saved as an index and is not named as a source or a target."""
         if is_saved_index(name):
             return True
-        described = None if isinstance(self.schema, list) else (self.schema.metadata or {}).get(b"pandas")
+        described = (self.metadata or {}).get(b"pandas")
         try:
             index = parse_json(described)["index_columns"] if described else []
             return name in index and find_role(name)[0] not in ("source", "target")
