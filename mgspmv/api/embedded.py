@@ -26,7 +26,6 @@ from mgspmv.kernels.select import (
     BoundKernel,
     BoundMany,
     StepLayout,
-    bind_kernel,
     bind_many,
     bind_product,
     choose_for_vectors,
@@ -116,20 +115,25 @@ class EmbeddedMatrix(MatrixProperties):
             blocks[key] = read(self.stored, 0, self.shape[0], dtype, place.threads)
         return blocks[key]
 
-    def bind(self, dtype: str | None, precision: Precision, top: int | None = None) -> BoundKernel:
-        """Return the kernel of the placement for steps of PageRank, with values of this dtype, or without; bound once.
+    def bind(
+        self,
+        bind: Callable[..., BoundKernel],
+        dtype: str | None,
+        precision: Precision,
+        kernel: str,
+        top: int | None = None,
+    ) -> BoundKernel:
+        """Return a kernel, bound to the rows with values of this dtype, or without; bound once.
 
         Parameters
         ----------
-        top : as for `block`
-
-        Raises
-        ------
-        OptionError : the backend has no kernel of that name
-        FormatError : the kernel does not support this matrix
-        CapacityError : as for `block`
+        bind : `bind_kernel` for steps of PageRank, or `bind_product`; others and errors as for these and `block`
         """
-        return self._bind(bind_kernel, dtype, precision, self.place.kernel, top)
+        backend, threads = self.place.computes, self.place.threads
+        block, key = self.block(dtype, backend, top), (bind, dtype, precision, kernel, threads, backend)
+        make = partial(bind, block, precision, kernel=kernel, threads=threads, backend=backend)
+        bound: BoundKernel = self._loaded.keep(key, make)
+        return bound
 
     def bind_many(self, dtype: str | None, precision: Precision) -> BoundMany:
         """Return the kernels of the placement for steps of many vectors, with values of this dtype, or without; bound
@@ -162,23 +166,7 @@ class EmbeddedMatrix(MatrixProperties):
             if streamed is not None:
                 return streamed
         kernel = choose_for_vectors(place.kernel, backend, self.shape, n_vectors)
-        return self._bind(bind_product, own, dtype, kernel)
-
-    def _bind(
-        self,
-        bind: Callable[..., BoundKernel],
-        dtype: str | None,
-        precision: Precision,
-        kernel: str,
-        top: int | None = None,
-    ) -> BoundKernel:
-        """Bind a kernel to the loaded rows, once."""
-        backend, threads = self.place.computes, self.place.threads
-        make = partial(
-            bind, self.block(dtype, backend, top), precision, kernel=kernel, threads=threads, backend=backend
-        )
-        bound: BoundKernel = self._loaded.keep((bind, dtype, precision, kernel, threads, backend), make)
-        return bound
+        return self.bind(bind_product, own, dtype, kernel)
 
     def _bind_streamed(self, values: str | None, dtype: Literal["float32", "float64"]) -> StreamedCsr | None:
         """Return the kernel that streams rows through the current device; None where all rows fit."""

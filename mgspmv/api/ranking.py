@@ -31,7 +31,7 @@ from mgspmv.errors import (
 )
 from mgspmv.kernels.catalogue import BACKENDS
 from mgspmv.kernels.highest import check_order
-from mgspmv.kernels.select import check_kernel, find_step_layout, list_kernels
+from mgspmv.kernels.select import bind_kernel, check_kernel, find_step_layout, list_kernels
 from mgspmv.logs import log_checkpoint, log_recovery, name_run
 from mgspmv.model import BEGINNING, EVERY_S, ChangeNorm, Event, Precision, RunProgress, Status, check_choice, ignore
 from mgspmv.monitor.progress import ProgressOption, notify_all
@@ -273,7 +273,8 @@ def _rank_embedded(
     steps: LocalSteps | DeviceSteps
     if layout is None:
         weight = start.take_weight(lambda: A.read_out_weight(dtype is not None))
-        steps = LocalSteps(start.bind(A.bind(dtype, options.precision, options.top), weight), options)
+        bound = A.bind(bind_kernel, dtype, options.precision, task.kernel, options.top)
+        steps = LocalSteps(start.bind(bound, weight), options)
     else:
         from mgspmv.solvers.steps import DeviceSteps
 
