@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +17,7 @@ import numpy as np
 
 from mgspmv.cluster.cluster_rows import ClusterRows
 from mgspmv.cluster.dask_cluster import Cluster
-from mgspmv.cluster.ingest_steps import Describe, DeviceOffer, IngestSteps, Numbered, check_source, choose_client
+from mgspmv.cluster.ingest_steps import Describe, DeviceOffer, IngestSteps, check_source, choose_client
 from mgspmv.cluster.load import WorkerPlacement, choose_placement, load_matrix
 from mgspmv.cluster.matrix import DistributedMatrix
 from mgspmv.cluster.worker_rows import RowsAddress
@@ -27,8 +26,7 @@ from mgspmv.errors import CapacityError, OptionError
 from mgspmv.ingest.budget import check_memory, check_space
 from mgspmv.ingest.device_shard import RowSample, list_buckets
 from mgspmv.ingest.device_sorting import are_marked, is_worth_a_device
-from mgspmv.ingest.entries import choose_rule
-from mgspmv.ingest.in_memory import VERSION
+from mgspmv.ingest.occurring_ids import IdType
 from mgspmv.ingest.values import find_least
 from mgspmv.kernels.entry_sorting import MOST_ENTRIES
 from mgspmv.model import IngestOptions, MatrixInfo, Precision, Progress, index_dtype
@@ -36,7 +34,6 @@ from mgspmv.partition import INGEST_FIRST, Planner, limit
 from mgspmv.solvers.options import Placement, Reads
 from mgspmv.store.chunks import WrittenRange
 from mgspmv.store.held import PLACE
-from mgspmv.store.stored_matrix import FORMAT_VERSION
 from mgspmv.store.write import Version, begin_version
 from mgspmv.validation import to_json
 
@@ -106,37 +103,25 @@ class _StoreSteps(IngestSteps):
 
     def run(self, version: Version, describe: Describe) -> MatrixInfo:
         """Run all steps, commit the version, and return its description."""
-        numbered = self._read()
-        shape = numbered.shape
-        check_space(version.place, self._find_size(numbered))
+        self._read()
+        shape = self._shape
+        check_space(version.place, self._size)
         counted = self._do("number", "group", shape)
         nnz, least = self._build(shape, counted, "sort", transpose=self._options.transpose)
         if self._kind != "matrix":
             self._sum_columns(version, shape[1])
         self._write(version, "", shape, nnz)
-        if numbered.id_type is not None:
-            version.create_array("vertex_ids", shape[0], str if numbered.id_type == "string" else np.dtype(np.int64))
+        if self._id_type is not None:
+            version.create_array("vertex_ids", shape[0], str if self._id_type == "string" else np.dtype(np.int64))
             ids: list[dict[str, WrittenRange]] = self._do("write", "write_ids", version.address())
             version.finish_array("vertex_ids", [own["vertex_ids"] for own in ids if own])
         if self._options.transpose:
             counted, other = self._do("transpose", "group_transpose"), shape[::-1]
             n_entries, _ = self._build(other, counted, "sort the transpose", transpose=False)
             self._write(version, "transpose", other, n_entries)
-        rule = choose_rule(self._options, is_pattern=self._dtype is None)
-        provenance = numbered.describe(describe, rule, sum(nnz))
-        attributes = version.describe(
-            kind=self._kind,
-            shape=shape,
-            nnz=sum(nnz),
-            dtype=self._dtype,
-            index=index_dtype(shape[1]),
-            duplicates=rule,
-            vertex_ids=numbered.id_type,
-            order=None,
-            min_weight=least,
-            provenance=provenance | {"report": to_json(provenance["report"])},
-        )
-        return version.commit(attributes)
+        info = self._describe(describe, sum(nnz), least)
+        info.provenance["report"] = to_json(info.provenance["report"])
+        return version.commit(version.describe(info))
 
     def _sum_columns(self, version: Version, n_cols: int) -> None:
         types = {"out_degree": np.int64} | ({} if self._dtype is None else {"out_weight": np.float64})
@@ -234,43 +219,43 @@ class _EdgeSteps(IngestSteps):
         ------
         CapacityError : the rows do not fit in the memory of a worker
         """
-        numbered = self._read()
-        info = self._describe_matrix(numbered, describe)
-        need, free = self._find_size(numbered).nbytes // len(self._workers), min(w.memory for w in self._workers)
+        self._read()
+        info = self._describe(describe)
+        need, free = self._size.nbytes // len(self._workers), min(w.memory for w in self._workers)
         if need > free:
             raise CapacityError(
-                f"{numbered.n_entries:,} entries take {format_bytes(need)} on each of {len(self._workers)} workers, "
+                f"{self._n_entries:,} entries take {format_bytes(need)} on each of {len(self._workers)} workers, "
                 f"and one of them has {format_bytes(free)}; {INGEST_FIRST}"
             )
         costs = Planner(info, (), precision).costs
         self._costs = costs["bytes_per_nonzero"], costs["bytes_per_row"]
-        if (built := self._build_on_devices(numbered)) is None:
+        if (built := self._build_on_devices()) is None:
             built = self._build(info.shape, self._do("number", "group", info.shape), "sort", transpose=False)
             if self._kind != "matrix":  # columns are cut by the rows of the workers
                 cut = lambda start, stop: [min(max(bound, start), stop) for bound in self._bounds]  # noqa: E731
                 self._add_up(info.shape[1], cut, "keep_sums")
         nnz, least = built
-        arrays = {} if numbered.id_type is None else {"vertex_ids": np.concatenate(self._do("number", "list_own_ids"))}
-        info = self._describe_matrix(numbered, describe, sum(nnz), least)
+        arrays = {} if self._id_type is None else {"vertex_ids": np.concatenate(self._do("number", "list_own_ids"))}
+        info = self._describe(describe, sum(nnz), least)
         rows = RowsAddress(info, self._members, self._shards.keys, tuple(self._bounds), tuple(nnz))
         return ClusterRows(info=info, place=PLACE, arrays=arrays, cluster=self._cluster, rows=rows)
 
-    def _number(self, claim: int | None, extent: tuple[int, int], n_entries: int) -> tuple[tuple[int, int], str | None]:
+    def _number(self, claim: int | None, extent: tuple[int, int]) -> tuple[tuple[int, int], IdType | None]:
         """Number vertices as `IngestSteps` does, small integers on the devices that have the entries."""
         high = extent[1]
-        is_marked = claim is None and high >= 0 and are_marked(extent, n_entries)
-        if not (is_marked and self._suits_devices(n_entries) and all(self._do("number", "can_mark", high))):
-            return super()._number(claim, extent, n_entries)
+        is_marked = claim is None and high >= 0 and are_marked(extent, self._n_entries)
+        if not (is_marked and self._suits_devices() and all(self._do("number", "can_mark", high))):
+            return super()._number(claim, extent)
         n = self._do("number", "mark_ids", high, self._dtype)[0]
         return (n, n), None if n == high + 1 else "int64"
 
-    def _suits_devices(self, n_entries: int) -> bool:
-        return self._has_devices and self._kind == "graph" and is_worth_a_device(n_entries)
+    def _suits_devices(self) -> bool:
+        return self._has_devices and self._kind == "graph" and is_worth_a_device(self._n_entries)
 
-    def _build_on_devices(self, numbered: Numbered) -> tuple[list[int], float | None] | None:
+    def _build_on_devices(self) -> tuple[list[int], float | None] | None:
         """Build the rows on the devices of the workers; return as `_build`, or None if the entries do not suit them."""
-        n = numbered.shape[0]
-        if not self._suits_devices(numbered.n_entries):
+        n = self._shape[0]
+        if not self._suits_devices():
             return None
         samples: list[RowSample | None] = self._do("number", "sample_rows", n)
         found = [sample for sample in samples if sample is not None]
@@ -285,25 +270,3 @@ class _EdgeSteps(IngestSteps):
         self._do("exchange", "trade", self._bounds)
         made = self._do("sort", "build_on_device", self._bounds)
         return [nnz for nnz, _ in made], find_least(np.array([least for _, own in made for least in own]))
-
-    def _describe_matrix(
-        self, numbered: Numbered, describe: Describe, nnz: int = 0, least: float | None = None
-    ) -> MatrixInfo:
-        rule, dtype = choose_rule(self._options, is_pattern=self._dtype is None), self._dtype
-        return MatrixInfo(
-            url=PLACE,
-            kind=self._kind,
-            shape=numbered.shape,
-            nnz=nnz,
-            dtype=None if dtype is None else dtype.name,  # type: ignore[arg-type]
-            index_dtype=index_dtype(numbered.shape[1]).name,  # type: ignore[arg-type]
-            duplicates=rule,
-            vertex_ids=numbered.id_type,  # type: ignore[arg-type]
-            min_weight=least,
-            has_transpose=False,
-            version=VERSION,
-            format_version=FORMAT_VERSION,
-            digest="",
-            nbytes=replace(self._find_size(numbered), n_entries=nnz).nbytes,
-            provenance=numbered.describe(describe, rule, nnz),
-        )

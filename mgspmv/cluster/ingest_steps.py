@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any, Self
@@ -48,17 +48,20 @@ from mgspmv.heartbeat import beat
 from mgspmv.ingest.budget import StoreSize, check_folder, check_stated, make_budget
 from mgspmv.ingest.device_shard import DeviceShard
 from mgspmv.ingest.device_sorting import DeviceSorter
+from mgspmv.ingest.entries import choose_rule
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.frames import FrameSource
+from mgspmv.ingest.in_memory import describe_matrix
+from mgspmv.ingest.occurring_ids import IdType
 from mgspmv.ingest.shard import OwnIds, PartSummary, ShardSpec
-from mgspmv.ingest.source import FileSource, Layout
+from mgspmv.ingest.source import FileSource
 from mgspmv.ingest.values import find_least
 from mgspmv.ingest_report import EntryCounts, make_report
 from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.context import begin_sorting
 from mgspmv.kernels.device import current_device, free_device_memory, use_device
 from mgspmv.kernels.staging import Staging
-from mgspmv.model import Duplicates, IngestOptions, Progress
+from mgspmv.model import IngestOptions, MatrixInfo, Progress
 
 Describe = Callable[[dict[str, Any]], dict[str, Any]]
 """Makes the provenance of a matrix from that of its source."""
@@ -254,26 +257,6 @@ def choose_client(cluster: Cluster, source: FileSource) -> Cluster:
     return Cluster(client, cluster.timeout)
 
 
-@dataclass(frozen=True)
-class Numbered:
-    """Entries of a source on the workers, and its vertices, once these are numbered."""
-
-    shape: tuple[int, int]
-    id_type: str | None
-    """Type of the ids, as in `OwnIds`; None if they are the numbers."""
-    counts: EntryCounts
-    n_entries: int
-    joined: Layout
-    """Summary of the source."""
-
-    def describe(self, describe: Describe, rule: Duplicates, nnz: int) -> dict[str, Any]:
-        """Return the provenance of the matrix, with the report of the ingest."""
-        source = dict(self.joined.provenance)
-        provenance = describe(source)
-        report = make_report(source, self.counts, nnz, rule, provenance["options"])
-        return provenance | {"report": report}
-
-
 class IngestSteps:
     """Steps of an ingest, each on all workers; a context manager that ends them."""
 
@@ -321,7 +304,7 @@ class IngestSteps:
         memories = self._shards.make(begin_share, offers)
         self._most_columns = max(1, min(memories) // SUM_PART // SUM_BYTES)
 
-    def _read(self) -> Numbered:
+    def _read(self) -> None:
         """Read the source, and number its vertices."""
         if isinstance(self._source, FrameSource):
             self._compute_partitions(self._source)
@@ -333,17 +316,32 @@ class IngestSteps:
             raise SourceError(f"parts of the source have values of different types: {names}", source=self._source.name)
         self._dtype = dtypes.pop()
         lows, highs = zip(*((0, -1), *(own.extent for own in read if own.extent is not None)), strict=True)
-        extent, n_read = (min(lows), max(highs)), sum(own.n_entries for own in read)
+        extent = min(lows), max(highs)
         stated = joined.settle_claim(extent)
-        shape, id_type = self._number(None if stated.are_ids else stated.shape[0], extent, n_read)
-        counts = sum((own.counts for own in read), EntryCounts())
-        size = self._find_size(numbered := Numbered(shape, id_type, counts, n_read, joined))
-        check_stated(stated.stated, size, allow_hypersparse=self._allow_hypersparse)
-        return numbered
+        self._source_provenance = joined.provenance
+        self._n_entries = sum(own.n_entries for own in read)
+        self._counts = sum((own.counts for own in read), EntryCounts())
+        self._shape, self._id_type = self._number(None if stated.are_ids else stated.shape[0], extent)
+        check_stated(stated.stated, self._size, allow_hypersparse=self._allow_hypersparse)
 
-    def _find_size(self, numbered: Numbered) -> StoreSize:
+    @property
+    def _size(self) -> StoreSize:
         has_sums, has_transpose = self._kind != "matrix", self._options.transpose
-        return StoreSize(numbered.shape, numbered.n_entries, self._dtype, has_sums, has_transpose)
+        return StoreSize(self._shape, self._n_entries, self._dtype, has_sums, has_transpose)
+
+    def _describe(self, describe: Describe, nnz: int = 0, least: float | None = None) -> MatrixInfo:
+        """Describe the matrix, with the report of the ingest.
+
+        Parameters
+        ----------
+        nnz, least : number of entries and least value, once they are sorted
+        """
+        source, rule = dict(self._source_provenance), choose_rule(self._options, is_pattern=self._dtype is None)
+        provenance = describe(source)
+        provenance["report"] = make_report(source, self._counts, nnz, rule, provenance["options"])
+        nbytes = replace(self._size, n_entries=nnz).nbytes
+        own = self._kind, self._shape, nnz, self._dtype, rule, self._id_type, least
+        return describe_matrix(*own, provenance, nbytes=nbytes)
 
     def __enter__(self) -> Self:
         return self
@@ -403,7 +401,7 @@ class IngestSteps:
 
     # --- numbers
 
-    def _number(self, claim: int | None, extent: tuple[int, int], n_entries: int) -> tuple[tuple[int, int], str | None]:
+    def _number(self, claim: int | None, extent: tuple[int, int]) -> tuple[tuple[int, int], IdType | None]:
         """Number all vertices; return the numbers of rows and columns, and the type of ids as in `OwnIds`.
 
         Parameters

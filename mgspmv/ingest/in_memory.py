@@ -15,11 +15,12 @@ from mgspmv.ingest.budget import StoreSize, check_stated, find_size
 from mgspmv.ingest.build import assemble
 from mgspmv.ingest.entries import MakeDeviceSorter, SortedSource, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
+from mgspmv.ingest.occurring_ids import IdType, find_id_type
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.values import find_least
 from mgspmv.ingest_report import make_report
-from mgspmv.model import IngestOptions, MatrixInfo, Progress, free_memory, index_dtype
+from mgspmv.model import Duplicates, IngestOptions, Kind, MatrixInfo, OrderMethod, Progress, free_memory, index_dtype
 from mgspmv.store.held import PLACE, HeldArrays, HeldMatrix
 from mgspmv.store.stored_matrix import FORMAT_VERSION, TRANSPOSE
 
@@ -106,24 +107,46 @@ def hold(read: SortedSource, arrays: HeldArrays, nnz: int, least: float | None, 
         arrays["vertex_ids"] = ids if isinstance(ids, np.ndarray) else ids[:]
     given: dict[str, Any] = {"weights": options.weights}
     ingested = make_report(made_from, read.counts, nnz, read.rule, given)
-    info = MatrixInfo(
+    nbytes = sum(array.nbytes for name, array in arrays.items() if name != "vertex_ids" and "/" not in name)
+    own = read.kind, read.shape, nnz, read.dtype, read.rule, find_id_type(ids), least
+    others = {"has_transpose": options.transpose, "nbytes": nbytes}
+    info = describe_matrix(*own, {"source": made_from, "report": ingested}, **others)
+    return HeldMatrix(info=info, place=PLACE, arrays=arrays)
+
+
+def describe_matrix(
+    kind: Kind,
+    shape: tuple[int, int],
+    nnz: int,
+    dtype: np.dtype[Any] | None,
+    rule: Duplicates,
+    id_type: IdType | None,
+    least: float | None,
+    provenance: dict[str, Any],
+    *,
+    order: OrderMethod | None = None,
+    has_transpose: bool = False,
+    nbytes: int = 0,
+) -> MatrixInfo:
+    """Return the description of a matrix that is in no store, or not yet; arguments as in `MatrixInfo`."""
+    return MatrixInfo(
         url=PLACE,
-        kind=read.kind,
-        shape=read.shape,
+        kind=kind,
+        shape=shape,
         nnz=nnz,
-        dtype=None if read.dtype is None else read.dtype.name,  # type: ignore[arg-type]
-        index_dtype=index_dtype(read.shape[1]).name,  # type: ignore[arg-type]
-        duplicates=read.rule,
-        vertex_ids=None if ids is None else "int64" if ids.dtype == np.int64 else "string",
+        dtype=None if dtype is None else dtype.name,  # type: ignore[arg-type]
+        index_dtype=index_dtype(shape[1]).name,  # type: ignore[arg-type]
+        duplicates=rule,
+        vertex_ids=id_type,
         min_weight=least,
-        has_transpose=options.transpose,
+        has_transpose=has_transpose,
         version=VERSION,
         format_version=FORMAT_VERSION,
         digest="",
-        nbytes=sum(array.nbytes for name, array in arrays.items() if name != "vertex_ids" and "/" not in name),
-        provenance={"source": made_from, "report": ingested},
+        nbytes=nbytes,
+        order=order,
+        provenance=provenance,
     )
-    return HeldMatrix(info=info, place=PLACE, arrays=arrays)
 
 
 def _check_room(size: StoreSize) -> None:

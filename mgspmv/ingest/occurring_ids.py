@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +38,7 @@ CODE_BYTES = 8
 PENDING_BYTES = 1 << 22
 """Bytes of ids that may wait to be added to the known ones, regardless of how many these are."""
 
+IdType = Literal["int64", "string"]
 Ids = Any
 """Ascending ids: an array, or an object with a dtype and a length that is sliced like an array."""
 
@@ -130,6 +131,11 @@ def find_ranks(order: np.ndarray) -> np.ndarray:
     ranks = np.empty(len(order), index_dtype(len(order)))
     ranks[order] = np.arange(len(order))
     return ranks
+
+
+def find_id_type(ids: Ids | None) -> IdType | None:
+    """Return the type of ids; None for no ids."""
+    return None if ids is None else "int64" if ids.dtype == np.int64 else "string"
 
 
 def are_numbers(ids: Ids) -> bool:

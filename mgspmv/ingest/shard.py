@@ -34,7 +34,7 @@ from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.in_memory import HeldArray
 from mgspmv.ingest.numbering import Numbers, encode_ids, look_up_entries
-from mgspmv.ingest.occurring_ids import OccurringIds, are_numbers
+from mgspmv.ingest.occurring_ids import IdType, OccurringIds, are_numbers, find_id_type
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.scratch import FileArray, MemoryBudget
 from mgspmv.ingest.source import FileSource, Layout
@@ -93,8 +93,8 @@ class OwnIds:
 
     shape: tuple[int, int] | None
     """Rows and columns of the whole matrix; None if ids must be merged or the share has no part."""
-    type: str | None
-    """Type of the ids, `int64` or `string`; None if they are the numbers or the share has no part."""
+    type: IdType | None
+    """Type of the ids; None if they are the numbers or the share has no part."""
     sample: list[Any]
     """Ascending sample of the ids to merge, from which ranges of ids are chosen."""
 
@@ -182,10 +182,10 @@ class Shard:
         self._positions = layout.positions
         if part.has_known_vertices or claim is not None:
             self._ids = layout.vertex_ids
-            return OwnIds(layout.shape, None if self._ids is None else _find_type(self._ids), [])
+            return OwnIds(layout.shape, find_id_type(self._ids), [])
         self._ids = np.arange(layout.shape[0]) if layout.vertex_ids is None else layout.vertex_ids
         step = max(1, len(self._ids) // SAMPLED_IDS)
-        return OwnIds(None, _find_type(self._ids), [self._ids[k] for k in range(0, len(self._ids), step)])
+        return OwnIds(None, find_id_type(self._ids), [self._ids[k] for k in range(0, len(self._ids), step)])
 
     # --- numbering
 
@@ -222,7 +222,7 @@ class Shard:
             return pa.nulls(0)
         start = first + (0 if low is None else bisect_left(self._ids, low))
         stop = len(self._ids) if high is None else bisect_left(self._ids, high)
-        kind = pa.int64() if _find_type(self._ids) == "int64" else pa.large_string()
+        kind = pa.int64() if find_id_type(self._ids) == "int64" else pa.large_string()
         return pa.array(self._ids[start : max(start, min(stop, start + GIVEN_IDS))], kind)
 
     def give_places(self, rank: int) -> np.ndarray:
@@ -460,10 +460,6 @@ class Shard:
     def _check_open(self) -> None:
         if self._is_closed:
             raise ClosedError("the ingest was aborted")
-
-
-def _find_type(ids: Any) -> str:
-    return "int64" if ids.dtype == np.int64 else "string"
 
 
 class SharedIds:

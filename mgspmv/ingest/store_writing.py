@@ -28,7 +28,8 @@ from mgspmv.ingest.build import Assembled, assemble
 from mgspmv.ingest.device_sorting import DeviceSlices
 from mgspmv.ingest.entries import MakeDeviceSorter, SortedRows, SortedSource, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
-from mgspmv.ingest.in_memory import hold
+from mgspmv.ingest.in_memory import describe_matrix, hold
+from mgspmv.ingest.occurring_ids import find_id_type
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source, settle
@@ -36,7 +37,7 @@ from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.values import find_least
 from mgspmv.ingest.zarr_groups import GroupSource
 from mgspmv.ingest_report import make_report
-from mgspmv.model import IngestOptions, MatrixInfo, Progress, ignore, index_dtype
+from mgspmv.model import IngestOptions, MatrixInfo, OrderMethod, Progress, ignore, index_dtype
 from mgspmv.order import METHODS, WITH_PATTERN, estimate_bytes, invert, renumber_entries, restore
 from mgspmv.store.chunks import AppendArray
 from mgspmv.store.held import HeldMatrix, Writing
@@ -138,7 +139,7 @@ def _store_built(
                     report(f"write {name}", 0, None)
                     version.write_array(name, array, room.threads)
                 _write_vertices(version, matrix, room.threads)
-                info = version.commit(_describe_version(version, matrix, nnz, least, None, describe(nnz)))
+                info = version.commit(version.describe(_describe(matrix, nnz, least, describe(nnz))))
             return open_store(store, info.version)
 
     writing = Writing()
@@ -181,7 +182,7 @@ def write_version(
     *,
     base: str | None,
     keep: int | None = 1,
-    order: str | None,
+    order: OrderMethod | None,
     has_transpose: bool,
     phase: str = "sort and write",
     unless: StoredMatrix | None = None,
@@ -230,7 +231,7 @@ def write_version(
             layout = Layout(matrix.shape[::-1])
             other = SortedSource("matrix", matrix.dtype, "keep", layout, matrix.name, transposed)
             write_rows("transpose", other, "write the transpose")
-        attributes = _describe_version(version, matrix, made.nnz, made.least, order, describe(made.nnz))
+        attributes = version.describe(_describe(matrix, made.nnz, made.least, describe(made.nnz), order))
         if unless is None or attributes["digest"] != unless.info.digest:
             return version.commit(attributes)
         version.writer.check_base(base)  # as `commit`, which is not called, would do
@@ -244,27 +245,11 @@ def _write_vertices(version: Version, matrix: SortedRows, threads: int) -> None:
             version.write_array(name, array, threads)
 
 
-def _describe_version(
-    version: Version,
-    matrix: SortedRows,
-    nnz: int,
-    least: float | None,
-    order: str | None,
-    provenance: dict[str, Any],
-) -> dict[str, Any]:
-    ids = matrix.vertex_ids
-    return version.describe(
-        kind=matrix.kind,
-        shape=matrix.shape,
-        nnz=nnz,
-        dtype=matrix.dtype,
-        index=index_dtype(matrix.shape[1]),
-        duplicates=matrix.rule,
-        vertex_ids=None if ids is None else "int64" if ids.dtype == np.int64 else "string",
-        order=order,
-        min_weight=least,
-        provenance=provenance,
-    )
+def _describe(
+    matrix: SortedRows, nnz: int, least: float | None, provenance: dict[str, Any], order: OrderMethod | None = None
+) -> MatrixInfo:
+    own = matrix.kind, matrix.shape, nnz, matrix.dtype, matrix.rule, find_id_type(matrix.vertex_ids)
+    return describe_matrix(*own, least, provenance, order=order)
 
 
 def _find_column_bytes(matrix: SortedRows) -> int:

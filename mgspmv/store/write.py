@@ -16,7 +16,7 @@ import zarr
 
 from mgspmv.errors import StoreError, hide_secrets
 from mgspmv.files import translating_errors
-from mgspmv.model import Duplicates, Kind, MatrixInfo
+from mgspmv.model import MatrixInfo
 from mgspmv.os_errors import translating
 from mgspmv.store.access import ZARR_ERRORS, check_links, finishing_tasks, locate_store
 from mgspmv.store.chunks import WrittenArray, WrittenRange, create_array, encode_checksums, finish_ranges, write_range
@@ -59,43 +59,23 @@ class Version:
     written: dict[str, WrittenArray] = field(default_factory=dict)
     """Arrays written so far, by name; those of the transpose begin with `transpose/`."""
 
-    def describe(
-        self,
-        *,
-        kind: Kind,
-        shape: tuple[int, int],
-        nnz: int,
-        dtype: np.dtype[Any] | None,
-        index: np.dtype[Any],
-        duplicates: Duplicates,
-        vertex_ids: str | None,
-        order: str | None,
-        min_weight: float | None,
-        provenance: dict[str, Any],
-    ) -> dict[str, Any]:
-        """Return the attributes of the version.
-
-        Parameters
-        ----------
-        dtype : of the values; None for a pattern
-        index : dtype of the columns
-        kind, shape, nnz, duplicates, vertex_ids, order, min_weight, provenance : as in `MatrixInfo`
-        """
-        value = 0 if dtype is None else dtype.itemsize
+    def describe(self, info: MatrixInfo) -> dict[str, Any]:
+        """Return the attributes of the version, in place of those that `info` has of a version."""
+        index, value = np.dtype(info.index_dtype).itemsize, 0 if info.dtype is None else np.dtype(info.dtype).itemsize
         n_of_columns = sum(name in self.written for name in ("out_degree", "out_weight"))
-        of_order = 0 if order is None else index.itemsize * shape[0]
+        of_order, (n_rows, n_cols) = 0 if info.order is None else index * info.shape[0], info.shape
         claims = {
-            "kind": kind,
-            "shape": list(shape),
-            "nnz": nnz,
-            "dtype": None if dtype is None else dtype.name,
-            "index_dtype": index.name,
-            "duplicates": duplicates,
-            "vertex_ids": vertex_ids,
-            "order": order,
-            "min_weight": min_weight,
-            "nbytes": (index.itemsize + value) * nnz + 8 * (shape[0] + 1 + n_of_columns * shape[1]) + of_order,
-            "provenance": json.loads(hide_secrets(json.dumps(provenance))),
+            "kind": info.kind,
+            "shape": [n_rows, n_cols],
+            "nnz": info.nnz,
+            "dtype": info.dtype,
+            "index_dtype": info.index_dtype,
+            "duplicates": info.duplicates,
+            "vertex_ids": info.vertex_ids,
+            "order": info.order,
+            "min_weight": info.min_weight,
+            "nbytes": (index + value) * info.nnz + 8 * (n_rows + 1 + n_of_columns * n_cols) + of_order,
+            "provenance": json.loads(hide_secrets(json.dumps(info.provenance))),
             "has_transpose": any(name.startswith("transpose/") for name in self.written),
             "version": self.name,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),

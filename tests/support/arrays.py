@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import scipy.sparse
 
 from mgspmv.ingest.build import assemble
 from mgspmv.ingest.entries import sort_source
+from mgspmv.ingest.in_memory import describe_matrix
+from mgspmv.ingest.occurring_ids import find_id_type
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.values import find_least
 from mgspmv.model import Duplicates, IngestOptions, Kind, MatrixInfo, Progress, index_dtype
@@ -199,16 +201,8 @@ def _write_csr(
 
 
 def _describe(matrix: CsrArrays, version: Version, provenance: dict[str, Any]) -> dict[str, Any]:
-    ids = matrix.vertex_ids
-    return version.describe(
-        kind=matrix.kind,
-        shape=matrix.shape,
-        nnz=matrix.nnz,
-        dtype=None if matrix.data is None else matrix.data.dtype,
-        index=matrix.indices.dtype,
-        duplicates=matrix.duplicates,
-        vertex_ids=None if ids is None else "int64" if ids.dtype == np.int64 else "string",
-        order=matrix.order_method,
-        min_weight=find_least(matrix.data),
-        provenance=provenance,
-    )
+    dtype = None if matrix.data is None else matrix.data.dtype
+    own = matrix.kind, matrix.shape, matrix.nnz, dtype, matrix.duplicates, find_id_type(matrix.vertex_ids)
+    index, order = cast(Any, (matrix.index_dtype, matrix.order_method))
+    info = describe_matrix(*own, find_least(matrix.data), provenance, order=order)
+    return version.describe(replace(info, index_dtype=index))

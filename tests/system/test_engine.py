@@ -20,7 +20,7 @@ BAGS = {
     "api/derived.py": 1,  # provenance, likewise
     "api/reading.py": 2,  # options of a source
     "api/stores.py": 5,  # likewise, and provenance
-    "cluster/ingest_steps.py": 3,  # provenance
+    "cluster/ingest_steps.py": 2,  # provenance
     "cluster/connect.py": 2,  # arguments of Dask's classes
     "cluster/managers.py": 10,
     "cluster/security.py": 3,  # settings of Dask, and what Tornado expects
