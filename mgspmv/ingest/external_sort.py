@@ -25,7 +25,7 @@ import numpy as np
 from mgspmv.errors import CapacityError
 from mgspmv.ingest.block_sorting import Entries, count_buckets, scatter_buckets, sort_parts
 from mgspmv.ingest.prefetch import prefetch_map
-from mgspmv.ingest.scratch import ScratchFile
+from mgspmv.ingest.scratch import FileArray, ScratchFile
 from mgspmv.model import CooBatch, CsrBlock
 
 N_BUCKETS = 1 << 10
@@ -333,25 +333,11 @@ class EntrySorter:
 
 
 @dataclass(frozen=True, eq=False)
-class _FileRange:
-    """Array in a section of a file."""
-
-    file: ScratchFile
-    offset: int
-    nbytes: int
-    dtype: np.dtype[Any]
-
-    def __getitem__(self, which: slice) -> np.ndarray:
-        n = which.stop - which.start
-        return self.file.read(self.offset + which.start * self.dtype.itemsize, n, self.dtype)
-
-
-@dataclass(frozen=True, eq=False)
 class _Buckets:
     """Entries grouped by bucket, in memory or in a file."""
 
     rows: Any
-    """Array, or `_FileRange` of a file."""
+    """Array, or `FileArray` in the file."""
     cols: Any
     values: Any
     """None for a pattern."""
@@ -399,14 +385,13 @@ def _group(batches: list[CooBatch], shift: int, base: int, values_dtype: np.dtyp
     is_wide = any(a.dtype != np.int32 for b in batches for a in (b.rows, b.cols))
     dtype, n = np.dtype(np.int64 if is_wide else np.int32), sum(len(b.rows) for b in batches)
     if not scatter_buckets.is_worth(n):
-        rows, cols = np.concatenate([b.rows for b in batches]), np.concatenate([b.cols for b in batches])
+        rows, cols = (np.concatenate([getattr(b, side) for b in batches], dtype=dtype) for side in ("rows", "cols"))
         buckets = (rows.astype(np.int64, copy=False) >> shift) - base
         order = np.argsort(buckets, kind="stable")
         starts = np.append(0, np.cumsum(np.bincount(buckets, minlength=N_BUCKETS)))
-        given = None if values_dtype is None else np.concatenate([b.values for b in batches])[order]
-        values = None if given is None else given.astype(values_dtype, copy=False)
-        ends = rows[order].astype(dtype, copy=False), cols[order].astype(dtype, copy=False)
-        return _Buckets(*ends, values, shift, base, starts)
+        parts = [b.values for b in batches if b.values is not None]
+        values = np.concatenate(parts, dtype=values_dtype)[order] if parts else None
+        return _Buckets(rows[order], cols[order], values, shift, base, starts)
     starts = np.zeros(N_BUCKETS + 1, np.int64)
     for batch in batches:
         count_buckets(batch.rows, shift, base, starts[1:])
@@ -425,16 +410,16 @@ def _write_run(groups: Sequence[_Buckets], shift: int, base: int, file: ScratchF
     bounds, none = [group.bounds(shift, base) for group in groups], np.zeros(N_BUCKETS, bool)
     starts = np.sum(bounds, axis=0)
 
-    def write(arrays: list[Any], dtype: np.dtype[Any]) -> _FileRange:
-        begins = []
+    def write(arrays: list[Any], dtype: np.dtype[Any]) -> FileArray:
+        written = FileArray(file, dtype)
         for first, last in _cut_runs(np.diff(starts), max(1, WRITE_BYTES // dtype.itemsize), none, none):
             slices = [
                 array[own[bucket] : own[bucket + 1]]
                 for bucket in range(first, last)
                 for array, own in zip(arrays, bounds, strict=True)
             ]
-            begins.append(file.append(np.concatenate(slices).astype(dtype, copy=False)))
-        return _FileRange(file, begins[0], dtype.itemsize * int(starts[-1]), dtype)
+            written.append(np.concatenate(slices))
+        return written
 
     dtype = np.result_type(*(group.rows for group in groups))
     rows, cols = write([group.rows for group in groups], dtype), write([group.cols for group in groups], dtype)

@@ -55,7 +55,7 @@ class ScratchFile:
     """
 
     def __init__(self, folder: Path | None) -> None:
-        self._folder, self._n_bytes = folder, 0
+        self._folder, self.n_bytes = folder, 0
         with self._translating_errors():
             self._file = tempfile.TemporaryFile(prefix="mgspmv-", dir=self._folder, buffering=0)  # noqa: SIM115  # closed later
 
@@ -69,11 +69,11 @@ class ScratchFile:
 
     def append(self, array: np.ndarray) -> int:
         """Append an array and return the byte at which it begins."""
-        left, first = array.view(np.uint8).data, self._n_bytes
+        left, first = array.view(np.uint8).data, self.n_bytes
         with self._translating_errors():
             while left:
                 left = left[self._file.write(left) or 0 :]
-        self._n_bytes += array.nbytes
+        self.n_bytes += array.nbytes
         return first
 
     def read(self, offset: int, n: int, dtype: np.dtype[Any]) -> np.ndarray:
@@ -110,11 +110,12 @@ class FileArray:
 
     Parameters
     ----------
-    folder : see `ScratchFile`
+    place : folder of a file of its own, see `ScratchFile`; or a file, at whose end the array is appended to
     """
 
-    def __init__(self, folder: Path | None, dtype: np.dtype[Any]) -> None:
-        self.dtype, self._file, self._n = dtype, ScratchFile(folder), 0
+    def __init__(self, place: Path | ScratchFile | None, dtype: np.dtype[Any]) -> None:
+        self._file = place if isinstance(place, ScratchFile) else ScratchFile(place)
+        self.dtype, self._n, self._first = dtype, 0, self._file.n_bytes
 
     def append(self, elements: np.ndarray) -> None:
         """Append elements."""
@@ -133,9 +134,13 @@ class FileArray:
     def __len__(self) -> int:
         return self._n
 
+    @property
+    def nbytes(self) -> int:
+        return self._n * self.dtype.itemsize
+
     def __getitem__(self, which: slice) -> np.ndarray:
         start, stop, _ = which.indices(self._n)
-        return self._file.read(start * self.dtype.itemsize, max(0, stop - start), self.dtype)
+        return self._file.read(self._first + start * self.dtype.itemsize, max(0, stop - start), self.dtype)
 
     def take(self, places: np.ndarray) -> np.ndarray:
         """Return the elements at some places; those from the least to the greatest place are read."""
