@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from mgspmv.api.batch_ranking import pagerank_batch
     from mgspmv.api.centrality import eigenvector_centrality, hits, katz, stationary
     from mgspmv.api.derived import export, reorder, subgraph, transpose
-    from mgspmv.api.edges import read_edges
     from mgspmv.api.matrix import Matrix, open, open_matrix
     from mgspmv.api.powers import gemv, power_iteration, spmv
     from mgspmv.api.ranking import Checkpoint, pagerank
+    from mgspmv.api.reading import read_edges
     from mgspmv.api.stores import generate, ingest, update, verify
     from mgspmv.batch_results import BatchSolution, load_batch
     from mgspmv.cluster.matrix import DistributedMatrix
@@ -39,10 +39,10 @@ _HOMES = {
     "mgspmv.api.batch_ranking": ("pagerank_batch",),
     "mgspmv.api.centrality": ("eigenvector_centrality", "hits", "katz", "stationary"),
     "mgspmv.api.derived": ("export", "reorder", "subgraph", "transpose"),
-    "mgspmv.api.edges": ("read_edges",),
     "mgspmv.api.matrix": ("Matrix", "open", "open_matrix"),
     "mgspmv.api.powers": ("gemv", "power_iteration", "spmv"),
     "mgspmv.api.ranking": ("Checkpoint", "pagerank"),
+    "mgspmv.api.reading": ("read_edges",),
     "mgspmv.api.stores": ("generate", "ingest", "update", "verify"),
     "mgspmv.batch_results": ("BatchSolution", "load_batch"),
     "mgspmv.cluster.matrix": ("DistributedMatrix",),

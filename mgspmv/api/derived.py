@@ -12,7 +12,8 @@ import numpy as np
 from zarr.storage import MemoryStore
 
 from mgspmv.api.matrix import Matrix
-from mgspmv.api.stores import open_given, open_written, stamp
+from mgspmv.api.reading import stamp
+from mgspmv.api.stores import open_given, open_written
 from mgspmv.errors import OptionError
 from mgspmv.export.export import Format, check_vertices, choose_format, export_matrix
 from mgspmv.export.export import check_target as check_file

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
 from functools import partial
 from inspect import unwrap
 from typing import Any, Literal
@@ -11,7 +10,7 @@ from typing import Any, Literal
 from zarr.storage import MemoryStore
 
 from mgspmv.api.matrix import Matrix
-from mgspmv.api.reading import name_reading, sort_on_device
+from mgspmv.api.reading import describe_making, name_reading, sort_on_device
 from mgspmv.errors import OptionError
 from mgspmv.ingest.budget import find_budget
 from mgspmv.ingest.open import open_source, open_update
@@ -27,7 +26,6 @@ from mgspmv.store.locations import StoreLike
 from mgspmv.store.read import open_store
 from mgspmv.store.stored_matrix import StoredMatrix
 from mgspmv.store.versions import check_keep, check_target
-from mgspmv.version import __version__
 
 
 @watched
@@ -301,21 +299,6 @@ def open_given(store: StoreLike | Matrix) -> StoredMatrix:
 def open_written(store: StoreLike, info: MatrixInfo) -> Matrix:
     """Open the version of a store that was just written."""
     return Matrix(open_store(store, info.version))
-
-
-def describe_making(source: dict[str, Any], options: IngestOptions, reading: dict[str, Any]) -> dict[str, Any]:
-    """Return the provenance of a store: its source, options and stamp."""
-    given = {
-        name: os.fspath(value) if isinstance(value, os.PathLike) else value
-        for name, value in (vars(options) | reading).items()
-        if value is not None
-    }
-    return {"source": source, "options": given, **stamp()}
-
-
-def stamp() -> dict[str, str]:
-    """Return the program version and the current time, for the provenance of a store."""
-    return {"program": f"mgspmv {__version__}", "created": datetime.now(UTC).isoformat(timespec="seconds")}
 
 
 @watched
