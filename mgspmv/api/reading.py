@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from mgspmv.api.matrix import Matrix
 from mgspmv.errors import OptionError
 from mgspmv.ingest.budget import find_budget
-from mgspmv.ingest.device_sorting import DeviceSorter
+from mgspmv.ingest.device_sorting import DeviceSorter, make_device_sorter
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.in_memory import load_source
 from mgspmv.ingest.open import open_source
-from mgspmv.kernels.context import begin_sorting
-from mgspmv.kernels.device import current_device, free_device_memory, has_device
-from mgspmv.kernels.staging import Staging
+from mgspmv.kernels.device import has_device
 from mgspmv.model import Duplicates, IngestOptions, Kind, Precision, SelfLoops, check_choice
 from mgspmv.monitor.progress import ProgressOption, make_report, watched
 from mgspmv.solvers.options import (
@@ -159,10 +157,7 @@ def read_edges(
 def sort_on_device(host: EntrySorter) -> DeviceSorter | None:
     """Make a sorter on the current device, which hands what does not suit it over to one on the host; None without a
     device."""
-    if not has_device():
-        return None
-    begin_sorting(current_device())
-    return DeviceSorter(host, Staging(), free_device_memory())
+    return make_device_sorter(host) if has_device() else None
 
 
 def name_reading(format: str | None, weights: bool | str | None, options: dict[str, Any]) -> dict[str, Any]:

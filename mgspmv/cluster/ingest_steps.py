@@ -47,9 +47,8 @@ from mgspmv.exchange.peer_comm import Member, PeerComm, RunSpec, worker_error
 from mgspmv.heartbeat import beat
 from mgspmv.ingest.budget import StoreSize, check_folder, check_stated, make_budget
 from mgspmv.ingest.device_shard import DeviceShard
-from mgspmv.ingest.device_sorting import DeviceSorter
+from mgspmv.ingest.device_sorting import make_device_sorter
 from mgspmv.ingest.entries import choose_rule
-from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.in_memory import describe_matrix
 from mgspmv.ingest.occurring_ids import IdType
@@ -58,9 +57,7 @@ from mgspmv.ingest.source import FileSource
 from mgspmv.ingest.values import find_least
 from mgspmv.ingest_report import EntryCounts, make_report
 from mgspmv.kernels.catalogue import Backend
-from mgspmv.kernels.context import begin_sorting
-from mgspmv.kernels.device import current_device, free_device_memory, use_device
-from mgspmv.kernels.staging import Staging
+from mgspmv.kernels.device import current_device, use_device
 from mgspmv.model import IngestOptions, MatrixInfo, Progress
 
 Describe = Callable[[dict[str, Any]], dict[str, Any]]
@@ -206,12 +203,6 @@ class HeldShard(DeviceShard):
     async def _request(self, rank: int, question: str, arguments: tuple[Any, ...]) -> Any:
         call = getattr(self._worker.rpc(self._offer.members[rank].address), ASK_OP)
         return await call(key=self._offer.keys[rank], question=question, arguments=arguments)
-
-
-def make_device_sorter(host: EntrySorter, most_bytes: int) -> DeviceSorter:
-    """Make a sorter on the current device."""
-    begin_sorting(current_device())
-    return DeviceSorter(host, Staging(), min(most_bytes, free_device_memory()))
 
 
 def begin_share(key: str, offer: ShardOffer) -> int:

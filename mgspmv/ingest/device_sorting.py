@@ -26,10 +26,11 @@ from mgspmv.ingest.block_sorting import SUM_TOO_LARGE, Entries
 from mgspmv.ingest.external_sort import EntrySorter, RangeLimits
 from mgspmv.ingest.numbering import SMALL_IDS
 from mgspmv.ingest.occurring_ids import are_numbers
-from mgspmv.ingest.scratch import FileArray
+from mgspmv.ingest.scratch import UNLIMITED, FileArray
 from mgspmv.ingest.source import Layout
 from mgspmv.ingest.values import infinite_error
-from mgspmv.kernels.device import make_copier
+from mgspmv.kernels.context import begin_sorting
+from mgspmv.kernels.device import current_device, free_device_memory, make_copier
 from mgspmv.kernels.entry_sorting import (
     MOST_ENTRIES,
     build_rows,
@@ -404,6 +405,12 @@ class DeviceSorter:
         """Return whether all entries, until they are sorted and merged, and `need` bytes fit on the device."""
         need += self._n_bytes + self.n_entries * find_sort_bytes(self._value_bytes)
         return self.n_entries <= MOST_ENTRIES and need <= self.most_bytes
+
+
+def make_device_sorter(host: EntrySorter, most_bytes: int = UNLIMITED) -> DeviceSorter:
+    """Make a sorter on the current device, which may use `most_bytes` of its memory."""
+    begin_sorting(current_device())
+    return DeviceSorter(host, Staging(), min(most_bytes, free_device_memory()))
 
 
 class DeviceSlices:
