@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.cluster.cluster_rows import ClusterRows
 from mgspmv.cluster.dask_cluster import Cluster
 from mgspmv.cluster.ingest_steps import Describe, DeviceOffer, IngestSteps, check_source, choose_client
 from mgspmv.cluster.load import WorkerPlacement, choose_placement, load_matrix
-from mgspmv.cluster.matrix import DistributedMatrix
+from mgspmv.cluster.matrix import ClusterRows, DistributedMatrix
 from mgspmv.cluster.worker_rows import RowsAddress
 from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import CapacityError, OptionError
