@@ -110,7 +110,7 @@ class FileArray:
 
     Parameters
     ----------
-    place : folder of a file of its own, see `ScratchFile`; or a file, at whose end the array is appended to
+    place : folder for a separate file, see `ScratchFile`; or a file, at whose end the array is appended to
     """
 
     def __init__(self, place: Path | ScratchFile | None, dtype: np.dtype[Any]) -> None:
