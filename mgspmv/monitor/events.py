@@ -61,7 +61,10 @@ class EventPublisher:
         """Whether the scheduler answers."""
         info, shape, nnz = matrices[0].info, matrices[0].shape, matrices[0].nnz
         what: dict[str, Any] = {"operation": operation, "executor": executor, "threshold": float(task.threshold)}
-        what |= {"options": _list_plain(vars(task.options)), "client": self._client.id}
+        # Plain types, which any program can read.
+        plain = {name: value for name, value in vars(task.options).items() if isinstance(value, str | int | float)}
+        plain |= {name: str(v) for name, v in plain.items() if isinstance(v, float) and not math.isfinite(v)}
+        what |= {"options": plain, "client": self._client.id}
         what["matrix"] = {"url": hide_secrets(str(info.url)), "shape": [int(n) for n in shape], "nnz": int(nnz)}
         self._notify("begin", **what, **self._describe_places())
         self._begin_s = time.perf_counter() - began  # longest for the first run of a cluster
@@ -217,12 +220,6 @@ def describe_workers(matrices: Sequence[DistributedMatrix]) -> list[dict[str, An
     ]
 
 
-def _list_plain(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of plain types, which any program can read."""
-    plain = {name: value for name, value in options.items() if isinstance(value, str | int | float)}
-    return {name: str(v) if isinstance(v, float) and not math.isfinite(v) else v for name, v in plain.items()}
-
-
 # --- runs of all clients ---------------------------------------------------------------------------------------------
 
 
@@ -253,15 +250,11 @@ def cancel_run(client: Client, run: str, timeout_s: float) -> bool:
     deadline = time.monotonic() + timeout_s
     while any(known["run"] == run and known["is_running"] for known in list_known_runs(client)):
         if time.monotonic() > deadline:
-            _abort(client, run, timeout_s)
+            reason = f"it was cancelled, and its client did not answer within {timeout_s:g} s"
+            cluster = Cluster(client, timeout_s)
+            cluster.abort(run, cluster.describe_workers(), reason)
+            # Published from here, as the client of the run does not answer.
+            client.log_event(TOPIC, {"kind": "end", "run": run, "status": "abandoned", "error": reason})
             return False
         time.sleep(LOOK_S)
     return True
-
-
-def _abort(client: Client, run: str, timeout_s: float) -> None:
-    reason = f"it was cancelled, and its client did not answer within {timeout_s:g} s"
-    cluster = Cluster(client, timeout_s)
-    cluster.abort(run, cluster.describe_workers(), reason)
-    # Published from here, as the client of the run does not answer.
-    client.log_event(TOPIC, {"kind": "end", "run": run, "status": "abandoned", "error": reason})

@@ -255,7 +255,10 @@ def _place(name: str) -> str:
 
 def describe_run(run: RunState) -> str:
     """Describe a run, apart from its curves, as HTML."""
-    shown, (n_rows, n_cols) = _format_run(run), run.matrix["shape"]
+    shown, (n_rows, n_cols), checkpoints = _format_run(run), run.matrix["shape"], ""
+    if run.checkpointed is not None:
+        ago = f"{run.changed - run.checkpointed:,.0f} s ago"
+        checkpoints = f"{run.checkpoints:,}, last after iteration {run.checkpoint_iteration:,}, {ago}"
     facts = {
         "state": shown["state"],
         "iterations": shown["iterations"],
@@ -268,7 +271,7 @@ def describe_run(run: RunState) -> str:
         "held": f"{max(run.held_bytes) / 1e6:,.1f} MB per worker at most",
         "received": f"{sum(run.exchanged_bytes) / 1e6:,.1f} MB",
         "restarts": str(run.restarts) if run.restarts else "",
-        "checkpoints": _describe_checkpoints(run),
+        "checkpoints": checkpoints,
         "matrix": f"{run.matrix['url']}, {n_rows:,} x {n_cols:,}, {run.edges:,} entries",
         "options": ", ".join(f"{name}={value}" for name, value in run.options.items()),
         "seconds": ", ".join(f"{phase} {elapsed_s:.3g}" for phase, elapsed_s in run.seconds.items()),
@@ -298,13 +301,6 @@ def _describe_progress(run: RunState) -> str:
     if seconds_left is not None:
         said += f", {format_seconds(seconds_left)} left"
     return f'<progress max="{total}" value="{run.iterations}"></progress><p>{said}</p>'
-
-
-def _describe_checkpoints(run: RunState) -> str:
-    if run.checkpointed is None:
-        return ""
-    ago = f"{run.changed - run.checkpointed:,.0f} s ago"
-    return f"{run.checkpoints:,}, last after iteration {run.checkpoint_iteration:,}, {ago}"
 
 
 def _format_run(run: RunState) -> dict[str, str]:

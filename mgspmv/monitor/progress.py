@@ -8,7 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import timedelta
 from functools import wraps
@@ -265,20 +265,17 @@ def watched(call: Callable[P, R], *, predicts: bool = False) -> Callable[P, R]:
             given = takes.bind(*args, **kwargs)
             given.apply_defaults()
             known = given.arguments | given.arguments.get("running", {})
-            with ProgressLine(**_read_end(known) if predicts else {}) as line, _watch_compiling(line):
-                line.title = title or ""
+            from mgspmv.kernels.modules import watch_compiling
+            from mgspmv.model import Phase
+
+            line = ProgressLine(**_read_end(known) if predicts else {})
+            line.title = title or ""
+            # Kernels are compiled until the next phase or iteration.
+            with line, watch_compiling(lambda: line.hear(Phase("compile", 0, None))):
                 told: Any = {**kwargs, "progress": notify_all(line.hear, asked if callable(asked) else None)}
                 return call(*args, **told)
 
     return run
-
-
-def _watch_compiling(line: ProgressLine) -> AbstractContextManager[None]:
-    """Show it where kernels are compiled, until the next phase or iteration."""
-    from mgspmv.kernels.modules import watch_compiling
-    from mgspmv.model import Phase
-
-    return watch_compiling(lambda: line.hear(Phase("compile", 0, None)))
 
 
 def notify_all(*hearers: Callable[..., None] | None) -> Callable[..., None]:

@@ -174,15 +174,10 @@ def _describe_reason(step: PipelineStep, info: MatrixInfo | None, pipeline: Pipe
     ------
     MgspmvError : the step cannot be made: a source is missing, or its store holds another matrix
     """
-    record = records.read_step(step.name)
-    if info is None:
-        return _describe_matrix_reason(step, record, records)
-    identity = identify_result(step, pipeline, info, records.checksums)
-    return NOT_MADE if record is None else _compare(record, identity) or find_damage(step.target, record)
-
-
-def _describe_matrix_reason(step: PipelineStep, record: StepRecord | None, records: Records) -> str:
-    section, why = step.section, NOT_MADE
+    record, section, why = records.read_step(step.name), step.section, NOT_MADE
+    if info is not None:
+        identity = identify_result(step, pipeline, info, records.checksums)
+        return why if record is None else _compare(record, identity) or find_damage(step.target, record)
     check_present(list_sources(section).values())
     info = find_info(step.target) if section.open is None else open_store(step.target).info
     if record is not None:

@@ -29,7 +29,7 @@ from mgspmv.model import MatrixInfo, ignore
 from mgspmv.monitor.progress import watched
 from mgspmv.pipeline.definition import ClusterSection, MatrixSection
 from mgspmv.pipeline.reading import Definition
-from mgspmv.pipeline.records import Records, make_record, measure_bytes, now
+from mgspmv.pipeline.records import Records, look_at, make_record, now
 from mgspmv.pipeline.steps import Identity, PipelineStep, identify_matrix
 from mgspmv.report.record import Output, StepRecord
 from mgspmv.solvers.options import Reads
@@ -122,7 +122,7 @@ def make_matrix(work: RunContext, step: PipelineStep) -> StepRecord:
     with open_matrix(step.target) as matrix:
         info = matrix.info
     described = asdict(info)
-    n_bytes = info.nbytes if is_url(step.target) else measure_bytes(step.target)
+    n_bytes = info.nbytes if is_url(step.target) else look_at(step.target)[1]
     stored = Output(step.target, n_bytes, info.digest, info.version)
     record = make_record(
         step,

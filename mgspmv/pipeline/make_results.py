@@ -62,7 +62,7 @@ class OpenedMatrix(ExitStack):
     def __init__(self, store: str, work: RunContext) -> None:
         super().__init__()
         self._store, self._work, self._loaded = store, work, ExitStack()
-        self._distributed: dict[tuple[bool, bool], Any] = {}
+        self._wanted: tuple[bool, bool] | None = None
 
     @cached_property
     def matrix(self) -> Matrix:
@@ -86,13 +86,12 @@ class OpenedMatrix(ExitStack):
         matrix = self.matrix.T if is_turned else self.matrix
         if not self._work.is_on_cluster:
             return matrix
-        wanted = (is_turned, for_steps)
-        if wanted not in self._distributed:
-            self._distributed.clear()
+        if self._wanted != (wanted := (is_turned, for_steps)):
+            self._wanted = None
             self._loaded.close()  # first: the workers may not have memory for both
-            distributed = self._work.distribute(matrix, build_layout=for_steps)
-            self._distributed[wanted] = self._loaded.enter_context(distributed)
-        return self._distributed[wanted]
+            self._distributed = self._loaded.enter_context(self._work.distribute(matrix, build_layout=for_steps))
+            self._wanted = wanted
+        return self._distributed
 
 
 def make_result(work: RunContext, step: PipelineStep, opened: OpenedMatrix) -> tuple[StepRecord, Exception | None]:

@@ -214,7 +214,8 @@ def _describe_problem(problem: Any, key: Key) -> str:
     # A key for all runs that is misspelled is taken for the name of a run.
     is_unknown = problem["type"] == "extra_forbidden" or (problem["type"] == "model_type" and key[:-1] == ("run",))
     if is_unknown:
-        return _name_known(key)
+        known = _list_keys(key[:-1])
+        return f"unknown key{suggest(key[-1], known) or '; known keys: ' + ', '.join(known)}"
     if problem["type"] in ("model_type", "dict_type"):
         return f"expected a table, [{'.'.join(key)}], got {problem['input']!r}"
     if problem["type"] == "missing":
@@ -222,11 +223,6 @@ def _describe_problem(problem: Any, key: Key) -> str:
     if problem["type"] == "value_error":
         return str(problem["ctx"]["error"])
     return f"{problem['msg'][0].lower()}{problem['msg'][1:]}, not {problem['input']!r}"
-
-
-def _name_known(key: Key) -> str:
-    known = _list_keys(key[:-1])
-    return f"unknown key{suggest(key[-1], known) or '; known keys: ' + ', '.join(known)}"
 
 
 def _list_keys(key: Key) -> list[str]:

@@ -353,11 +353,11 @@ def _check_outputs(target: str, record: StepRecord, names: Sequence[str] = ()) -
     for output in record.outputs:
         if not names or _name(output) in names:
             path = f"{target}/{_name(output)}"
-            yield path, _look_at(path)[0] == output.stamp
+            yield path, look_at(path)[0] == output.stamp
 
 
 def _describe(place: str, digest: str) -> Output:
-    stamp, n_bytes = _look_at(place)
+    stamp, n_bytes = look_at(place)
     return Output(place, n_bytes, digest, stamp or "")
 
 
@@ -365,7 +365,7 @@ def _name(output: Output) -> str:
     return output.path.rstrip("/").rpartition("/")[2]
 
 
-def _look_at(path: str) -> tuple[str | None, int]:
+def look_at(path: str) -> tuple[str | None, int]:
     """Return the stamp and the bytes of a file or folder. The stamp is a digest of sizes and times of change, which
     changes when it is written to; None if missing.
     """
@@ -375,8 +375,3 @@ def _look_at(path: str) -> tuple[str | None, int]:
     marks = ("size", *MARKS) if is_url(path) else ("size", "mtime")
     told = {name.removeprefix(place): [str(info.get(mark)) for mark in marks] for name, info in sorted(found.items())}
     return digest_json(told) if told else None, sum(info.get("size") or 0 for info in found.values())
-
-
-def measure_bytes(path: str) -> int:
-    """Return the bytes of a local file, or of all files in a folder."""
-    return _look_at(path)[1]

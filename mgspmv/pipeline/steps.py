@@ -13,7 +13,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -87,26 +87,19 @@ def list_steps(pipeline: Pipeline, written: Pipeline, folder: str) -> dict[str, 
     written : the same pipeline, with paths as in the file
     folder : folder of the pipeline
     """
-    return {name: list(_list_matrix_steps(pipeline, written, folder, name)) for name in pipeline.matrix}
-
-
-def _list_matrix_steps(pipeline: Pipeline, written: Pipeline, folder: str, matrix: str) -> Iterator[PipelineStep]:
-    own = pipeline.matrix[matrix]
-    store = strip_file_scheme(own.open or own.store or Path(folder) / f"{matrix}.zarr")
-    yield PipelineStep(matrix, "matrix", matrix, own, written.matrix[matrix], store)
-    found, texts = _list_tables(pipeline), _list_tables(written)
-    results = strip_file_scheme(pipeline.output.folder or folder).rstrip("/")
-    for kind, sections in found.items():
-        for name, section in sections.items():
-            if matrix in list_matrices(pipeline, section):
-                both = zip(list_points(section), list_points(texts[kind][name]), strict=True)
-                for (label, point), (_, text) in both:
+    steps, results = dict[str, list[PipelineStep]](), strip_file_scheme(pipeline.output.folder or folder).rstrip("/")
+    for matrix, own in pipeline.matrix.items():
+        store = strip_file_scheme(own.open or own.store or Path(folder) / f"{matrix}.zarr")
+        steps[matrix] = [PipelineStep(matrix, "matrix", matrix, own, written.matrix[matrix], store)]
+    kinds: dict[StepKind, Any] = {"pagerank": "runs", "batch": "batch", "product": "product"}
+    for kind, table in kinds.items():
+        sections, texts = getattr(pipeline, table), getattr(written, table)
+        for name in sections:
+            for (label, point), (_, text) in zip(list_points(sections[name]), list_points(texts[name]), strict=True):
+                for matrix in list_matrices(pipeline, sections[name]):
                     full = "/".join(part for part in (matrix, name, label) if part)
-                    yield PipelineStep(full, kind, matrix, point, text, f"{results}/{full}")
-
-
-def _list_tables(pipeline: Pipeline) -> dict[StepKind, Any]:
-    return {"pagerank": pipeline.runs, "batch": pipeline.batch, "product": pipeline.product}
+                    steps[matrix].append(PipelineStep(full, kind, matrix, point, text, f"{results}/{full}"))
+    return steps
 
 
 def list_matrices(pipeline: Pipeline, section: Any) -> list[str]:
@@ -276,8 +269,9 @@ class Checksums:
         self._is_new = False
 
     def _identify(self, name: str) -> str:
-        if is_group_path(name) and (found := _find_matrix_digest(name)) is not None:
-            return found
+        if is_group_path(name):
+            with suppress(StoreError):  # another group, or missing
+                return open_store(name).info.digest
         if is_url(name):
             return digest_json({key: value for key, value in describe_url(name).items() if key != "name"})
         path = Path(name)
@@ -326,14 +320,6 @@ def compute_checksum(path: Path) -> str:
     """Return the SHA-256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _find_matrix_digest(name: str) -> str | None:
-    """Return the digest of a matrix store; None for another group, or if it is missing."""
-    try:
-        return open_store(name).info.digest
-    except StoreError:
-        return None
 
 
 def _read(path: Path) -> dict[str, list[Any]]:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from importlib.resources import files
-from itertools import groupby
 from typing import TYPE_CHECKING, Any, get_args
 
 from mgspmv.display.charts import Chart, Series, draw_lines
@@ -60,34 +59,31 @@ def render_report(run: RunRecord) -> str:
     from jinja2 import TemplateError
 
     try:
-        return f"{_render(run).strip()}\n"
+        records = list_records(run)
+        ranked = list(filter(is_ranks, records))
+        states = Counter(step.state for step in run.steps)
+        page: str = _load_template().render(
+            run=run,
+            records=records,
+            ranked=ranked,
+            n_well=sum(map(has_ended_well, ranked)),
+            counts=", ".join(f"{states[state]} {state}" for state in get_args(State) if states[state]),
+            sources_read=[(record.name, source) for record in records for source in find_sources(record)],
+            outputs=[(record.name, output) for record in records for output in record.outputs],
+            groups=group_records(records),
+            varied=find_varied(records),
+            facts=_list_facts(run),
+            problems=_list_problems(run),
+            convergence=draw_convergence(run),
+            times=list_times(run),
+            memory=list_memory(records),
+        )
     except (ArithmeticError, AttributeError, LookupError, TemplateError, TypeError, ValueError) as error:
         raise PipelineError(
             f"{run.file}: the record of the run is damaged ({type(error).__name__}: {shorten(str(error), 80)}); "
             "restore a copy, or run the pipeline again"
         ) from error
-
-
-def _render(run: RunRecord) -> str:
-    records = list_records(run)
-    ranked = list(filter(is_ranks, records))
-    states = Counter(step.state for step in run.steps)
-    return _load_template().render(
-        run=run,
-        records=records,
-        ranked=ranked,
-        n_well=sum(map(has_ended_well, ranked)),
-        counts=", ".join(f"{states[state]} {state}" for state in get_args(State) if states[state]),
-        sources_read=[(record.name, source) for record in records for source in find_sources(record)],
-        outputs=[(record.name, output) for record in records for output in record.outputs],
-        groups=group_records(records),
-        varied=find_varied(records),
-        facts=_list_facts(run),
-        problems=_list_problems(run),
-        convergence=draw_convergence(run),
-        times=list_times(run),
-        memory=list_memory(records),
-    )
+    return f"{page.strip()}\n"
 
 
 # --- records ---------------------------------------------------------------------------------------------------------
@@ -125,14 +121,10 @@ def find_varied(records: Iterable[StepRecord]) -> list[str]:
 
 def group_records(records: Iterable[StepRecord]) -> list[tuple[str, list[StepRecord]]]:
     """Group records by the first part of their names, which names a matrix."""
-    records = list(records)
-    names = list(dict.fromkeys(map(_name_group, records)))
-    records.sort(key=lambda record: names.index(_name_group(record)))
-    return [(name, list(own)) for name, own in groupby(records, key=_name_group)]
-
-
-def _name_group(record: StepRecord) -> str:
-    return record.name.partition("/")[0]
+    groups: dict[str, list[StepRecord]] = {}
+    for record in records:
+        groups.setdefault(record.name.partition("/")[0], []).append(record)
+    return [*groups.items()]
 
 
 def name_in_group(record: StepRecord) -> str:
@@ -163,10 +155,11 @@ def count_iterations(record: StepRecord) -> int:
     return sum(int(described.get("iterations", 0)) for described in own)
 
 
-def measure_rate(record: StepRecord) -> float:
-    """Return entries times iterations per second of iterating; 0 if unknown."""
+def format_rate(record: StepRecord) -> str:
+    """Format entries times iterations per second of iterating; a dash if unknown."""
     elapsed_s = sum(record.seconds.get(phase, 0.0) for phase in _ITERATING)
-    return float(record.matrix.get("nnz", 0)) * record.result.get("iterations", 0) / elapsed_s if elapsed_s else 0.0
+    n = record.matrix.get("nnz", 0) * record.result.get("iterations", 0)
+    return format_scaled(n / elapsed_s) if n and elapsed_s else "–"
 
 
 def find_sources(record: StepRecord) -> list[Mapping[str, Any]]:
@@ -336,7 +329,7 @@ def _load_template() -> Template:
         "count": _or_dash(lambda value: f"{value:,.0f}"),
         "json": lambda value: json.dumps(value, indent=2, ensure_ascii=False),
         "number": lambda value, digits=3: format_number(read_number(value), digits),
-        "rate": lambda record: format_scaled(rate) if (rate := measure_rate(record)) else "–",
+        "rate": format_rate,
         "format_value": format_value,
         "seconds": _or_dash(format_seconds),
         "share": _or_dash(lambda value: f"{read_number(value):.1%}"),

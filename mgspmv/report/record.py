@@ -220,15 +220,11 @@ def describe_iterations(solution: Solution | BatchSolution) -> dict[str, Any]:
     fields = {name: described.pop(name) for name in ("options", "matrix", "seconds", "memory")}
     if isinstance(solution, Solution):
         return fields | {"result": described}
-    for k, pace in _choose_vectors(solution).items():
+    # The slowest is first, and before it any that did not converge.
+    order = sorted(range(len(solution)), key=lambda k: (solution.statuses[k].is_success, -len(solution.changes[k])))
+    for k, pace in {order[len(order) // 2]: "median", order[-1]: "fastest", order[0]: "slowest"}.items():
         described["vectors"][k] |= {"pace": pace, "changes": to_json(solution.changes[k])}
     return fields | {"result": described}
-
-
-def _choose_vectors(batch: BatchSolution) -> dict[int, str]:
-    """Return the numbers of the slowest vector (any that did not converge), of the median and of the fastest."""
-    order = sorted(range(len(batch)), key=lambda k: (batch.statuses[k].is_success, -len(batch.changes[k])))
-    return {order[len(order) // 2]: "median", order[-1]: "fastest", order[0]: "slowest"}
 
 
 def describe_solution(solution: Solution, k: int = 10) -> dict[str, Any]:
