@@ -129,20 +129,23 @@ class Steps(ABC):
 
 
 class RowSteps(Steps):
-    """Steps on rows that this process has."""
+    """Steps on rows that this process has.
+
+    Parameters
+    ----------
+    rows : their vectors, each on the host or on a device
+    precision : of the steps
+    has_values : whether entries are more than a pattern
+    """
+
+    def __init__(self, rows: Rows | RankVectors, precision: str, *, has_values: bool) -> None:
+        self.rows, self._precision, self._has_values = rows, precision, has_values
+        self._watch: TopkCertificate | None = None
+        self._tolerance: tuple[float, float] | None = None
 
     @abstractmethod
-    def _get_vectors(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return out-weights, d and p of the rows on the host."""
-
-    @property
-    @abstractmethod
-    def _weight(self) -> Any:
-        """Out-weights of the rows, on the host or on the device."""
-
-    @abstractmethod
-    def _check(self) -> tuple[RowCheck, str, bool]:
-        """Check the rows; also return the precision of steps, and whether entries have values."""
+    def _count_rows(self) -> RowCheck:
+        """Sum the ranks, and count rows whose z does not match them."""
 
     @property
     @abstractmethod
@@ -162,20 +165,17 @@ class RowSteps(Steps):
             return None
         from mgspmv.solvers.topk_certificate import TopkCertificate
 
-        weight, dangling, personalization = self._get_vectors()
-        rows = (weight == 0, dangling, personalization, self.rounding)
-        self._watch = TopkCertificate(options, *rows, gather, growth)
+        vectors = (self.rows.weight, self.rows.dangling, self.rows.personalization)
+        weight, dangling, personalization = (v if isinstance(v, np.ndarray) else v.get() for v in vectors)
+        self._watch = TopkCertificate(options, weight == 0, dangling, personalization, self.rounding, gather, growth)
         return self._watch
 
     def check_rows(self) -> tuple[RowCheck, float]:
-        found, precision, has_values = self._check()
         if self._tolerance is None:
-            self._tolerance = find_tolerance(self.rounding, self._weight, precision, has_values=has_values)
-        relative, absolute = self._tolerance
+            given = (self.rounding, self.rows.weight, self._precision)
+            self._tolerance = find_tolerance(*given, has_values=self._has_values)
+        found, (relative, absolute) = self._count_rows(), self._tolerance
         return found, relative * min(found.sum, 2.0) + absolute
-
-    _watch: TopkCertificate | None = None
-    _tolerance: tuple[float, float] | None = None
 
 
 class LocalSteps(RowSteps):
@@ -191,8 +191,11 @@ class LocalSteps(RowSteps):
     exchange : opened, with the vectors of the run
     """
 
+    rows: Rows
+
     def __init__(self, rows: Rows, options: PageRankOptions, exchange: Exchange | None = None) -> None:
-        self.rows, self._alpha, self._is_relative = rows, options.alpha, options.is_relative
+        super().__init__(rows, rows.kernel.precision, has_values=rows.kernel.block.data is not None)
+        self._alpha, self._is_relative = options.alpha, options.is_relative
         self._open = (exchange or LocalExchange(rows.kernel.block.n_cols)).open
         self.exchange = self._open_vectors()
 
@@ -232,18 +235,8 @@ class LocalSteps(RowSteps):
     def rounding(self) -> Rounding:
         return self.rows.rounding
 
-    def _get_vectors(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        r, get = self.rows, self.rows.kernel.get
-        return get(r.weight), get(r.dangling), get(r.personalization)
-
-    @property
-    def _weight(self) -> np.ndarray:
-        return self.rows.kernel.get(self.rows.weight)
-
-    def _check(self) -> tuple[RowCheck, str, bool]:
-        r, kernel = self.rows, self.rows.kernel
-        found = kernel.check_rows(r.x, r.weight, self.exchange.get_own())
-        return found, kernel.precision, kernel.block.data is not None
+    def _count_rows(self) -> RowCheck:
+        return self.rows.kernel.check_rows(self.rows.x, self.rows.weight, self.exchange.get_own())
 
     def measure(self, mass: float) -> float:
         self.begin_residual()
@@ -282,6 +275,8 @@ class DeviceSteps(RowSteps):
     is_counted : whether the out-weights of a pattern are counts
     """
 
+    rows: RankVectors
+
     def __init__(
         self,
         device: RankSteps,
@@ -293,7 +288,8 @@ class DeviceSteps(RowSteps):
     ) -> None:
         from mgspmv.kernels.rank_steps import RankRules, choose_weight  # imported here, as it needs a device
 
-        self._device, self._vectors, self._alpha = device, vectors, task.options.alpha
+        super().__init__(vectors, device.precision, has_values=device.has_values)
+        self._device, self._alpha = device, task.options.alpha
         self._at_once = at_once or (1 if device.streams else STEPS_AT_ONCE)
         options = task.options
         weight = choose_weight(vectors.weight) if is_counted else np.dtype(np.float64)
@@ -303,7 +299,7 @@ class DeviceSteps(RowSteps):
         self._device.compile(self._rules)
 
     def scale(self) -> StepSums:
-        return self._device.start(self._vectors, self._rules)
+        return self._device.start(self.rows, self._rules)
 
     def advance(self, mass: float, n: int) -> Sequence[Made]:
         device = self._device
@@ -327,21 +323,12 @@ class DeviceSteps(RowSteps):
     def measure(self, mass: float) -> float:
         return self._device.residual(mass) + self._alpha * bound_mass_rounding(self.rounding.n_dangling)
 
-    def _get_vectors(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        weight = self._vectors.weight
-        on_host = weight if isinstance(weight, np.ndarray) else weight.get()
-        return on_host, self._vectors.dangling, self._vectors.personalization
-
-    @property
-    def _weight(self) -> Any:
-        return self._vectors.weight
-
-    def _check(self) -> tuple[RowCheck, str, bool]:
-        return self._device.check_rows(), self._device.precision, self._device.has_values
+    def _count_rows(self) -> RowCheck:
+        return self._device.check_rows()
 
     @property
     def rounding(self) -> Rounding:
-        device, weight = self._device, self._vectors.weight
+        device, weight = self._device, self.rows.weight
         if isinstance(weight, np.ndarray):
             n_dangling = int(np.count_nonzero(weight == 0))
         else:  # for `weight == 0` CuPy would import SciPy
