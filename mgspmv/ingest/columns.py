@@ -7,6 +7,7 @@ defines what is accepted, accepts more (quoted fields) and names the line of an 
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ SMALL_TEXT = 1 << 19
 """Bytes that are parsed line by line before the parser of lines is compiled; less than a chunk of a longer text."""
 
 INTEGERS = ("int32", "int64")
+_THREAD = threading.local()
 _FORTRAN_EXPONENT_BYTES = bytes.maketrans(b"dD", b"ee")
 _SPACE, _TAB, _LINE_FEED, _RETURN, _ZERO, _PLUS, _MINUS = map(ord, " \t\n\r0+-")
 
@@ -162,7 +164,7 @@ def _parse_quickly(text: np.ndarray, form: TableFormat) -> tuple[list[Any], int]
     is_simple = are_integers.all()
     # A line of integers has two bytes or more for each. With fields of text, what that leaves over would be too much.
     n_most = len(text) // (2 * len(form.columns)) if is_simple else int(np.count_nonzero(text == _LINE_FEED))
-    integers = np.empty((are_integers.sum(), n_most), np.int64)
+    integers = _find_memory(are_integers.sum(), n_most)
     shape = are_texts.sum() + 1, 0 if is_simple else len(text)  # the last row is that of columns that are not read
     fields, offsets = np.empty(shape, np.uint8), np.zeros((shape[0], 1 if is_simple else n_most + 1), np.int32)
     kinds, delimiter = _list_kinds(form), ord(form.delimiter)
@@ -179,6 +181,14 @@ def _parse_quickly(text: np.ndarray, form: TableFormat) -> tuple[list[Any], int]
         if column.dtype is not None
     ]
     return None if any(values is None for values in columns) else (columns, n_skipped)
+
+
+def _find_memory(n_columns: int, n: int) -> np.ndarray:
+    """Return int64 of this thread: in new memory, pages are mapped first, for which many threads wait."""
+    memory: np.ndarray | None = getattr(_THREAD, "integers", None)
+    if memory is None or memory.size < n_columns * n:
+        memory = _THREAD.integers = np.empty(n_columns * n, np.int64)
+    return memory[: n_columns * n].reshape(n_columns, n)
 
 
 def _is_utf8(data: bytes) -> bool:

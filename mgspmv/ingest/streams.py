@@ -18,8 +18,11 @@ import numpy as np
 from mgspmv.errors import SourceError
 from mgspmv.ingest.files import LentFile, find_size, find_state, open_anywhere, reading, translating
 
-CHUNK_BYTES = 2**20
-"""Default bytes per chunk, of which several threads hold several at a time."""
+CHUNK_BYTES, LEAST_CHUNK_BYTES = 4 * 2**20, 2**20
+"""Most and least bytes per chunk by default; several threads hold several chunks in memory at a time."""
+
+MANY_CHUNKS = 256
+"""Number of chunks of a text beyond which they are larger: for many threads, a chunk must be worth handing over."""
 
 LINE_LIMIT_BYTES = 2**20
 """Greatest length of a line in bytes; a longer one indicates that the file is not a text file."""
@@ -84,7 +87,7 @@ class TextStream(AbstractContextManager["TextStream"]):
     Parameters
     ----------
     path : local path, or URL of any protocol that fsspec supports
-    chunk_bytes : size of the chunks, rounded to whole lines; default `CHUNK_BYTES`
+    chunk_bytes : size of the chunks, rounded to whole lines; default by the size of the text
     hashes : whether `provenance` has the SHA-256 of the file
 
     Raises
@@ -101,7 +104,8 @@ class TextStream(AbstractContextManager["TextStream"]):
         self._raw = CountedFile(file, self.name, hashes=hashes)
         self._buffered = io.BufferedReader(self._raw, 2**18)
         self.compression = find_compression(self._buffered.peek(MAGIC_BYTES))
-        pieces = decompress(self._buffered, self.compression, chunk_bytes or CHUNK_BYTES)
+        usual = min(CHUNK_BYTES, max(LEAST_CHUNK_BYTES, (self._size or 0) // MANY_CHUNKS))
+        pieces = decompress(self._buffered, self.compression, chunk_bytes or usual)
         pieces = _translating_errors(pieces, self.name, self.compression)
         self._blocks = _cut_at_lines(pieces, self.name)
         self._block, self._at, self._next_number = b"", 0, 1

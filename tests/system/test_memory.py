@@ -297,7 +297,7 @@ def test_a_chunk_that_unpacks_without_end_takes_no_memory(tmp_path: Path, what: 
 
 
 N_VERTICES, N_ENTRIES = 1 << 17, 3_000_000
-READER_BYTES = 24 * CHUNK_BYTES
+READER_BYTES = 6 * CHUNK_BYTES
 """Texts of the batches of two threads as they are read, cut at lines and parsed, and columns as int64 or float64."""
 ARROW_BYTES = 24 << 20
 """Kept by Arrow's own allocator in a process: the table of a batch, and what it does not give back."""
