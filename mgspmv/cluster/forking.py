@@ -88,5 +88,6 @@ def _can_listen() -> bool:
 
 
 def _find_environment() -> dict[str, str]:
-    """Return the environment variables, without those that nannies and dask-cuda set in this process."""
-    return {name: value for name, value in os.environ.items() if name not in (*VARIABLES, "RAPIDS_NO_INITIALIZE")}
+    """Return the environment variables, without those that Dask and dask-cuda set in this process."""
+    set_here = (*VARIABLES, "__DASK_PARENT_PID", "RAPIDS_NO_INITIALIZE")
+    return {name: value for name, value in os.environ.items() if name not in set_here}
