@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from mgspmv import *  # noqa: F403  # else what is imported while a test has changed a constant keeps its own of it
+from mgspmv.cluster import forking
 from tests.support.reference_data import shared_data
 
 # A shell starts what it puts in the background with SIGINT ignored, and nohup what it starts with SIGHUP. Children
@@ -133,10 +134,15 @@ class _Failures:
 
 @pytest.fixture(scope="session", autouse=True)
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Compiled kernels and runs that the user keeps are not for tests, and those of tests not for the user."""
+    """Compiled kernels and runs that the user keeps are not for tests, and those of tests not for the user.
+
+    Workers are forked although pytest names each test in the environment.
+    """
+    find_environment = forking._find_environment
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MGSPMV_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("MGSPMV_STATE", str(tmp_path_factory.mktemp("state")))
+        patch.setattr(forking, "_find_environment", lambda: find_environment() | {"PYTEST_CURRENT_TEST": ""})
         yield
 
 

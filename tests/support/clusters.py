@@ -10,6 +10,7 @@ from typing import Any
 import dask
 from distributed import Client, LocalCluster
 
+from mgspmv.cluster.forking import ENVIRON, METHOD, begin_server, choose_method
 from tests.support.waiting import HANG_S, wait_for
 
 QUIET = {
@@ -25,9 +26,12 @@ PATIENT = {"distributed.scheduler.worker-ttl": None}
 
 
 def start_cluster(n_workers: int, *, processes: bool = True, **options: Any) -> LocalCluster:
-    """A cluster of workers of one thread each, in processes or in threads of this one."""
+    """A cluster of workers of one thread each, in processes, which are forked as by `start_local`, or in threads."""
     given = {"threads_per_worker": 1, "dashboard_address": None, "memory_limit": 0} | options
-    with warnings.catch_warnings(), dask.config.set(PATIENT | QUIET):
+    method = choose_method(dask.config.get(METHOD), dask.config.get(ENVIRON))
+    if processes and method == "forkserver":
+        begin_server(has_devices=False)
+    with warnings.catch_warnings(), dask.config.set(PATIENT | QUIET | {METHOD: method}):
         warnings.filterwarnings("ignore", "Port 8787 is already in use")
         return LocalCluster(n_workers=n_workers, processes=processes, **given)
 
