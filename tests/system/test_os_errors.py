@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import re
+import shutil
 import subprocess
 from contextlib import suppress
 from pathlib import Path
@@ -77,10 +78,25 @@ READERS = {
 }
 
 
-@pytest.fixture
-def made(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
     """A folder with stores, ranks and sources, of which some are in `out`; the digest of the store there."""
+    folder = tmp_path_factory.mktemp("template")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        return folder, make_files()
+
+
+@pytest.fixture
+def made(template, tmp_path, monkeypatch):
+    """In a copy of that folder; the digests."""
+    folder, digests = template
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
+    return digests
+
+
+def make_files():
     Path("edges.txt").write_text("1 2\n2 3\n3 1\n1 3\n3 5\n")
     Path("ids.txt").write_text("1\n2\n3\n")
     Path("seeds.csv").write_text("vector,vertex,weight\na,1,1\n")
