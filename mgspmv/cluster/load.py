@@ -342,7 +342,6 @@ def _arrange(
         throw=throw,
     )
     all_threads = [place.threads or w.threads for w in workers]
-    all_threads = [place.threads or w.threads for w in workers]
     specs = [
         RowBlockSpec(address, rank, plan.bounds, own, dtype, threads, places.backend, places.may_share)
         for rank, (threads, own) in enumerate(zip(all_threads, plan.workers, strict=True))
