@@ -17,7 +17,7 @@ from zarr.storage import LocalStore, MemoryStore, ObjectStore
 
 import mgspmv as mg
 from mgspmv.errors import StoreError, StoreNotFoundError
-from mgspmv.store import versions
+from mgspmv.store import access, versions
 from tests.support.buckets import serve_s3
 from tests.support.stores import WatchingStore, list_keys, list_version_names
 
@@ -162,6 +162,7 @@ WEEKLY = {(*pair, "objects") for pair in PAIRS if "ingest" in pair or pair[0] in
 @pytest.fixture(autouse=True)
 def small_waits(monkeypatch):
     monkeypatch.setattr(versions, "NAMING_S", 1e-3)
+    monkeypatch.setattr(access, "FINISH_S", 1.0)  # a stopped writer waits for what waits for it
 
 
 def choose_marks(*case):

@@ -250,7 +250,7 @@ class FarStore(WatchingStore):
             self.calls.append(("begin", "round"))
         self._n_out += 1
         try:
-            await asyncio.sleep(0.25)  # longer than a busy machine takes from one request to the next
+            await asyncio.sleep(0.1)  # longer than a busy machine takes from one request to the next
             yield
         finally:
             self._n_out -= 1
