@@ -15,6 +15,7 @@ import hashlib
 import io
 import os
 import re
+import select
 import stat
 import sys
 import time
@@ -42,6 +43,9 @@ Path = str | os.PathLike[str]
 
 HEAD_BYTES = 2**16
 """Bytes at the beginning of a file from which its format is detected."""
+
+PATIENCE_MS = 500
+"""Milliseconds within which a signal that came just before a read of a pipe is noticed."""
 
 HASHED_BYTES = 2**21
 """Bytes of a file that are hashed at a time."""
@@ -200,8 +204,13 @@ class Pipe(str):
             raise SourceError("it is a pipe that was read already; save it as a file", source=self)
         if self._reader is None:
             # one read of a pipe returns only the bytes written so far; the inner reader fills the whole buffer
-            inner = LentFile(sys.stdin.buffer) if self == "-" else io.BufferedReader(_open_local(self))
-            self._reader = io.BufferedReader(inner, HEAD_BYTES)
+            if self != "-":
+                file: Any = io.BufferedReader(_open_local(self, _PatientFile))
+            elif isinstance(getattr(sys.stdin.buffer, "raw", None), io.FileIO):
+                file = io.BufferedReader(_PatientFile(sys.stdin.fileno(), closefd=False))
+            else:
+                file = LentFile(sys.stdin.buffer)
+            self._reader = io.BufferedReader(file, HEAD_BYTES)
         return self._reader
 
 
@@ -215,6 +224,17 @@ def take_name(path: str | os.PathLike[str]) -> str:
     except (OSError, ValueError):  # opening the file reports the error
         return name
     return name if stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISBLK(mode) else Pipe(name)
+
+
+class _PatientFile(io.FileIO):
+    """File whose reads wait in Python: a signal that arrives just before a blocking read would go unnoticed."""
+
+    def readinto(self, buffer: Any) -> int | None:
+        waiting = select.poll()
+        waiting.register(self, select.POLLIN)
+        while not waiting.poll(PATIENCE_MS):
+            pass
+        return super().readinto(buffer)
 
 
 class LentFile(io.RawIOBase):
@@ -245,9 +265,9 @@ def find_state(file: Any) -> tuple[Any, ...] | None:
     return (info.get("size"), *_find_marks(info).items())
 
 
-def _open_local(name: str) -> io.FileIO:
+def _open_local(name: str, kind: type[io.FileIO] = io.FileIO) -> io.FileIO:
     try:
-        return io.FileIO(name)
+        return kind(name)
     except FileNotFoundError as error:
         raise SourceNotFoundError("there is no such file; check the path", source=name) from error
     except IsADirectoryError as error:

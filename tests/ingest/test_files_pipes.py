@@ -5,14 +5,17 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import signal
 import sys
-from threading import Thread
+import time
+from threading import Thread, get_ident
 
 import pytest
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest import files
 from mgspmv.ingest.files import Pipe
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.streams import TextStream
@@ -85,6 +88,36 @@ def test_short_reads_lose_nothing(monkeypatch):
     with pipe.open() as file:
         assert file.read() == b"\x1f\x8b" + bytes(40)
     assert not sys.stdin.closed
+
+
+def test_a_signal_that_does_not_interrupt_the_read_itself_is_noticed(tmp_path, monkeypatch):
+    """Another thread receives it, as if it came just before the read began."""
+    os.mkfifo(tmp_path / "fifo")
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    monkeypatch.setattr(files, "PATIENCE_MS", 10)
+    writer = os.open(tmp_path / "fifo", os.O_RDWR)  # there is no end of the stream
+
+    def receive():
+        time.sleep(0.1)  # the read has begun, most likely
+        signal.pthread_kill(get_ident(), signal.SIGUSR1)
+
+    thread = Thread(target=receive)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            read_after(Pipe(str(tmp_path / "fifo")), thread)
+    finally:
+        thread.join()
+        os.close(writer)
+        signal.signal(signal.SIGUSR1, before)
+
+
+def read_after(pipe, thread):
+    thread.start()
+    return pipe.peek(1)
 
 
 def test_a_pipe_is_read_once(write_fifo):
