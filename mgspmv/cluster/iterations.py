@@ -28,7 +28,7 @@ from mgspmv.cluster.worker_run import (
     TaskSpec,
     VectorShare,
 )
-from mgspmv.exchange.exchange import ClientExchange, DeviceCopies, Exchange, LocalExchange
+from mgspmv.exchange.exchange import ClientExchange, DeviceCopies, GatheringExchange, LocalExchange
 from mgspmv.exchange.halo import Halo
 from mgspmv.exchange.nccl_slices import NcclExchange
 from mgspmv.exchange.peer import AllToAll, cut_again
@@ -252,7 +252,7 @@ class BatchPasses(BlockIteration):
         transport = self._spec.transport if self._share is None else "local"
         return replace(self.loop.collect(), transport=transport, memory={"held_bytes": [self.loop.first_bytes]})
 
-    def _make_exchange(self, turns: AllToAll, hellos: Mapping[int, Message]) -> Exchange:
+    def _make_exchange(self, turns: AllToAll, hellos: Mapping[int, Message]) -> GatheringExchange:
         part, kernel = self._part, self._rows.kernel
         if self._share is None and self._spec.transport == "peer":
             return self._open_peer(turns, hellos, 0, DeviceCopies(kernel.put, kernel.get) if self.has_device else None)
@@ -263,7 +263,7 @@ class BatchPasses(BlockIteration):
                 return NcclExchange(part.group, part.bounds)
         return LocalExchange(part.bounds[-1])
 
-    def _choose_width(self, exchange: Exchange) -> int:
+    def _choose_width(self, exchange: GatheringExchange) -> int:
         """Choose the most vectors in a pass that fit in the memory of this worker."""
         fastest, n_vectors = self._rows.kernel.best_width, len(self._piece.queries)
         if self._share is not None:
@@ -271,7 +271,7 @@ class BatchPasses(BlockIteration):
         where = f" on worker {self._spec.members[self.rank]}"
         return choose_width(self._task.width, n_vectors, fastest, self._measure_free(exchange), where)
 
-    def _measure_free(self, exchange: Exchange) -> list[tuple[int, dict[int, int]]]:
+    def _measure_free(self, exchange: GatheringExchange) -> list[tuple[int, dict[int, int]]]:
         """Return the free and needed bytes of each memory: device, host, and the limit of the worker's process."""
         kernel, part, precision = self._rows.kernel, self._part, self._task.options.precision
         itemsize, n_rows = kernel.z_dtype.itemsize, part.stop - part.start

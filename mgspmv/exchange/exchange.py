@@ -89,12 +89,16 @@ class Exchange(ABC):
     def exchange_columns(self, sums: Sequence[StepSums]) -> list[StepSums]:
         """Make the slots of all processes the new z, and return the total sums of each column over all of them."""
 
+
+class GatheringExchange(Exchange):
+    """Exchange by which processes gather other arrays too, as those of a batch do."""
+
     @abstractmethod
     def gather(self, own: np.ndarray) -> list[np.ndarray]:
         """Gather host arrays of one dtype and length from all processes, by rank; they must not be modified."""
 
 
-class LocalExchange(Exchange):
+class LocalExchange(GatheringExchange):
     """Exchange of one process with all rows, of a matrix of `n_cols` columns: two buffers are swapped."""
 
     z: Any = None
@@ -168,6 +172,3 @@ class ClientExchange(Exchange):
 
     def exchange_columns(self, sums: Sequence[StepSums]) -> list[StepSums]:
         return list(sums)
-
-    def gather(self, own: np.ndarray) -> list[np.ndarray]:
-        raise NotImplementedError("the client gathers")

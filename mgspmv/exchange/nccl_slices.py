@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.exchange.exchange import Exchange, Zeros
+from mgspmv.exchange.exchange import GatheringExchange, Zeros
 from mgspmv.exchange.ipc import IpcMemory
 from mgspmv.exchange.nccl import NcclGroup
 from mgspmv.model import StepSums
@@ -19,7 +19,7 @@ NEEDED = 0.5
 """Maximum fraction of the others' columns that each device reads for which it is sent these alone, packed, not all."""
 
 
-class NcclExchange(Exchange):
+class NcclExchange(GatheringExchange):
     """Exchange of devices that hold z of all columns, and send their slices on the stream of the kernels.
 
     z is overwritten when the product that read it is done.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from mgspmv.exchange.exchange import DeviceCopies, Exchange, Zeros
+from mgspmv.exchange.exchange import DeviceCopies, GatheringExchange, Zeros
 from mgspmv.exchange.halo import Halo, pack
 from mgspmv.model import StepSums, index_dtype
 
@@ -103,7 +103,7 @@ SMALL = 1 << 16
 """Maximum bytes of a slice that is copied into its message: faster than a separate frame with its header."""
 
 
-class PeerExchange(Exchange):
+class PeerExchange(GatheringExchange):
     """Exchange between hosts: z has the columns that a block reads, received from the workers that have their elements.
 
     z is overwritten when the product that read it is done. Two slots alternate, as buffers of packed elements do: a

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import CapacityError
-from mgspmv.exchange.exchange import Exchange
+from mgspmv.exchange.exchange import GatheringExchange
 from mgspmv.kernels.operands import WIDTHS, Terms, fit_width, narrow_widths
 from mgspmv.kernels.select import BoundMany
 from mgspmv.model import FIXED_POINT, Event, Status, StepSums
@@ -118,7 +118,7 @@ class Pass:
     queries : the vector of each column; None for a free one
     """
 
-    def __init__(self, rows: ManyRows, panels: Exchange, width: int, x_dtype: Any, x: Any = None) -> None:
+    def __init__(self, rows: ManyRows, panels: GatheringExchange, width: int, x_dtype: Any, x: Any = None) -> None:
         self._rows, self._panels, self.width = rows, panels, width
         self.x = rows.kernel.zeros_many(rows.stop - rows.start, width, x_dtype) if x is None else x
         kernel = rows.kernel
@@ -230,7 +230,7 @@ class Batch(Execution):
         queries: Sequence[Query],
         task: BatchTask,
         width: int,
-        panels: Exchange,
+        panels: GatheringExchange,
         order: np.ndarray | None,
         keep: Keep,
         is_full: Callable[[], bool] = lambda: False,
@@ -444,7 +444,7 @@ def order_by_iterations(alphas: Sequence[float], masses: Sequence[int]) -> list[
     return np.argsort(-rates, kind="stable").tolist()  # type: ignore[no-any-return]
 
 
-def count_bytes(panels: Exchange, n_rows: int, precision: str, z_itemsize: int, width: int) -> int:
+def count_bytes(panels: GatheringExchange, n_rows: int, precision: str, z_itemsize: int, width: int) -> int:
     """Count bytes of vectors that a batch of this width holds where kernels compute: for each row x of the pass, two
     copies of the ranks whose errors are bounded, the out-weight, and buffers of selection; z, also in float64."""
     rank, bounded = 4 if precision == "float32" else 8, min(width, RESIDUAL_WIDTH)
