@@ -36,7 +36,7 @@ from benchmarks.measure import Rounds, say, take_turns
 from benchmarks.program import add_file_options, make_parser, run_program
 from benchmarks.tables import Setting, Table, format_text, judge, write_files
 from mgspmv.ingest.generate import make_generator
-from mgspmv.ingest.in_memory import describe_matrix
+from mgspmv.ingest.in_memory import describe_unstored
 from mgspmv.ingest.occurring_ids import find_id_type
 from mgspmv.model import default_threads
 from mgspmv.store.write import begin_version
@@ -374,7 +374,7 @@ def _find_pointers(rows: np.ndarray, n: int) -> np.ndarray:
 
 def _write(store: Path, n: int, indptr: np.ndarray, indices: np.ndarray, ids: np.ndarray | None = None) -> None:
     arrays = {"indptr": indptr, "indices": indices} | ({} if ids is None else {"vertex_ids": ids})
-    info = describe_matrix("matrix", (n, n), len(indices), None, "first", find_id_type(ids), None, {})
+    info = describe_unstored("matrix", (n, n), len(indices), None, "first", find_id_type(ids), None, {})
     with begin_version(store) as version:
         for name, array in arrays.items():
             version.write_array(name, array)

@@ -50,7 +50,7 @@ from mgspmv.ingest.device_shard import DeviceShard
 from mgspmv.ingest.device_sorting import make_device_sorter
 from mgspmv.ingest.entries import choose_rule
 from mgspmv.ingest.frames import FrameSource
-from mgspmv.ingest.in_memory import describe_matrix
+from mgspmv.ingest.in_memory import describe_unstored
 from mgspmv.ingest.occurring_ids import IdType
 from mgspmv.ingest.shard import OwnIds, PartSummary, ShardSpec
 from mgspmv.ingest.source import FileSource
@@ -332,7 +332,7 @@ class IngestSteps:
         provenance["report"] = make_report(source, self._counts, nnz, rule, provenance["options"])
         nbytes = replace(self._size, n_entries=nnz).nbytes
         own = self._kind, self._shape, nnz, self._dtype, rule, self._id_type, least
-        return describe_matrix(*own, provenance, nbytes=nbytes)
+        return describe_unstored(*own, provenance, nbytes=nbytes)
 
     def __enter__(self) -> Self:
         return self

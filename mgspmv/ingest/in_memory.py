@@ -110,11 +110,11 @@ def hold(read: SortedSource, arrays: HeldArrays, nnz: int, least: float | None, 
     nbytes = sum(array.nbytes for name, array in arrays.items() if name != "vertex_ids" and "/" not in name)
     own = read.kind, read.shape, nnz, read.dtype, read.rule, find_id_type(ids), least
     others = {"has_transpose": options.transpose, "nbytes": nbytes}
-    info = describe_matrix(*own, {"source": made_from, "report": ingested}, **others)
+    info = describe_unstored(*own, {"source": made_from, "report": ingested}, **others)
     return HeldMatrix(info=info, place=PLACE, arrays=arrays)
 
 
-def describe_matrix(
+def describe_unstored(
     kind: Kind,
     shape: tuple[int, int],
     nnz: int,

@@ -28,7 +28,7 @@ from mgspmv.ingest.build import Assembled, assemble
 from mgspmv.ingest.device_sorting import DeviceSlices
 from mgspmv.ingest.entries import MakeDeviceSorter, SortedRows, SortedSource, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
-from mgspmv.ingest.in_memory import describe_matrix, hold
+from mgspmv.ingest.in_memory import describe_unstored, hold
 from mgspmv.ingest.occurring_ids import find_id_type
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.scratch import MemoryBudget
@@ -249,7 +249,7 @@ def _describe(
     matrix: SortedRows, nnz: int, least: float | None, provenance: dict[str, Any], order: OrderMethod | None = None
 ) -> MatrixInfo:
     own = matrix.kind, matrix.shape, nnz, matrix.dtype, matrix.rule, find_id_type(matrix.vertex_ids)
-    return describe_matrix(*own, least, provenance, order=order)
+    return describe_unstored(*own, least, provenance, order=order)
 
 
 def _find_column_bytes(matrix: SortedRows) -> int:

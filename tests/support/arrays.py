@@ -11,7 +11,7 @@ import scipy.sparse
 
 from mgspmv.ingest.build import assemble
 from mgspmv.ingest.entries import sort_source
-from mgspmv.ingest.in_memory import describe_matrix
+from mgspmv.ingest.in_memory import describe_unstored
 from mgspmv.ingest.occurring_ids import find_id_type
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.values import find_least
@@ -204,5 +204,5 @@ def _describe(matrix: CsrArrays, version: Version, provenance: dict[str, Any]) -
     dtype = None if matrix.data is None else matrix.data.dtype
     own = matrix.kind, matrix.shape, matrix.nnz, dtype, matrix.duplicates, find_id_type(matrix.vertex_ids)
     index, order = cast(Any, (matrix.index_dtype, matrix.order_method))
-    info = describe_matrix(*own, find_least(matrix.data), provenance, order=order)
+    info = describe_unstored(*own, find_least(matrix.data), provenance, order=order)
     return version.describe(replace(info, index_dtype=index))
