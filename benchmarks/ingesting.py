@@ -2,13 +2,16 @@
 
     python -m benchmarks.ingesting --scale 22 --entries 60000000
     python -m benchmarks.ingesting --names --scale 20 --entries 8000000
+    python -m benchmarks.ingesting --graph --scale 23 --entries 100000000
     python -m benchmarks.ingesting --workers 8
 
-The file has the entries of an R-MAT graph in any order, none of them twice. SciPy, polars and DuckDB parse it and make
-the arrays of CSR, which are written as `ingest` writes them; all stores must have the digest of ours, or the exit code
-is 1. The same entries are ingested from a Parquet table too. With `--names` it is a list of edges between names of 8 to
-20 letters, and programs number these in their order too. With `--workers` as many processes of a Dask cluster on this
-machine ingest the table too. All run in turn, in this process but for these, and use all processors where they can.
+The file has the entries of an R-MAT graph in any order, none of them twice. SciPy, polars and DuckDB parse it and
+make the arrays of CSR, which are written as `ingest` writes them; all stores must have the digest of ours, or the
+exit code is 1. The same entries are ingested from a Parquet table too. With `--names` it is a list of edges between
+names of 8 to 20 letters, and programs number these in their order too. With `--graph` the entries are edges whose ids
+are numbered, from text, a Parquet table and arrays of NumPy, by mgspmv alone, on the processors. With `--workers` as
+many processes of a Dask cluster on this machine ingest the table too. All run in turn, in this process but for these,
+and use all processors where they can.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ from mgspmv.model import default_threads
 from mgspmv.store.write import begin_version
 
 OURS, OURS_PARQUET, OURS_NAMES_PARQUET = "mgspmv", "mgspmv, Parquet", "mgspmv, Parquet of names"
+OURS_ARRAYS = "mgspmv, arrays"
 PARQUET_RATES = {OURS_PARQUET: 15e6, OURS_NAMES_PARQUET: 3e6}
 """Entries a second that are wanted from Parquet."""
 FLOORS = {"scipy": 2.0, "pandas": 1.3, "polars": 1.3, "duckdb": 1.3}
@@ -103,11 +107,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     setting = Setting.observe("benchmarks.ingesting", arguments)
     with tempfile.TemporaryDirectory(dir=options.cache) as folder:
-        path = Path(folder) / ("entries.txt" if options.names else "entries.mtx")
+        path = Path(folder) / ("entries.txt" if options.names or options.graph else "entries.mtx")
         say(f"writing {options.entries:,} entries to a file")
         write = write_names if options.names else write_entries
         n_entries = write(path, options.scale, options.entries)
-        programs = NAME_PROGRAMS if options.names else PROGRAMS
+        programs = graph_programs(path) if options.graph else NAME_PROGRAMS if options.names else PROGRAMS
         with add_workers(programs, options.workers) as all_programs:
             rows = compare(path, n_entries, options.repeats, all_programs)
     tables = tabulate(rows, path.name)
@@ -117,13 +121,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def write_entries(path: Path, scale: int, n_wanted: int) -> int:
-    """Write about so many entries, in any order, to a Matrix Market file and a Parquet table; how many there are."""
+    """Write about so many entries, in any order, to Matrix Market or an edge list, and to Parquet; say how many."""
     n, keys = 1 << scale, make_keys(scale, n_wanted)
+    first = int(path.suffix == ".mtx")
     with path.open("wb") as file:
-        file.write(f"%%MatrixMarket matrix coordinate pattern general\n{n} {n} {len(keys)}\n".encode())
+        if first:
+            file.write(f"%%MatrixMarket matrix coordinate pattern general\n{n} {n} {len(keys)}\n".encode())
         for k in range(0, len(keys), 1 << 22):
             own = keys[k : k + (1 << 22)]
-            table = pa.table({"row": (own >> scale) + 1, "col": (own & (n - 1)) + 1})
+            table = pa.table({"row": (own >> scale) + first, "col": (own & (n - 1)) + first})
             pyarrow.csv.write_csv(table, file, pyarrow.csv.WriteOptions(include_header=False, delimiter=" "))
     table = pa.table({"row": (keys >> scale).astype(np.int32), "col": (keys & (n - 1)).astype(np.int32)})
     pyarrow.parquet.write_table(table, path.with_suffix(".parquet"))
@@ -246,6 +252,19 @@ PROGRAMS: Programs = {
     "polars": ingest_by_polars,
     "duckdb": ingest_by_duckdb,
 }
+
+
+def graph_programs(path: Path) -> Programs:
+    """From the text, the table and its columns as arrays, to the store of a graph whose ids are numbered."""
+    table = pyarrow.parquet.read_table(path.with_suffix(".parquet"))
+    arrays = table["row"].to_numpy(), table["col"].to_numpy()
+
+    def ingest_from(source: Any, _path: Path, store: Path, begin: Clock) -> None:
+        phases = {"read": "parse", "number": "sort", "sort and write": "sort"}
+        mg.ingest(source, store, kind="graph", progress=lambda phase: begin(phases[phase.name]))
+
+    sources = {OURS: path, OURS_PARQUET: path.with_suffix(".parquet"), OURS_ARRAYS: arrays}
+    return {program: partial(ingest_from, source) for program, source in sources.items()}
 
 
 def ingest_names(path: Path, store: Path, begin: Clock, **given: str) -> None:
@@ -400,9 +419,9 @@ def _run(ingest: Callable[[Path, Path, Clock], None], path: Path) -> Run:
 def _add_ratio(row: Row, ours: Row, fastest: float | None) -> Row:
     if row is ours or not row.runs or not ours.runs:
         return row
-    if row.program in PARQUET_RATES:
+    if row.program not in FLOORS:
         return replace(row, ratio=row.median_s / ours.median_s)
-    is_best = row.program == "scipy" or (row.program in FLOORS and row.median_s == fastest)
+    is_best = row.program == "scipy" or row.median_s == fastest
     return replace(row, ratio=row.median_s / ours.median_s, floor=FLOORS[row.program] if is_best else None)
 
 
@@ -433,7 +452,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = make_parser(__doc__)
     parser.add_argument("--scale", type=int, default=22, help="2^scale rows and columns (22)")
     parser.add_argument("--entries", type=int, default=60_000_000, help="about so many (60 million)")
-    parser.add_argument("--names", action="store_true", help="a list of edges between names")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--names", action="store_true", help="a list of edges between names")
+    kinds.add_argument("--graph", action="store_true", help="edges whose ids are numbered, by mgspmv alone")
     parser.add_argument("--workers", type=int, help="processes of a cluster that ingest it too; default none")
     parser.add_argument("--repeats", type=int, default=5, help="runs of each program (5)")
     add_file_options(parser)
