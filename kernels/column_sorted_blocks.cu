@@ -19,6 +19,7 @@
 typedef long long int64;
 
 #define THREADS 1024
+#define AT_ONCE (ENTRIES_PER_THREAD % 5 ? ENTRIES_PER_THREAD : 5)  // entries of a thread whose loads do not wait for each other
 #define ENTRIES (THREADS * ENTRIES_PER_THREAD)  // ENTRIES_PER_THREAD is odd, so that scanning threads hit different banks
 #define ROW_BITS 15
 #define CHUNK 128
@@ -124,18 +125,27 @@ take_entries(const Jobs& jobs, const Cells& cells, const int* __restrict__ indic
     __syncthreads();
     unsigned columns[ENTRIES_PER_THREAD];
 #pragma unroll
+    for (int first = 0; first < ENTRIES_PER_THREAD; first += AT_ONCE) {
+        int64 places[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const int k = (first + i) * THREADS + threadIdx.x;
+            places[i] = begin + min(k, n - 1);
+            if (!(PLACE && found) && jobs.jumps) places[i] += jobs.jumps[first_row + rows[k]];
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) columns[first + i] = unsigned(__ldcs((PLACE && found ? found : indices) + places[i]));
+        if (PLACE && found) continue;
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i)
+            if (cells.column_places) columns[first + i] = unsigned(__ldg(cells.column_places + columns[first + i]));
+    }
+#pragma unroll
     for (int i = 0; i < ENTRIES_PER_THREAD; ++i) {
         const int k = i * THREADS + threadIdx.x;
-        if (k < n) {
-            if (PLACE && found) {
-                columns[i] = unsigned(__ldcs(found + begin + k));
-            } else {
-                const int source = __ldcs(indices + (jobs.jumps ? jobs.jumps[first_row + rows[k]] : 0) + begin + k);
-                columns[i] = unsigned(cells.column_places ? __ldg(cells.column_places + source) : source);
-                if (found) __stcs(found + begin + k, int(columns[i]));
-            }
-            atomicAdd(windows + (columns[i] >> shift), 1u);
-        }
+        if (k >= n) break;
+        if (!PLACE && found) __stcs(found + begin + k, int(columns[i]));
+        atomicAdd(windows + (columns[i] >> shift), 1u);
     }
     __syncthreads();
     const int64 first_chunk = PLACE ? chunk_starts[cell] : 0;
@@ -152,11 +162,17 @@ take_entries(const Jobs& jobs, const Cells& cells, const int* __restrict__ indic
     if (!PLACE) return;
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < ENTRIES_PER_THREAD; ++i) {
-        const int k = i * THREADS + threadIdx.x;
-        if (k < n) {
-            const unsigned window = columns[i] >> shift, number = atomicAdd(windows + window, 1u);
-            const unsigned column = columns[i] & ((1u << shift) - 1);
+    for (int first = 0; first < ENTRIES_PER_THREAD; first += AT_ONCE) {
+        unsigned numbers[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i)
+            if ((first + i) * THREADS + threadIdx.x < n) numbers[i] = atomicAdd(windows + (columns[first + i] >> shift), 1u);
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const int k = (first + i) * THREADS + threadIdx.x;
+            if (k >= n) break;
+            const unsigned window = columns[first + i] >> shift, number = numbers[i];
+            const unsigned column = columns[first + i] & ((1u << shift) - 1);
             const int64 row = first_row + rows[k];
             const unsigned local_row = unsigned((jobs.places ? __ldg(jobs.places + row) : row) - block * cells.height);
             const VALUE value = PATTERN ? VALUE(1) : data[(jobs.jumps ? jobs.jumps[row] : 0) + begin + k];
@@ -324,10 +340,10 @@ __device__ __forceinline__ int find_source(int k, bool is_near) {
 }
 
 // Sort each tile of a cell by column, into 2^BUCKET_BITS buckets of the cell's window; pad the cell's last chunk with entries of
-// row `height`, which does not exist; and interleave each chunk, so that a warp whose lanes each load four adjacent entries
+// rows from `height` on, which do not exist, another one for each lane; and interleave each chunk, so that a warp whose lanes each load four adjacent entries
 // processes 32 entries at a time that are adjacent in sorted order. If rows are near, adjacent entries have the same rows: a chunk is not
 // interleaved, and a warp adds to more rows at a time.
-extern "C" __global__ void __launch_bounds__(SORT_THREADS)
+extern "C" __global__ void __launch_bounds__(SORT_THREADS, 3)
 sort_tiles(const int* tile_cells, const int* tile_blocks, const int64* tile_starts, const int64* chunk_starts,
            const unsigned* counts, Cells cells, int64 is_near, unsigned* entries, VALUE* values, unsigned* chunk_columns) {
     extern __shared__ double room[];  // TILE entries, or values
@@ -344,11 +360,11 @@ sort_tiles(const int* tile_cells, const int* tile_blocks, const int64* tile_star
 #pragma unroll
     for (int i = 0; i < SORTED_PER_THREAD; ++i) {
         const int k = i * SORT_THREADS + threadIdx.x;
-        if (k < n) {
-            own[i] = entries[first + k];
-            atomicAdd(positions + (own[i] >> shift), 1);
-        }
+        own[i] = entries[first + min(k, n - 1)];
     }
+#pragma unroll
+    for (int i = 0; i < SORTED_PER_THREAD; ++i)
+        if (i * SORT_THREADS + threadIdx.x < n) atomicAdd(positions + (own[i] >> shift), 1);
     __syncthreads();
     int sizes[BUCKETS / SORT_THREADS], sum = 0;
     for (int i = 0; i < BUCKETS / SORT_THREADS; ++i) sum += sizes[i] = positions[threadIdx.x * (BUCKETS / SORT_THREADS) + i];
@@ -370,14 +386,14 @@ sort_tiles(const int* tile_cells, const int* tile_blocks, const int64* tile_star
     unsigned* sorted = reinterpret_cast<unsigned*>(room);
 #pragma unroll
     for (int i = 0; i < SORTED_PER_THREAD; ++i)
-        if (i * SORT_THREADS + threadIdx.x < n) {
-            target[i] = atomicAdd(positions + (own[i] >> shift), 1);
-            sorted[target[i]] = own[i];
-        }
+        if (i * SORT_THREADS + threadIdx.x < n) target[i] = atomicAdd(positions + (own[i] >> shift), 1);
+#pragma unroll
+    for (int i = 0; i < SORTED_PER_THREAD; ++i)
+        if (i * SORT_THREADS + threadIdx.x < n) sorted[target[i]] = own[i];
     __syncthreads();
     for (int k = threadIdx.x; k < padded; k += SORT_THREADS) {
         const int from = find_source(k, is_near);
-        entries[first + k] = from < n ? sorted[from] : unsigned(cells.height);
+        entries[first + k] = from < n ? sorted[from] : unsigned(cells.height) + k % CHUNK / 4;
         if (k % CHUNK == 0) chunk_columns[(first + k) / CHUNK] = unsigned(cell - cells.starts[block]) << bits;
     }
     if (PATTERN) return;

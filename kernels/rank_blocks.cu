@@ -9,15 +9,19 @@
 // Threads: each thread block takes items, the longest first, and adds rows in shared memory as two 32-bit words, because atomics
 //   on 32 bits of shared memory are native.
 // Deterministic: yes; sums are of integers. Compiled without contraction: in exact fixed point bit-identical to the CPU kernels.
-// Needs: sm_70; 8 bytes of shared memory per row of a block; for `fill_bins`, a window of z in shared memory.
+// Needs: sm_70; 8 bytes of shared memory per row of a block and of padding; for `fill_bins`, a window of z in shared memory.
 // Source: this project's, as are the sums in two words; after Lakhotia, Kannan, Prasanna, USENIX ATC 2018, and, for bins, Beamer,
 //   Asanovic, Patterson, IPDPS 2017.
 #ifndef THREADS
 #define THREADS 1024
 #endif
+#ifndef RESIDENT
+#define RESIDENT 1  // thread blocks of a multiprocessor
+#endif
 #include "rank_steps.cuh"
 
-#define AT_ONCE 4
+#define AT_ONCE 3
+#define PADDING_ROWS 32  // after those of a block, for entries of padding: one a lane, so that these do not wait for each other
 #define ROW_BITS 15
 #define CHUNK_COLUMN(entry) ((entry) >> ROW_BITS)
 #define CHUNK_ROW(entry) ((entry) & ((1u << ROW_BITS) - 1))
@@ -30,17 +34,30 @@
 #define FILL_RESIDENT (sizeof(Z) == 4 ? 3 : 1)
 #define SHARE Products<Z>::N  // entries of an octet that a thread reads or writes at once, so that a warp's sectors are whole
 #define SHARES (OCTET / SHARE)
-#define FILL_AT_ONCE 8
+#define FILL_AT_ONCE (sizeof(Z) == 4 ? 4 : 8)
 #define BINS_AT_ONCE (sizeof(Z) == 4 ? 4 : 2)
+#define HIGH_IS_USUAL (sizeof(Z) == 8)  // whether most terms have a high word
 #define HIGH_BITS 16
 #define LARGE (1ull << (32 + HIGH_BITS))
 #define MOST_LARGE 32768  // twice 2^62 / LARGE, which is the most that a sum of ranks of 1 permits
 
-// Add a contribution to the two words of a row.
-__device__ __forceinline__ void add(unsigned* low, unsigned* high, unsigned low_word, unsigned high_word) {
-    const unsigned before = atomicAdd(low, low_word);
-    if (before > ~low_word) ++high_word;
-    if (high_word) atomicAdd(high, high_word);
+// Contribution to a row, as two words.
+struct Term {
+    unsigned low, high;
+};
+
+// Add terms to the two words of their rows. No atomic waits for one of another term, nor is it in a branch: what has no carry adds 0 to the
+// high word of a row of padding, `spare`.
+template <int N>
+__device__ __forceinline__ void add(unsigned* low, unsigned* high, unsigned spare, const unsigned (&rows)[N], Term (&terms)[N]) {
+    unsigned before[N];
+#pragma unroll
+    for (int k = 0; k < N; ++k) before[k] = atomicAdd(low + rows[k], terms[k].low);
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+        terms[k].high += before[k] > ~terms[k].low;
+        atomicAdd(high + (HIGH_IS_USUAL || terms[k].high ? rows[k] : spare), terms[k].high);
+    }
 }
 
 // Flag: a product in this thread block was invalid (too large or NaN).
@@ -49,24 +66,28 @@ __device__ __forceinline__ int& is_wrong() {
     return flag;
 }
 
-// Add value z to a row, rounded once: to a multiple of 1 / scale for float, to an integer for exact fixed point.
-__device__ __forceinline__ void contribute(unsigned* low, unsigned* high, VALUE value, float z, float scale) {
+// Return value z, rounded once: to a multiple of 1 / scale for float, to an integer for exact fixed point.
+__device__ __forceinline__ uint64 round_product(VALUE value, float z, float scale, bool& is_right) {
     const float scaled = (PATTERN ? z : float(value * z)) * scale;
-    if (scaled < 2147483648.0f) {
-        add(low, high, __float2uint_rn(scaled), 0);
-    } else if (scaled < 9223372036854775808.0f) {
-        const uint64 wide = __float2ull_rn(scaled);
-        add(low, high, unsigned(wide), unsigned(wide >> 32));
-    } else {
-        is_wrong() = 1;
+    is_right &= scaled < 9223372036854775808.0f;
+    return __float2ull_rn(scaled);
+}
+__device__ __forceinline__ uint64 round_product(VALUE, int64 z, float, bool&) { return uint64(z); }
+__device__ __forceinline__ uint64 round_product(VALUE value, double z, float, bool&) { return uint64(__double2ll_rn(value * z)); }
+
+// Add value z to a row for each entry.
+template <int N>
+__device__ __forceinline__ void contribute(unsigned* low, unsigned* high, unsigned spare, const unsigned (&rows)[N], const VALUE (&values)[N],
+                                           const Z (&z)[N], float scale) {
+    Term terms[N];
+    bool is_right = true;
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+        const uint64 product = round_product(values[k], z[k], scale, is_right);
+        terms[k] = {unsigned(product), unsigned(product >> 32)};
     }
-}
-__device__ __forceinline__ void contribute(unsigned* low, unsigned* high, VALUE, int64 z, float) {
-    add(low, high, unsigned(z), unsigned(uint64(z) >> 32));
-}
-__device__ __forceinline__ void contribute(unsigned* low, unsigned* high, VALUE value, double z, float) {
-    const uint64 wide = uint64(__double2ll_rn(value * z));
-    add(low, high, unsigned(wide), unsigned(wide >> 32));
+    if (!is_right) is_wrong() = 1;
+    add(low, high, spare, rows, terms);
 }
 
 // Add chunks begin, begin + stride, .. before end, N at a time, so that N index loads and 4 N gathers are in flight. Return the first
@@ -74,29 +95,27 @@ __device__ __forceinline__ void contribute(unsigned* low, unsigned* high, VALUE 
 template <int N>
 __device__ __forceinline__ int64 add_chunks(int64 begin, int64 end, int stride, const uint4* __restrict__ entries,
                                             const unsigned* __restrict__ columns, const VALUE* __restrict__ values,
-                                            const Z* __restrict__ z, float scale, unsigned* low, unsigned* high) {
+                                            const Z* __restrict__ z, float scale, unsigned* low, unsigned* high, unsigned spare) {
     const int lane = threadIdx.x % 32;
     int64 chunk = begin;
     for (; chunk + (N - 1) * stride < end; chunk += N * stride) {
-        unsigned own[N][4];
-        Z gathered[N][4];
+        unsigned rows[4 * N];
+        Z gathered[4 * N];
+        VALUE own[4 * N];
 #pragma unroll
         for (int n = 0; n < N; ++n) {
             const int64 place = chunk + n * stride;
             const uint4 four = __ldcs(entries + place * 32 + lane);
-            own[n][0] = four.x, own[n][1] = four.y, own[n][2] = four.z, own[n][3] = four.w;
+            const unsigned words[4] = {four.x, four.y, four.z, four.w};
             const Z* window = z + __ldg(columns + place);
 #pragma unroll
-            for (int k = 0; k < 4; ++k) gathered[n][k] = __ldg(window + CHUNK_COLUMN(own[n][k]));
-        }
-#pragma unroll
-        for (int n = 0; n < N; ++n)
-#pragma unroll
             for (int k = 0; k < 4; ++k) {
-                const unsigned row = CHUNK_ROW(own[n][k]);
-                const VALUE value = PATTERN ? VALUE(1) : __ldcs(values + ((chunk + n * stride) * 32 + lane) * 4 + k);
-                contribute(low + row, high + row, value, gathered[n][k], scale);
+                gathered[4 * n + k] = __ldg(window + CHUNK_COLUMN(words[k]));
+                rows[4 * n + k] = CHUNK_ROW(words[k]);
+                own[4 * n + k] = PATTERN ? VALUE(1) : __ldcs(values + (place * 32 + lane) * 4 + k);
             }
+        }
+        contribute(low, high, spare, rows, own, gathered, scale);
     }
     return chunk;
 }
@@ -182,7 +201,7 @@ struct Products<int64> {
 
 // Add parts of SHARE binned entries begin, begin + THREADS, .. before end, N at a time. Return the first part that was not added.
 template <int N>
-__device__ __forceinline__ int64 add_bins(int64 begin, int64 end, const Bins& bins, float scale, unsigned* low, unsigned* high) {
+__device__ __forceinline__ int64 add_bins(int64 begin, int64 end, const Bins& bins, float scale, unsigned* low, unsigned* high, unsigned spare) {
     int64 part = begin;
     for (; part + (N - 1) * THREADS < end; part += N * THREADS) {
         Part<unsigned short, SHARE> row[N];
@@ -196,22 +215,30 @@ __device__ __forceinline__ int64 add_bins(int64 begin, int64 end, const Bins& bi
             if (!PATTERN) value[n].read(bins.values + first);
         }
 #pragma unroll
-        for (int n = 0; n < N; ++n)
+        for (int n = 0; n < N; ++n) {
+            unsigned rows[SHARE];
+            Z gathered[SHARE];
+            VALUE own[SHARE];
 #pragma unroll
             for (int k = 0; k < SHARE; ++k)
-                contribute(low + row[n].own[k], high + row[n].own[k], PATTERN ? VALUE(1) : value[n].own[k], z[n].get(k), scale);
+                rows[k] = row[n].own[k], gathered[k] = z[n].get(k), own[k] = PATTERN ? VALUE(1) : value[n].own[k];
+            contribute(low, high, spare, rows, own, gathered, scale);
+        }
     }
     return part;
 }
 
 // Add the products from LARGE on of the entries first .. end.
-__device__ __forceinline__ void add_large(const Bins& bins, unsigned n_large, int64 first, int64 end, unsigned* low, unsigned* high) {
+__device__ __forceinline__ void add_large(const Bins& bins, unsigned n_large, int64 first, int64 end, unsigned* low, unsigned* high,
+                                          unsigned spare) {
     if (n_large > MOST_LARGE) is_wrong() = 1;
     for (unsigned k = threadIdx.x; k < min(n_large, MOST_LARGE); k += THREADS) {
         const int64 entry = int64(__ldcg(bins.large + 2 * k));
         if (entry < first || entry >= end) continue;
         const uint64 product = __ldcg(bins.large + 2 * k + 1);
-        add(low + bins.rows[entry], high + bins.rows[entry], unsigned(product), unsigned(product >> 32));
+        const unsigned rows[1] = {bins.rows[entry]};
+        Term terms[1] = {{unsigned(product), unsigned(product >> 32)}};
+        add(low, high, spare, rows, terms);
     }
 }
 
@@ -229,19 +256,27 @@ struct Blocks {
     Bins bins;
 };
 
-// Finish rows first .. first + n, whose products are take(row - first); each thread has the loads of AT_ONCE rows in flight.
+// Load what AT_ONCE of the rows first .. first + n need besides their products, from row `begin` of these on.
+template <typename Rows>
+__device__ __forceinline__ void load_rows(const Rows& rows, int64 first, int n, int begin, typename Rows::Loaded (&loaded)[AT_ONCE]) {
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; ++k)
+        if (begin + k * THREADS < n) loaded[k] = rows.load(first + begin + k * THREADS);
+}
+
+// Finish rows first .. first + n, whose products are take(row - first), and of which each thread loaded its first AT_ONCE. The next ones
+// are loaded meanwhile.
 template <typename Rows, typename Take>
-__device__ __forceinline__ void finish(Rows& rows, int64 first, int n, Take take) {
+__device__ __forceinline__ void finish(Rows& rows, int64 first, int n, typename Rows::Loaded (&loaded)[AT_ONCE], Take take) {
     const double unit = rows.run.product_unit;
     for (int begin = threadIdx.x; begin < n; begin += AT_ONCE * THREADS) {
-        typename Rows::Loaded loaded[AT_ONCE];
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; ++k)
-            if (begin + k * THREADS < n) loaded[k] = rows.load(first + begin + k * THREADS);
+        typename Rows::Loaded next[AT_ONCE];
+        load_rows(rows, first, n, begin + AT_ONCE * THREADS, next);
 #pragma unroll
         for (int k = 0; k < AT_ONCE; ++k) {
             const int row = begin + k * THREADS;
             if (row < n) rows.finish(first + row, loaded[k], double(take(row)) * unit);
+            loaded[k] = next[k];
         }
     }
 }
@@ -249,8 +284,9 @@ __device__ __forceinline__ void finish(Rows& rows, int64 first, int n, Take take
 // Multiply and finish all rows. If a block has several items, the thread block that completes the last one finishes its rows.
 template <typename Rows>
 __device__ __forceinline__ void multiply(const Blocks& blocks, Rows& rows) {
-    extern __shared__ unsigned low[];
-    unsigned* high = low + blocks.height + 1;
+    extern __shared__ unsigned low[];  // 0 wherever no item is being added
+    unsigned* high = low + blocks.height + PADDING_ROWS;
+    const unsigned spare = unsigned(blocks.height) + threadIdx.x % PADDING_ROWS;
     __shared__ int64 shared_item;
     __shared__ bool is_last;
     const Z* z = rows.z();
@@ -258,8 +294,14 @@ __device__ __forceinline__ void multiply(const Blocks& blocks, Rows& rows) {
     const Bins& bins = blocks.bins;
     const int64 made = rows.run.state[2];
     if (BINNED && bins.n_large && blockIdx.x == 0 && threadIdx.x == 0) bins.n_large[(made + 1) & 1] = 0;
+    for (int word = threadIdx.x; word < 2 * (blocks.height + PADDING_ROWS); word += THREADS) low[word] = 0;
+    const auto take = [&](int row) {
+        const uint64 sum = low[row] | uint64(high[row]) << 32;
+        low[row] = high[row] = 0;
+        return int64(sum);
+    };
     for (;;) {
-        if (threadIdx.x == 0) shared_item = atomicAdd(reinterpret_cast<uint64*>(rows.run.state), 1ull);
+        if (threadIdx.x == 0) shared_item = atomicAdd(reinterpret_cast<uint64*>(rows.run.state), 1ull), is_wrong() = 0;
         __syncthreads();
         const int64 item = shared_item;
         if (item >= blocks.n_items) return;
@@ -268,30 +310,24 @@ __device__ __forceinline__ void multiply(const Blocks& blocks, Rows& rows) {
         const int block = blocks.item_blocks[item], parts = blocks.item_parts[block];
         const int64 first_row = block * blocks.height;
         const int n = int(min(blocks.height, rows.run.n_rows - first_row));
-        if (begin == end && first_octet == octets_end) {
-            finish(rows, first_row, n, [](int) { return int64(0); });
-            __syncthreads();
-            continue;
-        }
-        for (int word = threadIdx.x; word < 2 * (blocks.height + 1); word += THREADS) low[word] = 0;
-        if (threadIdx.x == 0) is_wrong() = 0;
-        __syncthreads();
         int64 chunk = begin + threadIdx.x / 32;
-        chunk = add_chunks<2>(chunk, end, THREADS / 32, blocks.entries, blocks.columns, blocks.values, z, scale, low, high);
-        add_chunks<1>(chunk, end, THREADS / 32, blocks.entries, blocks.columns, blocks.values, z, scale, low, high);
+        chunk = add_chunks<2>(chunk, end, THREADS / 32, blocks.entries, blocks.columns, blocks.values, z, scale, low, high, spare);
+        add_chunks<1>(chunk, end, THREADS / 32, blocks.entries, blocks.columns, blocks.values, z, scale, low, high, spare);
         if (BINNED) {
             int64 part = first_octet * SHARES + threadIdx.x;
-            part = add_bins<BINS_AT_ONCE>(part, octets_end * SHARES, bins, scale, low, high);
-            add_bins<1>(part, octets_end * SHARES, bins, scale, low, high);
-            if (bins.n_large) add_large(bins, __ldcg(bins.n_large + (made & 1)), first_octet * OCTET, octets_end * OCTET, low, high);
+            part = add_bins<BINS_AT_ONCE>(part, octets_end * SHARES, bins, scale, low, high, spare);
+            add_bins<1>(part, octets_end * SHARES, bins, scale, low, high, spare);
+            if (bins.n_large) add_large(bins, __ldcg(bins.n_large + (made & 1)), first_octet * OCTET, octets_end * OCTET, low, high, spare);
         }
+        typename Rows::Loaded loaded[AT_ONCE];
+        if (parts == 1) load_rows(rows, first_row, n, threadIdx.x, loaded);
         __syncthreads();
         if (threadIdx.x == 0 && is_wrong()) rows.count_wrong();
         if (parts == 1) {
-            finish(rows, first_row, n, [&](int row) { return int64(low[row] | uint64(high[row]) << 32); });
+            finish(rows, first_row, n, loaded, take);
         } else {
             for (int row = threadIdx.x; row < n; row += THREADS) {
-                const uint64 sum = low[row] | uint64(high[row]) << 32;
+                const uint64 sum = uint64(take(row));
                 if (sum) atomicAdd(blocks.partial + first_row + row, sum);
             }
             __threadfence();
@@ -301,7 +337,8 @@ __device__ __forceinline__ void multiply(const Blocks& blocks, Rows& rows) {
             if (is_last) {
                 __threadfence();
                 if (threadIdx.x == 0) blocks.parts_done[block] = 0;
-                finish(rows, first_row, n, [&](int row) {
+                load_rows(rows, first_row, n, threadIdx.x, loaded);
+                finish(rows, first_row, n, loaded, [&](int row) {
                     const uint64 sum = __ldcg(blocks.partial + first_row + row);
                     blocks.partial[first_row + row] = 0;
                     return int64(sum);
@@ -350,7 +387,7 @@ fill_bins(Blocks blocks, Run run) {
 
 #endif
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 step(Blocks blocks, Run run) {
     if (run.state[3]) return;
     StepRows rows(run);
@@ -358,7 +395,7 @@ step(Blocks blocks, Run run) {
     rows.end();
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT)
 residual(Blocks blocks, Run run, double mass, double value_rounding, double* out) {
     ResidualRows rows{run, Rest(run, mass), value_rounding, out};
     multiply(blocks, rows);

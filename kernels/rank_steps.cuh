@@ -79,26 +79,36 @@ struct StepRows {
         RANK rank;
         WEIGHT weight;
     };
+    // What all rows need, in shared memory, so that it takes no registers while products are added.
+    struct Common {
+        Rest rest;
+        Z* z_next;
+        Z* const* there;
+    };
     const Run& run;
-    Rest rest;
-    Z* z_next;
-    Z* const* there;
+    Common* common;
     int64 own[4];
-    __device__ __forceinline__ explicit StepRows(const Run& run)
-        : run(run), rest(run, double(run.sums(run.state[2])[2]) / FIXED_POINT),
-          z_next(run.write[run.state[2] & 1]), there(run.write_there[run.state[2] & 1]), own{0, 0, 0, 0} {}
+    // Called by all threads of a thread block.
+    __device__ __forceinline__ explicit StepRows(const Run& run) : run(run), own{0, 0, 0, 0} {
+        __shared__ double room[(sizeof(Common) + 7) / 8];
+        common = reinterpret_cast<Common*>(room);
+        const int64 made = run.state[2];
+        if (threadIdx.x == 0)
+            *common = {Rest(run, double(run.sums(made)[2]) / FIXED_POINT), run.write[made & 1], run.write_there[made & 1]};
+        __syncthreads();
+    }
     __device__ __forceinline__ const Z* z() const { return run.read[run.state[2] & 1]; }
     __device__ __forceinline__ Loaded load(int64 row) const { return {run.x[row], run.weight[row]}; }
     __device__ __forceinline__ void finish(int64 row, Loaded old, double product) {
-        const RANK rank = RANK(run.alpha * product + rest(row));
+        const RANK rank = RANK(run.alpha * product + common->rest(row));
         run.x[row] = rank;
         const Real moved = Real(rank) - Real(old.rank), change = moved < 0 ? -moved : moved;
         Z next;
         finish_row<Real>(change, Real(rank), old.weight, Real(run.per_z_unit), next, own);
         if (row < run.n_sent) {
-            z_next[row] = next;
+            common->z_next[row] = next;
 #pragma unroll 1
-            for (int k = 0; k < run.n_others; ++k) there[k][row] = next;
+            for (int k = 0; k < run.n_others; ++k) common->there[k][row] = next;
         }
     }
     __device__ __forceinline__ void count_wrong() { ++own[3]; }

@@ -4,7 +4,7 @@ Each read of z moves a sector of 32 bytes, from memory if z is larger than the c
 therefore binned: before each step, z of a window of columns, held in shared memory, is written to the places where the
 blocks then read it in order. For float32, that moves 12 bytes per entry.
 
-An octet is OCTET entries of one cell, padded with entries of row `height`. Octets are in two orders:
+An octet is OCTET entries of one cell, padded with entries of the PADDING_ROWS rows after those of the block. Octets are in two orders:
 
     of blocks     rows, values and products; read by the step
     of windows    columns, and the place of each octet in the order of blocks; read by the kernel `fill_bins`
@@ -31,6 +31,9 @@ UNIT_OCTETS = {False: 1, True: 2}
 read sectors that are written only in part."""
 WINDOW_BITS = 14
 """log2 of the columns of a window, whose z fits in shared memory."""
+PADDING_ROWS, NEIGHBORS = 32, 4
+"""Rows after those of a block for its padding, and neighboring entries that have the same one: entries that a warp adds
+at the same time have different ones, so that none waits for another."""
 LEAST_DENSE = 1024
 """Entries of a cell from which it is not binned."""
 LEAST_COLUMNS = 1 << 20
@@ -100,7 +103,7 @@ class Bins:
     window_starts: np.ndarray
     """(n_windows + 1,) int64, on the host: first octet of each window, in the order of windows."""
     rows: Any
-    """(n_octets * OCTET,) uint16: row relative to the block's first place."""
+    """(n_octets * OCTET,) uint16: row relative to the block's first place; from `height` on for padding."""
     columns: Any
     """(n_octets * OCTET,) uint16: column relative to the window's first; 0 for padding."""
     places: Any
@@ -123,9 +126,14 @@ def count_windows(n_cols: int) -> int:
     return -(-n_cols >> WINDOW_BITS)
 
 
+def may_bin(n_cols: int, bin_bytes: int) -> bool:
+    """Return whether cells may be binned: z is not small, and a window of it fits."""
+    return bin_bytes > 0 and LEAST_COLUMNS <= n_cols <= MOST_COLUMNS and shared_block_bytes() >= 8 << WINDOW_BITS
+
+
 def can_bin(nnz: int, n_cols: int, n_blocks: int, bin_bytes: int) -> bool:
-    """Return whether cells may be binned: z is not small, a window of it fits, and bins take at most `bin_bytes`."""
-    if not LEAST_COLUMNS <= n_cols <= MOST_COLUMNS or shared_block_bytes() < 8 << WINDOW_BITS:
+    """Return whether cells may be binned, and bins take at most `bin_bytes`."""
+    if not may_bin(n_cols, bin_bytes):
         return False
     n_cells = n_blocks * count_windows(n_cols)
     return nnz * ENTRY_BYTES + min(nnz, n_cells) * PADDING_BYTES <= bin_bytes
@@ -162,7 +170,7 @@ class BinBuilder:
         by_block, by_window = accumulate(octets.ravel()), accumulate(octets.T.ravel())
         starts, window_starts = cupy.asnumpy(by_block[::n_windows]), cupy.asnumpy(by_window[::n_blocks])
         n = int(starts[-1])
-        rows = cupy.full(n * OCTET, height, np.uint16)
+        rows = _make_padding(n * OCTET, height)
         columns, places = cupy.zeros(n * OCTET, np.uint16), cupy.empty(n, np.uint32)
         values = None if value is None else cupy.zeros(n * OCTET, value)
         self.bins = Bins(np.append(np.zeros(n_before, np.int64), starts), window_starts, rows, columns, places, values)
@@ -174,6 +182,16 @@ class BinBuilder:
         """The structure Bins of kernels/column_sorted_blocks.cu."""
         bins = self.bins
         return pack(*self._tables, bins.rows, bins.columns, bins.places, bins.values, self._unit)
+
+
+def _make_padding(n: int, height: int) -> Any:
+    """Return (n,) uint16: the row of each entry before it is placed."""
+    import cupy
+
+    period = NEIGHBORS * PADDING_ROWS
+    rows = cupy.empty((-(-n // period), period), np.uint16)
+    rows[:] = cupy.arange(height, height + PADDING_ROWS, dtype=np.uint16).repeat(NEIGHBORS)
+    return rows.ravel()[:n]
 
 
 NO_BINS = (None,) * 8

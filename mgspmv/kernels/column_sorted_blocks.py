@@ -8,7 +8,7 @@ multiplies.
 
     block b        rows of the places b height .. (b + 1) height
     cell (b, w)    its entries in the columns w 2^s .. (w + 1) 2^s, where s depends on how many entries the block has
-    chunk          CHUNK entries of one cell; its last is padded with entries of row `height`, which is unused
+    chunk          CHUNK entries of one cell; its last is padded with entries of the PADDING_ROWS rows after the block, which are unused
 
 Cells with few entries may be binned instead, as mgspmv/kernels/bins.py describes.
 
@@ -26,14 +26,15 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from mgspmv.kernels.bins import (
-    LEAST_COLUMNS,
     LEAST_DENSE,
     NO_BINS,
+    PADDING_ROWS,
     WINDOW_BITS,
     BinBuilder,
     Bins,
     CellRates,
     can_bin,
+    may_bin,
 )
 from mgspmv.kernels.device import (
     LITTLE,
@@ -95,6 +96,8 @@ class ColumnSortedBlocks:
     """(n_chunks * CHUNK,) float32 or float64, in the order of `entries`; None for a pattern."""
     bins: Bins | None = None
     """Cells that are binned; None if there are none."""
+    n_resident: int = 1
+    """Thread blocks that a multiprocessor runs at a time, which share its memory."""
 
     name: ClassVar[Literal["column-sorted-blocks"]] = "column-sorted-blocks"
 
@@ -140,18 +143,19 @@ def choose_share(nnz: int, n_filled: int, n_cols: int) -> float:
 
 
 def choose_height(
-    n_filled: int, n_multiprocessors: int, shared_bytes: int, share: float = SHARE_OF_SHARED_MEMORY
+    n_filled: int, n_running: int, shared_bytes: int, share: float = SHARE_OF_SHARED_MEMORY
 ) -> int:
-    """Choose the rows of a block: as many as fit, and as many blocks for each multiprocessor, at least two.
+    """Choose the rows of a block: as many as fit, and as many blocks for each thread block that runs, at least two.
 
     Parameters
     ----------
     n_filled : rows, without those at the end that have no entries
-    shared_bytes : of a multiprocessor
+    n_running : thread blocks that the device runs at a time
+    shared_bytes : of a multiprocessor, for each of its thread blocks
     share : most of that for the sums of a block
     """
-    most = min(int(share * shared_bytes / 8), (1 << ROW_BITS) - 1) // HEIGHT_UNIT * HEIGHT_UNIT
-    n_blocks = n_multiprocessors * max(2, -(-n_filled // (n_multiprocessors * most)))
+    most = min(int(share * shared_bytes / 8), (1 << ROW_BITS) - PADDING_ROWS) // HEIGHT_UNIT * HEIGHT_UNIT
+    n_blocks = n_running * max(2, -(-n_filled // (n_running * most)))
     return max(LEAST_HEIGHT, -(-n_filled // (n_blocks * HEIGHT_UNIT)) * HEIGHT_UNIT)
 
 
@@ -203,6 +207,7 @@ def build_column_sorted_blocks(
     is_exact: bool = True,
     is_near: bool = False,
     is_even: bool = False,
+    n_resident: int = 1,
 ) -> ColumnSortedBlocks:
     """Build column-sorted blocks on the current device.
 
@@ -224,6 +229,7 @@ def build_column_sorted_blocks(
     is_exact : whether steps will be in fixed point, which layouts of either kind allow
     is_near : whether neighboring columns have the same rows, to which a warp should not add at the same time
     is_even : whether no row is much longer than the mean
+    n_resident : thread blocks that a multiprocessor is to run at a time
 
     Raises
     ------
@@ -236,9 +242,10 @@ def build_column_sorted_blocks(
     block = read(0, n_rows) if len(cuts) == 2 else None
     nnz = int(indptr[-1]) if block is None else block.nnz
     if height is None:
-        is_tall = is_even and bin_bytes > 0 and n_cols >= LEAST_COLUMNS
+        is_tall = is_even and may_bin(n_cols, bin_bytes)
         share = choose_share(nnz, n_filled, n_cols) if is_tall else SHARE_OF_SHARED_MEMORY
-        height = choose_height(n_filled, *shared_memory(), share)
+        n_multiprocessors, n_bytes = shared_memory()
+        height = choose_height(n_filled, n_multiprocessors * n_resident, n_bytes // n_resident, share)
     block_starts = np.append(cupy.asnumpy(starts[:n_filled:height]), nnz)
     windows, wide_windows, first_bin, n_binned = cut_windows(np.diff(block_starts), n_cols), None, None, 0
     if can_bin(nnz, n_cols, len(block_starts) - 1, bin_bytes):
@@ -293,7 +300,7 @@ def build_column_sorted_blocks(
         del piece
     _sort_tiles(cells, tiles, (counts, cells.there, np.int64(is_near), entries, address(values), columns), value)
     bins = None if builder is None or not builder.bins.n_octets else builder.bins
-    return ColumnSortedBlocks((n_rows, n_cols), nnz, height, block_chunks, entries, columns, values, bins)
+    return ColumnSortedBlocks((n_rows, n_cols), nnz, height, block_chunks, entries, columns, values, bins, n_resident)
 
 
 def _measure_rows(indptr: Any, order: Any | None, *, jumps: bool) -> tuple[Any, Any | None, int]:

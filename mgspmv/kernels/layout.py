@@ -43,6 +43,9 @@ REACH = 1 << 14
 SHORT_ROW = 64
 """Entries of a row to which few threads add at a time."""
 
+NEAR_RESIDENT = 2
+"""Thread blocks that a multiprocessor runs at a time where rows are near but not even."""
+
 SLICE = 32
 """Rows per slice."""
 _THREADS = 1024
@@ -340,6 +343,8 @@ class LayoutBuilder:
         own_places = places.columns if places.n_pieces == 1 else None  # those of all rows
         options = {"order": order, "places": own_places, "columns": columns, "piece_entries": size}
         kinds = {"is_exact": self._is_exact, "is_near": self.is_near, "is_even": self._is_even}
+        if k is None and self.is_near and not self._is_even:  # smaller blocks have as many near entries
+            kinds["n_resident"] = NEAR_RESIDENT
         return build_column_sorted_blocks(indptr, n_columns, read, **options, bin_bytes=bin_bytes, **kinds)
 
     def build_layout(

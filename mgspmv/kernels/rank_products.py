@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from mgspmv.kernels.bins import OCTET, WINDOW_BITS, Bins
+from mgspmv.kernels.bins import OCTET, PADDING_ROWS, WINDOW_BITS, Bins
 from mgspmv.kernels.column_sorted_blocks import CHUNK, ColumnSortedBlocks
 from mgspmv.kernels.device import pack, put_all, reclaim_memory, shared_memory
 from mgspmv.kernels.layout import SLICE, SellSlices
@@ -151,22 +151,33 @@ def _spread(starts: np.ndarray | None, n_blocks: int) -> tuple[np.ndarray, np.nd
 
 
 class BlockProduct:
-    """Launch parameters of the kernels of column-sorted-blocks: grid, threads, bytes of shared memory, other arrays."""
+    """Launch parameters of the kernels of column-sorted-blocks: grid, threads, bytes of shared memory, other arrays.
+
+    Attributes
+    ----------
+    types : macros that the kernels are compiled with, besides their types
+    """
 
     source, threads = "rank_blocks.cu", 1024
 
     def __init__(self, blocks: ColumnSortedBlocks) -> None:
         import cupy
 
-        self.grid, _ = shared_memory()
+        self.grid = shared_memory()[0] * blocks.n_resident
+        self.threads = self.threads // blocks.n_resident
+        self.types: dict[str, int] = {}
         n_blocks, bins = -(-blocks.shape[0] // blocks.height), blocks.bins
         items = cut_items(blocks.block_chunks, n_blocks, self.grid, None if bins is None else bins.starts)
         n_shared = int(np.flatnonzero(items.parts > 1).max(initial=-1) + 1) * blocks.height
         tables = put_all(items.blocks, items.bounds, items.parts)
         self._tables = (*tables, cupy.zeros(n_blocks, np.int32), cupy.zeros(n_shared, np.uint64))
         self._n_items = len(items.blocks)
-        self.room = 8 * (blocks.height + 1)  # one more row for padding
-        self.bins = BinProducts(bins, self.grid)
+        self.room = 8 * (blocks.height + PADDING_ROWS)
+        self.bins = BinProducts(bins, shared_memory()[0])
+        if self.bins.grid:
+            self.types["BINNED"] = 1
+        if blocks.n_resident > 1:
+            self.types |= {"THREADS": self.threads, "RESIDENT": blocks.n_resident}
 
     @property
     def held(self) -> tuple[Any, ...]:
@@ -184,6 +195,7 @@ class SliceProduct:
 
     source, threads, room = "rank_slices.cu", 256, 0
     held: tuple[Any, ...] = ()
+    types: ClassVar[dict[str, int]] = {}
     bins = BinProducts(None, 0)
 
     def __init__(self, slices: SellSlices) -> None:

@@ -130,7 +130,7 @@ class RankSteps:
         self._rules = PLAIN_RULES
         with report_full_device("the table of work items of the matrix"):
             self._products: dict[int, RankProduct] = {k: self._bind(p) for k, p in layout.feed.kept.items()}
-            self._binned = {"BINNED": 1} if any(p.bins.grid for p in self._products.values()) else {}
+            self._types = {name: size for p in self._products.values() for name, size in p.types.items()}
             if exchange is not None:
                 slices = exchange.slices  # in z, the sums of each one are after its columns
                 self._tails = cupy.asarray(np.add(slices.starts[:-1], slices.tails))
@@ -173,7 +173,7 @@ class RankSteps:
     def compile(self, rules: RankRules = PLAIN_RULES) -> None:
         """Compile or load the kernels of a run, so that no step's time includes it."""
         is_exact, self._rules = self.precision == "exact", rules
-        fill = ["fill_bins"] if self._binned else []
+        fill = ["fill_bins"] if "BINNED" in self._types else []
         for name in ("start", "step", "check_rows", *fill):
             self._load(name, is_exact)
         for name in ("start", "residual", *fill):
@@ -419,7 +419,7 @@ class RankSteps:
         if key not in self._kernels:
             own = self.layout.value, self._choose_z(is_exact), _choose_rank(self.precision)
             types = rank_types(*own, is_relative=self._rules.is_relative, weight=self._rules.weight)
-            self._kernels[key] = load_kernel(self._bind.source, name, **types, **self._binned)
+            self._kernels[key] = load_kernel(self._bind.source, name, **types, **self._types)
         return self._kernels[key]
 
     def _launch(self, name: str, is_exact: bool, product: RankProduct, arguments: tuple[Any, ...]) -> None:
@@ -431,7 +431,7 @@ class RankSteps:
         kernel((product.grid,), (product.threads,), arguments, shared_mem=product.room)
 
     def _run_rows(self, name: str, is_exact: bool, runs: list[np.ndarray], *arguments: Any) -> None:
-        kernel, threads = self._load(name, is_exact), self._bind.threads
+        kernel, threads = self._load(name, is_exact), self._types.get("THREADS", self._bind.threads)
         for run, (first, last) in zip(runs, pairwise(self.layout.places.rows), strict=True):
             kernel((max(1, -(-(last - first) // threads)),), (threads,), (run, *arguments))
 
@@ -452,7 +452,7 @@ class RankSteps:
         return self._exchange is None and not self.streams
 
     def _capture(self) -> Any:
-        for name in ("step", "fill_bins") if self._binned else ("step",):
+        for name in ("step", "fill_bins") if "BINNED" in self._types else ("step",):
             self._load(name, self.precision == "exact")  # kernels cannot be loaded while capturing
         self._stream.begin_capture()
         for _ in range(CAPTURED_STEPS):

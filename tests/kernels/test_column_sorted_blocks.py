@@ -9,7 +9,7 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-from mgspmv.kernels import column_sorted_blocks
+from mgspmv.kernels import bins, column_sorted_blocks
 from mgspmv.kernels.column_sorted_blocks import (
     CHUNK,
     HEIGHT_UNIT,
@@ -64,7 +64,7 @@ def read_back(made) -> Read:
     owners = np.stack([np.searchsorted(made.block_chunks, np.arange(n_chunks), side="right"), made.columns])
     is_first = np.append(True, np.diff(owners).any(axis=0))[:n_chunks]
     cells = np.maximum.accumulate(np.where(is_first, np.arange(n_chunks), 0)) if n_chunks else chunks
-    return Read(chunks, cells[chunks], blocks * made.height + inside, columns, values, inside == made.height)
+    return Read(chunks, cells[chunks], blocks * made.height + inside, columns, values, inside >= made.height)
 
 
 def place_rows(block, order):
@@ -307,7 +307,7 @@ def test_few_rows_are_in_two_blocks_each_multiprocessor():
 def test_blocks_are_taller_where_rows_are_even_and_cells_binned(monkeypatch):
     """Tallest where cells have few entries."""
     played_build.play_build(monkeypatch)
-    monkeypatch.setattr(column_sorted_blocks, "LEAST_COLUMNS", 1)
+    monkeypatch.setattr(bins, "LEAST_COLUMNS", 1)
     heights = {}
     for name, n_cols, options in (
         ("uneven", 60_000, {}),

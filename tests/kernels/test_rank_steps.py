@@ -60,9 +60,9 @@ def build_layout(block, read, **options) -> MatrixLayout:
     return rows.build_layout(places, places.all_columns, block.n_cols, None)
 
 
-def build_low_blocks(block, read, by_place=None) -> MatrixLayout:
+def build_low_blocks(block, read, by_place=None, **options) -> MatrixLayout:
     layout = build_column_sorted_blocks(
-        block.indptr, block.n_cols, read, order=by_place, columns=find_places(by_place), height=256
+        block.indptr, block.n_cols, read, order=by_place, columns=find_places(by_place), height=256, **options
     )
     return hold_whole(layout, block.n_rows, by_place)
 
@@ -93,6 +93,7 @@ LAYOUTS = {
     "blocks in order": lambda block, read: build_layout(block, read, layout="column-sorted-blocks", order="none"),
     "low blocks": lambda block, read: build_low_blocks(block, read, place_by_degree(block)),
     "low blocks in order": build_low_blocks,
+    "two blocks at a time": lambda block, read: build_low_blocks(block, read, is_near=True, n_resident=2),
     "bins by degree": lambda block, read: build_binned(block, read, "degree"),
     "bins in order": lambda block, read: build_binned(block, read, "none"),
     "slices": lambda block, read: hold_whole(build_sell_slices(block.indptr, block.n_cols, read), block.n_rows),

@@ -216,11 +216,10 @@ def sort_tiles(
         by_column = np.argsort(entries[first : first + n] >> ROW_BITS, kind="stable")
         k = np.arange(padded)
         source = k if is_near else k // CHUNK * CHUNK + k % 4 * 32 + k % CHUNK // 4
-        for array, none in ((entries, height), (values, 0)):
+        for array, none in ((entries, height + k % CHUNK // 4), (values, 0)):
             if array is not None:
-                whole = np.full(padded, none, array.dtype)
-                whole[:n] = array[first : first + n][by_column]
-                array[first : first + padded] = whole[source]
+                placed = array[first : first + n][by_column][np.minimum(source, n - 1)]
+                array[first : first + padded] = np.where(source < n, placed, none)
         block = tile_blocks[tile]
         chunk_columns[first // CHUNK : (first + padded) // CHUNK] = (cell - cell_starts[block]) << shifts[block]
 
