@@ -127,7 +127,7 @@ class CapturedIterations:
         places = rows.place(self._weight > 0)  # of a pattern: counts
         layout = rows.build_layout(places, places.all_columns, places.n_sent, None)
         self._steps = RankSteps(layout, self._precision)
-        x = self._machine.xp.full(n, 1 / n, np.float32 if self._precision == "float32" else np.float64)
+        x = np.array([1 / n], np.float32 if self._precision == "float32" else np.float64)
         uniform = np.array([1 / n])
         rules = RankRules(ALPHA, threshold=-1.0, by_largest=False, weight=weight)
         self._steps.start(RankVectors(x, self._weight, uniform, uniform), rules)

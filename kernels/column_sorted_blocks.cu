@@ -360,7 +360,7 @@ sort_tiles(const int* tile_cells, const int* tile_blocks, const int64* tile_star
 #pragma unroll
     for (int i = 0; i < SORTED_PER_THREAD; ++i) {
         const int k = i * SORT_THREADS + threadIdx.x;
-        own[i] = entries[first + min(k, n - 1)];
+        own[i] = k < n ? entries[first + k] : 0;
     }
 #pragma unroll
     for (int i = 0; i < SORTED_PER_THREAD; ++i)

@@ -360,6 +360,8 @@ class RankSteps:
 
     def release(self) -> None:
         """Free the memory of the run, but keep the matrix."""
+        if not self._arrays.vectors:  # do not wait for the layout, which may still be being built
+            return
         self._stream.synchronize()
         self.layout.feed.stop()
         self._arrays, self._graph, self._shared = _Arrays(), None, None
