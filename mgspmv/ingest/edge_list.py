@@ -164,7 +164,9 @@ class EdgeListSource(EdgeSource):
                 raise OptionError(f"{name} is a pipe, read by one process; save it as a file, or leave client= out")
         whole = self._take_part()
         whole._files = tuple(make_absolute(name) for name in self._files)
-        with closing(whole._read()) as chunks:
+        head = copy(whole)
+        head.hashes_files = False
+        with closing(head._read()) as chunks:
             next(chunks)
         whole._form = whole._find_form(whole._facts.form)
         whole.is_undirected = whole._form.preamble.is_undirected

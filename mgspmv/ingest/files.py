@@ -18,8 +18,10 @@ import re
 import select
 import stat
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain, pairwise
@@ -442,13 +444,42 @@ def _find_marks(info: dict[str, Any]) -> dict[str, str]:
     return {name: str(info[name]) for name in MARKS if info.get(name) is not None}
 
 
-def hash_file(name: str) -> str:
+def begin_hashing(name: str, state: tuple[Any, ...] | None = None) -> Future[str]:
+    """Begin to compute the SHA-256 of a local file in another thread, which the end of the program does not wait for.
+
+    Parameters
+    ----------
+    state : of the file, by `find_state`; None for that when it is opened
+    """
+    hashed = Future[str]()
+
+    def run() -> None:
+        try:
+            hashed.set_result(hash_file(name, state))
+        except Exception as error:
+            hashed.set_exception(error)
+
+    threading.Thread(target=run, name="mgspmv-hash", daemon=True).start()
+    return hashed
+
+
+def hash_file(name: str, state: tuple[Any, ...] | None = None) -> str:
     """Return the SHA-256 of a local file, read in large pieces: each waits for the interpreter, which is busy."""
     found, piece = hashlib.sha256(), memoryview(bytearray(HASHED_BYTES))
     with translating(name), open(name, "rb", buffering=0) as file:
+        state = state or find_state(file)
         while n := file.readinto(piece):
             found.update(piece[:n])
+        check_unchanged(file, state, name)
     return found.hexdigest()
+
+
+def check_unchanged(file: Any, state: tuple[Any, ...] | None, name: str) -> None:
+    """Raise SourceError if an open file is in another state than before."""
+    if find_state(file) != state:
+        raise SourceError(
+            "was changed while it was read; copy it first, or read it when nothing writes to it", source=name
+        )
 
 
 # --- parts that several processes read --------------------------------------------------------------------------------

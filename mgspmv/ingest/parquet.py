@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -16,8 +15,8 @@ from mgspmv.errors import SourceError
 from mgspmv.ingest.files import (
     MANY_FILES,
     Path,
+    begin_hashing,
     cut_evenly,
-    hash_file,
     list_paths,
     make_absolute,
     name_files,
@@ -90,22 +89,18 @@ class ParquetSource(TableSource):
         return parts
 
     def _tables(self) -> Generator[Table]:
-        hasher = ThreadPoolExecutor(1, "mgspmv-hash")
         for name, groups in self._groups:
             with _open_parquet(name) as file:
                 lengths = _measure_groups(file)
                 read = range(len(lengths)) if groups is None else groups
                 if not read.start:
                     is_hashed = self.hashes_files and "://" not in name and len(read) == len(lengths)
-                    known = (
-                        {"bytes": os.path.getsize(name), "sha256": hasher.submit(hash_file, name)} if is_hashed else {}
-                    )
+                    known = {"bytes": os.path.getsize(name), "sha256": begin_hashing(name)} if is_hashed else {}
                     self._facts.files.append({"name": name} | known)
                 n_rows, first_row = sum(lengths[k] for k in read), sum(lengths[: read.start])
                 schema, reader = file.schema_arrow, self._make_reader(name, file, read)
                 yield Table(name, schema.names, reader, first_row, n_rows, schema.metadata)
             self._facts.counts["row_groups"] += len(read)
-        hasher.shutdown(wait=False)
 
     def _make_reader(self, name: str, file: Any, groups: range) -> Callable[[list[str]], Iterator[Any]]:
         threads = self._threads or default_threads()

@@ -217,7 +217,7 @@ class EdgeSource(FileSource):
         self._facts = EdgeFacts()
 
     def summarize(self) -> Any:
-        return replace(self._facts, files=settle(self._facts.files))
+        return replace(self._facts, files=settle(self._facts.files), listed=settle(self._facts.listed))
 
     def _take_part(self) -> Self:
         """Return a copy for another process, of which nothing is read yet."""

@@ -16,7 +16,16 @@ from typing import IO, Any
 import numpy as np
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest.files import LentFile, find_size, find_state, open_anywhere, reading, translating
+from mgspmv.ingest.files import (
+    LentFile,
+    begin_hashing,
+    check_unchanged,
+    find_size,
+    find_state,
+    open_anywhere,
+    reading,
+    translating,
+)
 
 CHUNK_BYTES, LEAST_CHUNK_BYTES = 4 * 2**20, 2**20
 """Most and least bytes per chunk by default; several threads hold several chunks in memory at a time."""
@@ -101,7 +110,9 @@ class TextStream(AbstractContextManager["TextStream"]):
         self.name = os.fspath(path)
         file = open_anywhere(self.name, is_streamed=True)
         self._size = find_size(file)
-        self._raw = CountedFile(file, self.name, hashes=hashes)
+        state = find_state(file) if isinstance(file, io.FileIO) else None  # None where it cannot be read again
+        self._hashing = None if state is None or not hashes else begin_hashing(self.name, state)
+        self._raw = CountedFile(file, self.name, hashes=hashes and self._hashing is None)
         self._buffered = io.BufferedReader(self._raw, 2**18)
         self.compression = find_compression(self._buffered.peek(MAGIC_BYTES))
         usual = min(CHUNK_BYTES, max(LEAST_CHUNK_BYTES, (self._size or 0) // MANY_CHUNKS))
@@ -166,10 +177,10 @@ class TextStream(AbstractContextManager["TextStream"]):
                 return
 
     def provenance(self) -> dict[str, Any]:
-        """Read the stored file to its end, without its lines, and return its name, size, SHA-256 and compression."""
+        """Read the file to its end without its lines; return name, size, compression and SHA-256, maybe a future."""
         while self._buffered.read(CHUNK_BYTES):
             pass
-        sha256 = self._raw.sha256
+        sha256 = self._raw.sha256 if self._hashing is None else self._hashing
         return {
             "name": self.name,
             "bytes": self._raw.n_bytes,
@@ -201,11 +212,8 @@ class CountedFile(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         with translating(self._name):
             n = self.file.readinto(buffer)  # type: ignore[attr-defined]  # all files read here have it
-            is_changed = not n and find_state(self.file) != self._state
-        if is_changed:
-            raise SourceError(
-                "was changed while it was read; copy it first, or read it when nothing writes to it", source=self._name
-            )
+            if not n:
+                check_unchanged(self.file, self._state, self._name)
         self.n_bytes += n
         if self._hash is not None and n:
             piece = bytes(memoryview(buffer)[:n])

@@ -281,7 +281,7 @@ def read_weights(
     number_column = TextColumn("weight", "float64", finite=True)
     is_vertex = None if vertex_ids is None else ArrayLookup(len(vertex_ids), vertex_ids).has
     parts = []
-    with TextStream(name) as text:
+    with TextStream(name, hashes=False) as text:
         lines, _ = find_list_form(text, id_column, is_vertex=is_vertex, number_column=number_column)
         for _, columns, _ in read_chunks(text.chunks(), lines, 1):
             parts.append(pa.table(columns, [column.name for column in lines.read]))
@@ -375,7 +375,7 @@ def read_seeds(path: str | os.PathLike[str], *, string_ids: bool = False) -> Any
     import pyarrow.compute as pc
     from pyarrow import csv
 
-    with TextStream(name) as stream:
+    with TextStream(name, hashes=False) as stream:
         text = b"".join(chunk.data for chunk in stream.chunks())
     first = text.partition(b"\n")[0].decode("utf-8", "replace")
     # read as strings, because Arrow would drop the leading zeros of names that look like integers

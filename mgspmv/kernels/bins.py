@@ -4,7 +4,8 @@ Each read of z moves a sector of 32 bytes, from memory if z is larger than the c
 therefore binned: before each step, z of a window of columns, held in shared memory, is written to the places where the
 blocks then read it in order. For float32, that moves 12 bytes per entry.
 
-An octet is OCTET entries of one cell, padded with entries of the PADDING_ROWS rows after those of the block. Octets are in two orders:
+An octet is OCTET entries of one cell, padded with entries of PADDING_ROWS rows that follow those of the block. Octets
+are in two orders:
 
     of blocks     rows, values and products; read by the step
     of windows    columns, and the place of each octet in the order of blocks; read by the kernel `fill_bins`

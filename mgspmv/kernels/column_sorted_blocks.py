@@ -8,7 +8,7 @@ multiplies.
 
     block b        rows of the places b height .. (b + 1) height
     cell (b, w)    its entries in the columns w 2^s .. (w + 1) 2^s, where s depends on how many entries the block has
-    chunk          CHUNK entries of one cell; its last is padded with entries of the PADDING_ROWS rows after the block, which are unused
+    chunk          CHUNK entries of one cell; its last is padded with entries of PADDING_ROWS rows that follow the block
 
 Cells with few entries may be binned instead, as mgspmv/kernels/bins.py describes.
 
@@ -142,9 +142,7 @@ def choose_share(nnz: int, n_filled: int, n_cols: int) -> float:
     return TALL_SHARES[is_sparse]
 
 
-def choose_height(
-    n_filled: int, n_running: int, shared_bytes: int, share: float = SHARE_OF_SHARED_MEMORY
-) -> int:
+def choose_height(n_filled: int, n_running: int, shared_bytes: int, share: float = SHARE_OF_SHARED_MEMORY) -> int:
     """Choose the rows of a block: as many as fit, and as many blocks for each thread block that runs, at least two.
 
     Parameters

@@ -342,7 +342,7 @@ class LayoutBuilder:
             return build_sell_slices(indptr, n_columns, read, columns=columns, piece_entries=size)
         own_places = places.columns if places.n_pieces == 1 else None  # those of all rows
         options = {"order": order, "places": own_places, "columns": columns, "piece_entries": size}
-        kinds = {"is_exact": self._is_exact, "is_near": self.is_near, "is_even": self._is_even}
+        kinds: dict[str, Any] = {"is_exact": self._is_exact, "is_near": self.is_near, "is_even": self._is_even}
         if k is None and self.is_near and not self._is_even:  # smaller blocks have as many near entries
             kinds["n_resident"] = NEAR_RESIDENT
         return build_column_sorted_blocks(indptr, n_columns, read, **options, bin_bytes=bin_bytes, **kinds)

@@ -12,6 +12,7 @@ import pytest
 import mgspmv as mg
 from mgspmv.errors import SourceError
 from mgspmv.ingest.files import hash_file
+from mgspmv.ingest.source import settle
 from mgspmv.ingest.streams import TextStream
 from mgspmv.kernels.later import CompiledLater
 from tests.support.shrinking import shrink
@@ -31,7 +32,7 @@ def read(path, n_skipped=0):
             text.read_line()
         chunks = list(text.chunks())
         assert len(chunks) > 10
-        return [(line.number, line.data) for chunk in chunks for line in chunk.lines()], text.provenance()
+        return [(line.number, line.data) for chunk in chunks for line in chunk.lines()], settle(text.provenance())
 
 
 def make_text(end, n=300, tail=True):
