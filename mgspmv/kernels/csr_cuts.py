@@ -29,9 +29,11 @@ BATCH, MOST_BATCHES = 32, 32
 """Entries per batch of Stream, and maximum batches per piece."""
 STEP, RUN = 512, 16
 """Entries of a step of Compact, and of a lane in it."""
-BLOCK_STEPS, FEW_BLOCK_STEPS, FEW_BLOCKS = 31, 7, 264
-"""Steps per thread block of csr-compact, the same if there would be fewer blocks than FEW_BLOCKS, and that number: two
-per multiprocessor of an H100."""
+STEP_UNIT, MOST_UNITS = 8, 40
+"""A thread block of csr-compact has one step less than a multiple of STEP_UNIT, and at most MOST_UNITS times that."""
+RUNNING = 264
+"""Thread blocks of csr-compact that run at a time: two per multiprocessor of an H100. The same for all devices, so that
+products are bit-identical."""
 SLACK = 2048
 """Maximum entries by which a block is extended to the end of a row."""
 NEAR = 1 << 16
@@ -172,7 +174,7 @@ def build_compact(block: CsrBlock) -> Compact:
     n_steps = len(base)
     steps = xp.full((n_steps + 2, 2), -1, index_dtype(block.nnz))
     steps[:, 0], steps[:n_steps, 1] = xp.searchsorted(last, xp.arange(n_steps + 2) * STEP), base
-    block_steps = BLOCK_STEPS if n_steps >= FEW_BLOCKS * BLOCK_STEPS else FEW_BLOCK_STEPS
+    block_steps = choose_block_steps(n_steps)
     begins = _cut_rows(starts, block.nnz, block_steps * STEP)
     n_ended = xp.searchsorted(last, begins)
     cuts = xp.full((len(begins) + 1, 2), block.nnz, np.int64)
@@ -190,6 +192,16 @@ def build_compact(block: CsrBlock) -> Compact:
         empty=empty.astype(index_dtype(block.n_rows)) if len(empty) else None,
         carry_rows=carry_rows if count_true(continues) else None,
     )
+
+
+def choose_block_steps(n_steps: int) -> int:
+    """Choose the steps of a thread block so that few turns of RUNNING blocks, which are full, make all steps.
+
+    A turn takes as long as the steps of a warp and about one more, while its first entries are read.
+    """
+    units = np.arange(1, MOST_UNITS + 1)
+    turns = -(-n_steps // ((STEP_UNIT * units - 1) * RUNNING))
+    return int(STEP_UNIT * units[np.argmin(turns * (units + 1))] - 1)
 
 
 def _number_columns(block: CsrBlock, starts: Array, last: Array) -> tuple[Array, Array]:

@@ -95,13 +95,22 @@ COMPACT_LENGTHS = st.lists(
 )
 
 
-@pytest.mark.parametrize("few", [0, 1 << 20])
+@pytest.mark.parametrize("block_steps", [7, 31])
 @given(COMPACT_LENGTHS)
-def test_compact_marks_the_ends_of_rows(few, lengths):
+def test_compact_marks_the_ends_of_rows(block_steps, lengths):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csr_cuts, "FEW_BLOCKS", few)
+        patch.setattr(csr_cuts, "choose_block_steps", lambda _: block_steps)
         made = check_compact(make_random(lengths, 9, data=None))
-    assert made.block_steps == (7 if few else 31)
+    assert made.block_steps == block_steps
+
+
+@pytest.mark.parametrize(
+    ("n_steps", "block_steps"), [(0, 7), (1, 7), (7 * 264, 7), (7 * 264 + 1, 15), (39_062, 151), (400_000, 255)]
+)
+def test_blocks_of_steps_fill_all_multiprocessors_in_few_turns(n_steps, block_steps):
+    assert csr_cuts.choose_block_steps(n_steps) == block_steps
+    turns = n_steps / (block_steps * csr_cuts.RUNNING)
+    assert n_steps < 7 * 264 or turns > 0.9 * np.ceil(turns) or turns < 1
 
 
 def decode(made, indices):

@@ -239,8 +239,8 @@ def test_auto_takes_many_vectors_at_once(cupy, tmp_path):
     [
         ("csr-split", "cuda_products.LOOK_BACK_CHUNKS", 0),
         ("csr-split", "cuda_products.LOOK_BACK_CHUNKS", 1 << 20),
-        ("csr-compact", "csr_cuts.FEW_BLOCKS", 0),
-        ("csr-compact", "csr_cuts.FEW_BLOCKS", 1 << 20),
+        ("csr-compact", "csr_cuts.choose_block_steps", lambda _: 31),
+        ("csr-compact", "csr_cuts.choose_block_steps", lambda _: 7),
     ],
     ids=["carries", "look-back", "31 steps", "7 steps"],
 )
