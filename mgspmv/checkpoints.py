@@ -30,11 +30,10 @@ import numpy as np
 import zarr
 from zarr.errors import ContainsGroupError
 
-from mgspmv.errors import CheckpointError, StoreExistsError, hide_secrets
+from mgspmv.errors import CheckpointError, StoreExistsError, describe_os_error, hide_secrets, is_operators, translating
 from mgspmv.files import describe_error
 from mgspmv.heartbeat import beat, make_heartbeat
 from mgspmv.model import BEGINNING, EVERY_S, RunProgress, Status, find_version_number
-from mgspmv.os_errors import describe_os_error, is_operators, translating
 from mgspmv.store.access import ZARR_ERRORS, check_links, list_dir, locate_store
 from mgspmv.store.chunks import find_chunk_fault, find_chunks
 from mgspmv.store.digests import cut_pieces, digest_array, run_parts

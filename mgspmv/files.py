@@ -25,8 +25,7 @@ from typing import IO, Any, TypeVar, cast
 
 import platformdirs
 
-from mgspmv.errors import MgspmvError, MissingDependencyError, OptionError, StoreError
-from mgspmv.os_errors import translate_os_error
+from mgspmv.errors import MgspmvError, MissingDependencyError, OptionError, StoreError, translate_os_error
 
 REACH_S = 60.0
 """Seconds to wait for the first answer from a URL; libraries wait much longer for credential servers."""

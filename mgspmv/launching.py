@@ -31,10 +31,9 @@ from filelock import FileLock
 
 from mgspmv.cluster.connect import connect_client, has_devices, start_cuda, start_local
 from mgspmv.cluster.security import use_tls
-from mgspmv.errors import ClusterError, OptionError
+from mgspmv.errors import ClusterError, OptionError, translating
 from mgspmv.files import find_state_folder, write_beside
 from mgspmv.monitor.events import find_dashboard
-from mgspmv.os_errors import translating
 
 EVENTS_KEPT = "1m"
 """Time for which Dask's scheduler keeps events of clients and workers that left, unless its configuration sets another.

@@ -29,8 +29,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from mgspmv.errors import StoreError, hide_secrets
-from mgspmv.os_errors import describe_os_error, is_operators
+from mgspmv.errors import StoreError, describe_os_error, hide_secrets, is_operators
 from mgspmv.validation import to_json
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from mgspmv.display.numbers import format_bytes
+from mgspmv.display import format_bytes
 from mgspmv.errors import CapacityError, OptionError
 from mgspmv.model import INT32_LIMIT, MatrixInfo, Precision, check_choice, default_threads
 from mgspmv.order import part_bounds

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from mgspmv.display import format_bytes
 from mgspmv.display.frames import render_card
-from mgspmv.display.numbers import format_bytes
 from mgspmv.errors import hide_secrets
 from mgspmv.model import Precision
 

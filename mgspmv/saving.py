@@ -32,10 +32,11 @@ from mgspmv.errors import (
     StoreFormatError,
     StoreNotFoundError,
     StoreUnfinishedError,
+    is_operators,
+    translate_os_error,
 )
 from mgspmv.files import check_file, is_url, settle, write_beside
 from mgspmv.model import ChangeNorm, default_threads, free_memory
-from mgspmv.os_errors import is_operators, translate_os_error
 from mgspmv.row_groups import write_row_groups
 from mgspmv.store.digests import CHUNK_ELEMENTS, is_string, run_parts
 from mgspmv.validation import check_fields, check_seal, parse_json, rename_former, seal, to_json

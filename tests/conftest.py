@@ -233,7 +233,7 @@ def in_process(_in_process: Callable[[int], Any]) -> Iterator[Callable[[int], An
 @pytest.fixture(autouse=True)
 def small_inputs() -> None:
     """Begin each test as a process does: what was ingested before does not decide whether functions are compiled."""
-    later = sys.modules.get("mgspmv.kernels.later")
+    later = sys.modules.get("mgspmv.kernels.compiled")
     if later is None:
         return
     later.CompiledLater.pays = False

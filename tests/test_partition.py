@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgspmv.display.numbers import format_bytes
+from mgspmv.display import format_bytes
 from mgspmv.errors import CapacityError, OptionError
 from mgspmv.model import MatrixInfo
 from mgspmv.order import PARTS, part_bounds

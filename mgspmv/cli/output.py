@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from mgspmv.errors import MgspmvError, StoreError, escape_controls, hide_secrets
-from mgspmv.os_errors import describe_os_error
+from mgspmv.errors import MgspmvError, StoreError, describe_os_error, escape_controls, hide_secrets
 
 if TYPE_CHECKING:
     from mgspmv.monitor.progress import ProgressLine

@@ -37,10 +37,9 @@ from mgspmv.cli.output import (
     render,
     write_out,
 )
-from mgspmv.errors import MgspmvError, escape_controls
+from mgspmv.errors import MgspmvError, escape_controls, translating
 from mgspmv.logs import write_log
 from mgspmv.monitor.progress import can_show, show_progress
-from mgspmv.os_errors import translating
 
 EXIT_UNEXPECTED = 1
 EXIT_INTERRUPTED = 130

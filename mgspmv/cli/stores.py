@@ -20,7 +20,7 @@ from mgspmv.cli.options import (
 from mgspmv.cli.output import Answer, note_checkpoint, tabulate, tabulate_fields
 from mgspmv.cli.placement import ComputingOptions, PlacementOptions, open_client
 from mgspmv.cli.program import translate_message
-from mgspmv.display.numbers import format_bytes, format_seconds
+from mgspmv.display import format_bytes, format_seconds
 from mgspmv.errors import CapacityError, OptionError, StoreDamagedError
 from mgspmv.ingest_report import IngestReport
 from mgspmv.kernels.catalogue import SPARSE_KERNELS

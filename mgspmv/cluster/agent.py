@@ -27,7 +27,7 @@ from mgspmv.cluster.watchdog import LOOK_S, Hang, Watchdog
 from mgspmv.cluster.worker_metrics import METRICS
 from mgspmv.cluster.worker_rows import RowsAddress
 from mgspmv.cluster.worker_run import Report, TaskSpec, WorkerRun
-from mgspmv.errors import ClosedError, StoreError, add_to_message
+from mgspmv.errors import ClosedError, StoreError, add_to_message, is_operators, translating
 from mgspmv.exchange.nccl import await_ends, find_nccl_problem, find_stuck, let_go
 from mgspmv.exchange.peer_comm import LINK_OP
 from mgspmv.heartbeat import find_heartbeat
@@ -40,7 +40,6 @@ from mgspmv.kernels.device import (
     release_device_memory,
 )
 from mgspmv.model import free_memory
-from mgspmv.os_errors import is_operators, translating
 from mgspmv.store.stored_matrix import StoredMatrix
 
 NAME = "mgspmv"

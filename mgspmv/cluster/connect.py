@@ -29,9 +29,10 @@ from mgspmv.errors import (
     MissingDependencyError,
     OptionError,
     SchedulerNotFoundError,
+    is_operators,
+    translate_os_error,
 )
 from mgspmv.model import check_choice, default_threads, free_memory
-from mgspmv.os_errors import is_operators, translate_os_error
 from mgspmv.validation import parse_json
 
 KNOCK_S = 30.0

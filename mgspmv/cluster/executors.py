@@ -28,7 +28,7 @@ from mgspmv.cluster.load import HeldObjects, name_task
 from mgspmv.cluster.matrix import DistributedMatrix
 from mgspmv.cluster.worker_run import RankCheck, Report, RoundReport, TaskSpec, check_ranks, check_reports
 from mgspmv.errors import ClusterError, OptionError
-from mgspmv.exchange.shared_vector import SharedVector
+from mgspmv.exchange.ipc import SharedVector
 from mgspmv.kernels.select import StepLayout, check_kernel, find_step_layout
 from mgspmv.model import Event, Progress, RowCheck, StepSums, ignore
 from mgspmv.solvers.inputs import RunInputs

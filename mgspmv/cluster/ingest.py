@@ -20,7 +20,7 @@ from mgspmv.cluster.ingest_steps import Describe, DeviceOffer, IngestSteps, chec
 from mgspmv.cluster.load import WorkerPlacement, choose_placement, load_matrix
 from mgspmv.cluster.matrix import ClusterRows, DistributedMatrix
 from mgspmv.cluster.worker_rows import RowsAddress
-from mgspmv.display.numbers import format_bytes
+from mgspmv.display import format_bytes
 from mgspmv.errors import CapacityError, OptionError
 from mgspmv.ingest.budget import check_memory, check_space
 from mgspmv.ingest.device_shard import RowSample, list_buckets

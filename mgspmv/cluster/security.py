@@ -36,9 +36,8 @@ from tornado.httputil import HTTPServerRequest
 from tornado.routing import Matcher, Rule
 from tornado.web import RequestHandler
 
-from mgspmv.errors import MissingDependencyError, OptionError, escape_controls, hide_secrets
+from mgspmv.errors import MissingDependencyError, OptionError, escape_controls, hide_secrets, translating
 from mgspmv.files import hold_folder
-from mgspmv.os_errors import translating
 
 TEMPORARY = "temporary"
 """Value in place of a folder for certificates that last as long as the cluster that uses them."""

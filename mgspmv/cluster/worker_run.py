@@ -24,10 +24,10 @@ from mgspmv.cluster.worker_metrics import publish_iterations
 from mgspmv.errors import ClusterError, CorruptionError, RunAbortedError, WorkerCorruptionError
 from mgspmv.exchange.exchange import DeviceCopies
 from mgspmv.exchange.halo import Halo
+from mgspmv.exchange.ipc import VectorAddress
 from mgspmv.exchange.nccl import greet
 from mgspmv.exchange.peer import AllToAll, PeerExchange
 from mgspmv.exchange.peer_comm import Member, Message, PeerComm, RunSpec
-from mgspmv.exchange.shared_vector import VectorAddress
 from mgspmv.heartbeat import Heartbeat
 from mgspmv.kernels.device import measure_memory
 from mgspmv.kernels.select import StepLayout

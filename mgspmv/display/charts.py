@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mgspmv.display.numbers import format_number, format_power, shorten
+from mgspmv.display import format_number, format_power, shorten
 from mgspmv.errors import MissingDependencyError
 
 if TYPE_CHECKING:

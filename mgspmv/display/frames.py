@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from mgspmv.display.numbers import shorten
+from mgspmv.display import shorten
 from mgspmv.errors import MissingDependencyError, hide_secrets
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from mgspmv.control_groups import find_memory_limit, list_groups, read_text
-from mgspmv.display.numbers import format_bytes
+from mgspmv.display import format_bytes
 from mgspmv.errors import FormatError, MgspmvError
 from mgspmv.files import find_inside, is_url
 from mgspmv.ingest.files import translate_error

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from mgspmv.errors import SourceError
-from mgspmv.kernels.later import compile_later
+from mgspmv.kernels.compiled import compile_later
 from mgspmv.model import CsrBlock, Duplicates, index_dtype
 from mgspmv.order import list_rows
 

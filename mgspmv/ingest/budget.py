@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.display.numbers import format_bytes
-from mgspmv.errors import CapacityError, DiskSpaceError, OptionError, StoreError
+from mgspmv.display import format_bytes
+from mgspmv.errors import CapacityError, DiskSpaceError, OptionError, StoreError, describe_os_error, is_operators
 from mgspmv.ingest.entries import SortedRows
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Stated
 from mgspmv.model import default_threads, free_memory, index_dtype
-from mgspmv.os_errors import describe_os_error, is_operators
 from mgspmv.store import digests
 from mgspmv.store.locations import StoreLike, describe_store, find_folder, find_path, is_in_memory
 

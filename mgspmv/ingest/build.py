@@ -22,7 +22,7 @@ from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.stored import cut_entries
 from mgspmv.ingest.values import find_least, infinite_error
-from mgspmv.kernels.later import compile_later
+from mgspmv.kernels.compiled import compile_later
 from mgspmv.model import STOCHASTIC_TOLERANCE, CooBatch, CsrBlock, Kind, Progress, default_threads, index_dtype
 from mgspmv.order import list_rows
 from mgspmv.store.stored_matrix import StoredMatrix

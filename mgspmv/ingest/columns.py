@@ -31,7 +31,7 @@ from mgspmv.ingest.tokens import (
     split_fields,
 )
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
-from mgspmv.kernels.later import compile_later
+from mgspmv.kernels.compiled import compile_later
 
 SMALL_TEXT = 1 << 19
 """Bytes that are parsed line by line before the parser of lines is compiled; less than a chunk of a longer text."""

@@ -28,7 +28,7 @@ from mgspmv.ingest.source import Layout, Source, symmetrize
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.values import convert_values
 from mgspmv.ingest_report import LEAST_TIME, EntryCounts
-from mgspmv.kernels.later import CompiledLater
+from mgspmv.kernels.compiled import CompiledLater
 from mgspmv.model import INT32_LIMIT, CooBatch, CsrBlock, Duplicates, IngestOptions, Kind, Progress
 from mgspmv.order import check_square
 

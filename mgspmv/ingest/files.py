@@ -11,17 +11,14 @@ the contents of folders with such names, are left out, as programs that write fo
 from __future__ import annotations
 
 import glob
-import hashlib
 import io
 import os
 import re
 import select
 import stat
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain, pairwise
@@ -37,9 +34,9 @@ from mgspmv.errors import (
     SourceError,
     SourceNotFoundError,
     hide_secrets,
+    source_error,
 )
 from mgspmv.files import describe_error, find_inside, find_system, name_extra, reach
-from mgspmv.os_errors import source_error
 
 Path = str | os.PathLike[str]
 
@@ -48,9 +45,6 @@ HEAD_BYTES = 2**16
 
 PATIENCE_MS = 500
 """Milliseconds within which a signal that came just before a read of a pipe is noticed."""
-
-HASHED_BYTES = 2**21
-"""Bytes of a file that are hashed at a time."""
 
 _LEFT_OUT = "files that begin with '_' or '.' are ignored"
 _ZARR = {"zarr.json", ".zgroup", ".zattrs"}
@@ -442,36 +436,6 @@ def describe_url(url: str) -> dict[str, Any]:
 def _find_marks(info: dict[str, Any]) -> dict[str, str]:
     """Return the metadata of a file that change with its content, as far as the server reports them."""
     return {name: str(info[name]) for name in MARKS if info.get(name) is not None}
-
-
-def begin_hashing(name: str, state: tuple[Any, ...] | None = None) -> Future[str]:
-    """Begin to compute the SHA-256 of a local file in another thread, which the end of the program does not wait for.
-
-    Parameters
-    ----------
-    state : of the file, by `find_state`; None for that when it is opened
-    """
-    hashed = Future[str]()
-
-    def run() -> None:
-        try:
-            hashed.set_result(hash_file(name, state))
-        except Exception as error:
-            hashed.set_exception(error)
-
-    threading.Thread(target=run, name="mgspmv-hash", daemon=True).start()
-    return hashed
-
-
-def hash_file(name: str, state: tuple[Any, ...] | None = None) -> str:
-    """Return the SHA-256 of a local file, read in large pieces: each waits for the interpreter, which is busy."""
-    found, piece = hashlib.sha256(), memoryview(bytearray(HASHED_BYTES))
-    with translating(name), open(name, "rb", buffering=0) as file:
-        state = state or find_state(file)
-        while n := file.readinto(piece):
-            found.update(piece[:n])
-        check_unchanged(file, state, name)
-    return found.hexdigest()
 
 
 def check_unchanged(file: Any, state: tuple[Any, ...] | None, name: str) -> None:

@@ -34,7 +34,7 @@ from numba import njit
 from mgspmv.errors import OptionError
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.source import FileSource, Layout
-from mgspmv.kernels.later import compile_later
+from mgspmv.kernels.compiled import compile_later
 from mgspmv.model import CooBatch, check_choice, default_threads
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)

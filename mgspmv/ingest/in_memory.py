@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.display.numbers import format_bytes
+from mgspmv.display import format_bytes
 from mgspmv.errors import CapacityError
 from mgspmv.ingest.budget import StoreSize, check_stated, find_size
 from mgspmv.ingest.build import assemble

@@ -31,7 +31,7 @@ from mgspmv.ingest.occurring_ids import PENDING_BYTES, OccurringIds, are_numbers
 from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.scratch import FileArray, MemoryBudget
 from mgspmv.ingest.source import Layout
-from mgspmv.kernels.later import compile_later
+from mgspmv.kernels.compiled import compile_later
 from mgspmv.model import CooBatch, CsrBlock, index_dtype
 
 JOINED_BYTES = 56

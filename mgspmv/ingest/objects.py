@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.display.numbers import format_bytes
+from mgspmv.display import format_bytes
 from mgspmv.errors import BackendError, CapacityError, OptionError, SourceError
 from mgspmv.ingest.column_names import ColumnChoice
-from mgspmv.ingest.files import hash_file, reading
+from mgspmv.ingest.files import reading
 from mgspmv.ingest.source import Layout, Source
+from mgspmv.ingest.streams import hash_file
 from mgspmv.ingest.values import INT64_MAX, choose_value_dtype
 from mgspmv.ingest.vertex_vectors import NPY_DAMAGE, is_class, name_type
 from mgspmv.kernels.device import find_device_problem

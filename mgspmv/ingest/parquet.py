@@ -15,13 +15,13 @@ from mgspmv.errors import SourceError
 from mgspmv.ingest.files import (
     MANY_FILES,
     Path,
-    begin_hashing,
     cut_evenly,
     list_paths,
     make_absolute,
     name_files,
     open_anywhere,
 )
+from mgspmv.ingest.streams import begin_hashing
 from mgspmv.ingest.tables import BATCH_ROWS, RowGroup, Table, TableSource, make_empty
 from mgspmv.ingest.vertex_vectors import reading_table
 from mgspmv.model import default_threads

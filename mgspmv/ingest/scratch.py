@@ -12,8 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from mgspmv.errors import StoreError
-from mgspmv.os_errors import describe_os_error
+from mgspmv.errors import StoreError, describe_os_error
 
 UNLIMITED = 1 << 62
 """Memory in bytes that stands for no limit."""

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from mgspmv.display.numbers import format_bytes
+from mgspmv.display import format_bytes
 from mgspmv.errors import CapacityError
 from mgspmv.ingest.budget import StoreSize, check_space, check_stated, find_size
 from mgspmv.ingest.build import Assembled, assemble

@@ -7,6 +7,7 @@ import hashlib
 import io
 import os
 import re
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -18,7 +19,6 @@ import numpy as np
 from mgspmv.errors import SourceError
 from mgspmv.ingest.files import (
     LentFile,
-    begin_hashing,
     check_unchanged,
     find_size,
     find_state,
@@ -38,6 +38,9 @@ LINE_LIMIT_BYTES = 2**20
 
 MAGIC_BYTES = 16
 """Bytes at the beginning of a file from which its compression is detected."""
+
+HASHED_BYTES = 2**21
+"""Bytes of a file that are hashed at a time."""
 
 _MAGIC = {
     "gzip": re.compile(rb"\x1f\x8b"),
@@ -233,6 +236,36 @@ class CountedFile(io.RawIOBase):
         self._hasher.shutdown(wait=False)
         self.file.close()
         super().close()
+
+
+def begin_hashing(name: str, state: tuple[Any, ...] | None = None) -> Future[str]:
+    """Begin to compute the SHA-256 of a local file in another thread, which the end of the program does not wait for.
+
+    Parameters
+    ----------
+    state : of the file, by `find_state`; None for that when it is opened
+    """
+    hashed = Future[str]()
+
+    def run() -> None:
+        try:
+            hashed.set_result(hash_file(name, state))
+        except Exception as error:
+            hashed.set_exception(error)
+
+    threading.Thread(target=run, name="mgspmv-hash", daemon=True).start()
+    return hashed
+
+
+def hash_file(name: str, state: tuple[Any, ...] | None = None) -> str:
+    """Return the SHA-256 of a local file, read in large pieces: each waits for the interpreter, which is busy."""
+    found, piece = hashlib.sha256(), memoryview(bytearray(HASHED_BYTES))
+    with translating(name), open(name, "rb", buffering=0) as file:
+        state = state or find_state(file)
+        while n := file.readinto(piece):
+            found.update(piece[:n])
+        check_unchanged(file, state, name)
+    return found.hexdigest()
 
 
 def find_compression(head: bytes) -> str | None:

@@ -20,7 +20,7 @@ import zarr
 from zarr.abc.store import Store
 from zarr.storage import ZipStore
 
-from mgspmv.display.numbers import format_bytes
+from mgspmv.display import format_bytes
 from mgspmv.errors import CapacityError, MgspmvError, OptionError, SourceError, SourceNotFoundError, StoreError
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.values import INT64_MAX, choose_value_dtype

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from mgspmv.kernels.catalogue import Kernel
-from mgspmv.kernels.compiled import take
+from mgspmv.kernels.compiled import compile_later, take
 from mgspmv.kernels.host import HostBlock, is_rounded, run_parts
-from mgspmv.kernels.later import compile_later
 from mgspmv.kernels.operands import multiply_columns
 from mgspmv.model import (
     CHANGE_POINT,

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.kernels.compiled import compile_kernel, take
+from mgspmv.kernels.compiled import compile_kernel, compile_later, take
 from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.kernels.highest import select_each
 from mgspmv.kernels.lanes import (
@@ -31,7 +31,6 @@ from mgspmv.kernels.lanes import (
     to_type_of,
     zeros_in_lines,
 )
-from mgspmv.kernels.later import compile_later
 from mgspmv.kernels.operands import Terms
 from mgspmv.model import (
     CHANGE_POINT,

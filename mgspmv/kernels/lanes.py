@@ -18,9 +18,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, lower_builtin, models, overload, register_model, type_callable
 
-from mgspmv.kernels.compiled import compile_kernel, take
+from mgspmv.kernels.compiled import compile_kernel, compile_later, take
 from mgspmv.kernels.host import run_parts
-from mgspmv.kernels.later import compile_later
 from mgspmv.kernels.operands import fit_width
 
 CACHE_LINE = 64

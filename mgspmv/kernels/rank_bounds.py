@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from mgspmv.kernels.later import compile_later
+from mgspmv.kernels.compiled import compile_later
 
 LEAST, BINS = -64, 4
 """Exponent of the least ratio with a separate bin, and bins per power of two."""

@@ -174,10 +174,9 @@ class RankSteps:
         """Compile or load the kernels of a run, so that no step's time includes it."""
         is_exact, self._rules = self.precision == "exact", rules
         fill = ["fill_bins"] if "BINNED" in self._types else []
-        for name in ("start", "step", "check_rows", *fill):
-            self._load(name, is_exact)
-        for name in ("start", "residual", *fill):
-            self._load(name, True)
+        names = [(name, is_exact) for name in ("start", "step", "check_rows", *fill)]
+        for name, own in [*names, *((name, True) for name in ("start", "residual", *fill))]:
+            self._load(name, own)
         if self._exchange is not None:  # loading would wait for kernels that wait for other devices
             for name in ("join", "meet"):
                 self._load(name, is_exact)
@@ -191,7 +190,8 @@ class RankSteps:
         CapacityError : its vectors do not fit
         """
         cupy, n_rows, is_exact = self._cupy, self.layout.shape[0], self.precision == "exact"
-        self.release()
+        if self._arrays.vectors:  # else the layout may still be being built
+            self.release()
         with report_full_device("the set of vectors of a run"):
             count = rules.weight if self.layout.value is None else np.float64
             x = cupy.full(n_rows, vectors.x[0]) if len(vectors.x) == 1 else self._permute(cupy.array(vectors.x))
@@ -360,8 +360,6 @@ class RankSteps:
 
     def release(self) -> None:
         """Free the memory of the run, but keep the matrix."""
-        if not self._arrays.vectors:  # do not wait for the layout, which may still be being built
-            return
         self._stream.synchronize()
         self.layout.feed.stop()
         self._arrays, self._graph, self._shared = _Arrays(), None, None

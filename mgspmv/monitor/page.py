@@ -30,7 +30,7 @@ from distributed.dashboard.scheduler import template_variables
 from tornado.ioloop import IOLoop
 
 from mgspmv.cluster.worker_metrics import PHASES
-from mgspmv.display.numbers import format_scaled, format_seconds
+from mgspmv.display import format_scaled, format_seconds
 from mgspmv.monitor.runs import PAGE, USED, Runs, RunState
 
 if TYPE_CHECKING:

@@ -15,10 +15,9 @@ from functools import wraps
 from inspect import signature
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar
 
-from mgspmv.display.numbers import format_scaled
-from mgspmv.errors import OptionError
+from mgspmv.display import format_scaled
+from mgspmv.errors import OptionError, translating
 from mgspmv.logs import log_call
-from mgspmv.os_errors import translating
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -23,9 +23,8 @@ from mgspmv.api.matrix import Matrix, open_matrix
 from mgspmv.api.powers import spmv
 from mgspmv.api.ranking import Checkpoint, pagerank
 from mgspmv.control_groups import peak_memory
-from mgspmv.errors import CheckpointError, ConvergenceError, OptionError, hide_secrets
+from mgspmv.errors import CheckpointError, ConvergenceError, OptionError, hide_secrets, source_error
 from mgspmv.ingest.vertex_vectors import DANGLING_RULES, read_seeds, read_vector
-from mgspmv.os_errors import source_error
 from mgspmv.pipeline.definition import PREVIOUS, BatchSection
 from mgspmv.pipeline.make_matrix import RunContext
 from mgspmv.pipeline.records import (

@@ -15,9 +15,8 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from mgspmv.api.ranking import read_checkpoint
-from mgspmv.errors import OptionError, PipelineError, StoreError, hide_value
+from mgspmv.errors import OptionError, PipelineError, StoreError, hide_value, is_operators, translate_os_error
 from mgspmv.files import check_file
-from mgspmv.os_errors import is_operators, translate_os_error
 from mgspmv.pipeline.definition import LOADABLE, PREVIOUS, Pipeline, suggest
 from mgspmv.pipeline.steps import PipelineStep, list_matrices, list_points, list_steps
 from mgspmv.solvers.options import PageRankOptions

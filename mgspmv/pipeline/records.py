@@ -37,11 +37,10 @@ import zarr
 from filelock import FileLock, Timeout
 
 from mgspmv.batch_results import BatchSolution
-from mgspmv.errors import PipelineBusyError, hide_secrets
+from mgspmv.errors import PipelineBusyError, hide_secrets, translate_os_error
 from mgspmv.files import create_file, find_inside, find_system, is_url, translating_errors, write_beside
 from mgspmv.ingest.files import MARKS
 from mgspmv.model import default_threads
-from mgspmv.os_errors import translate_os_error
 from mgspmv.pipeline.steps import Checksums, Identity, PipelineStep
 from mgspmv.report.record import Output, RunRecord, StepRecord, read_record
 from mgspmv.results import Solution

@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
-from mgspmv.errors import MgspmvError, SourceNotFoundError, StoreError
+from mgspmv.errors import MgspmvError, SourceNotFoundError, StoreError, source_error
 from mgspmv.files import find_system, is_url, strip_file_scheme, write_beside
 from mgspmv.ingest.detect import is_group_path
 from mgspmv.ingest.files import describe_url, find_files, translate_error
 from mgspmv.ingest.vertex_vectors import DANGLING_RULES
 from mgspmv.model import MatrixInfo
-from mgspmv.os_errors import source_error
 from mgspmv.pipeline.definition import (
     PREVIOUS,
     UNIFORM,

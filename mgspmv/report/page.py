@@ -10,8 +10,7 @@ from functools import cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, get_args
 
-from mgspmv.display.charts import Chart, Series, draw_lines
-from mgspmv.display.numbers import (
+from mgspmv.display import (
     format_bytes,
     format_number,
     format_scaled,
@@ -19,6 +18,7 @@ from mgspmv.display.numbers import (
     read_number,
     shorten,
 )
+from mgspmv.display.charts import Chart, Series, draw_lines
 from mgspmv.errors import PipelineError
 from mgspmv.model import Status
 from mgspmv.report.record import RunRecord, State, StepRecord

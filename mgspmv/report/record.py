@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from mgspmv.batch_results import BatchSolution
+from mgspmv.display import format_seconds
 from mgspmv.display.frames import render_card
-from mgspmv.display.numbers import format_seconds
-from mgspmv.errors import PipelineError, StoreNotFoundError
+from mgspmv.errors import PipelineError, StoreNotFoundError, is_operators, translate_os_error
 from mgspmv.files import is_url
-from mgspmv.os_errors import is_operators, translate_os_error
 from mgspmv.results import Solution, load_solution
 from mgspmv.validation import check_fields, check_seal, parse_json, to_json
 

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.errors import OptionError
+from mgspmv.errors import OptionError, translating
 from mgspmv.logs import log_unwritten
 from mgspmv.model import MatrixInfo, default_threads
-from mgspmv.os_errors import translating
 from mgspmv.store.digests import combine_digests, digest_array
 from mgspmv.store.locations import find_address
 from mgspmv.store.stored_matrix import TRANSPOSE, Allocate, HostArray, Range, StoredMatrix

@@ -14,10 +14,9 @@ from typing import Any
 import numpy as np
 import zarr
 
-from mgspmv.errors import StoreError, hide_secrets
+from mgspmv.errors import StoreError, hide_secrets, translating
 from mgspmv.files import translating_errors
 from mgspmv.model import MatrixInfo
-from mgspmv.os_errors import translating
 from mgspmv.store.access import ZARR_ERRORS, check_links, finishing_tasks, locate_store
 from mgspmv.store.chunks import WrittenArray, WrittenRange, create_array, encode_checksums, finish_ranges, write_range
 from mgspmv.store.digests import combine_digests, digest_attributes, is_string

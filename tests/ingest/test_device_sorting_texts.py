@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mgspmv.ingest import edge_list
-from mgspmv.kernels.later import CompiledLater
+from mgspmv.kernels.compiled import CompiledLater
 from mgspmv.model import IngestOptions
 from tests.ingest.test_device_sorting import load, sorters  # noqa: F401  # a fixture
 from tests.support.shrinking import shrink

@@ -11,10 +11,9 @@ import pytest
 
 import mgspmv as mg
 from mgspmv.errors import SourceError
-from mgspmv.ingest.files import hash_file
 from mgspmv.ingest.source import settle
-from mgspmv.ingest.streams import TextStream
-from mgspmv.kernels.later import CompiledLater
+from mgspmv.ingest.streams import TextStream, hash_file
+from mgspmv.kernels.compiled import CompiledLater
 from tests.support.shrinking import shrink
 
 MARK = b"\xef\xbb\xbf"
@@ -130,7 +129,7 @@ def test_a_store_has_the_hash_of_a_text(name, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("n", [0, 1, 63, 64, 65, 1000])
 def test_files_are_hashed_by_pieces(n, tmp_path, monkeypatch):
-    shrink(monkeypatch, ingest__files={"HASHED_BYTES": 64})
+    shrink(monkeypatch, ingest__streams={"HASHED_BYTES": 64})
     data = np.random.default_rng(n).bytes(n)
     (tmp_path / "a").write_bytes(data)
     assert hash_file(str(tmp_path / "a")) == hashlib.sha256(data).hexdigest()

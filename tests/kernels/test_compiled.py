@@ -14,8 +14,7 @@ import pytest
 
 import mgspmv
 from mgspmv.kernels import compiled
-from mgspmv.kernels.compiled import find_code, find_types
-from mgspmv.kernels.later import compile_later
+from mgspmv.kernels.compiled import compile_later, find_code, find_types
 from mgspmv.kernels.modules import watch_compiling
 from tests.support.pairwise import cover_pairs
 
@@ -185,14 +184,14 @@ def test_threads_share_the_code():
 @pytest.mark.slow
 def test_the_next_process_does_not_load_numba(folder):
     program = (
-        "import sys, numpy as np; from mgspmv.kernels.later import compile_later\n"
+        "import sys, numpy as np; from mgspmv.kernels.compiled import compile_later\n"
         "import counting\n"
         "print(counting.count(np.arange(9)), 'numba' in sys.modules)"
     )
     environment = os.environ | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
     for term, expected in ((1, ["9 True", "9 False"]), (2, ["18 True", "18 False"])):
         (folder / "counting.py").write_text(
-            "from mgspmv.kernels.later import compile_later\n\n@compile_later()\ndef count(keys):\n"
+            "from mgspmv.kernels.compiled import compile_later\n\n@compile_later()\ndef count(keys):\n"
             f"    n = 0\n    for key in keys:\n        n += {term}\n    return n\n"
         )
         for said in expected:

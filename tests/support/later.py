@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
 from mgspmv.ingest import block_sorting, build, columns, numbering
-from mgspmv.kernels.later import CompiledLater
+from mgspmv.kernels.compiled import CompiledLater
 
 FUNCTIONS = [
     function

@@ -229,9 +229,9 @@ CHILD = """
 import sys
 from pathlib import Path
 import mgspmv as mg
-from mgspmv.kernels import later, select
+from mgspmv.kernels import compiled, select
 
-later.CompiledLater.pays, select.SMALL_NNZ = True, 0  # compiled functions for both, so that neither loads Numba alone
+compiled.CompiledLater.pays, select.SMALL_NNZ = True, 0  # compiled functions for both, so neither loads Numba alone
 
 def read_kib(field):
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -12,15 +12,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from mgspmv.exchange import shared_vector
-from mgspmv.exchange.shared_vector import LEAST_BYTES, SharedVector, WrittenElements
+from mgspmv.exchange import ipc
+from mgspmv.exchange.ipc import LEAST_BYTES, SharedVector, WrittenElements
 
 N = LEAST_BYTES // 4
 BOUNDS = (0, 1000, 1000, N)
 WRITER = """
 import sys
 import numpy as np
-from mgspmv.exchange.shared_vector import VectorAddress
+from mgspmv.exchange.ipc import VectorAddress
 host, pid, descriptor, device, inode = sys.argv[1:]
 address = VectorAddress(host, int(pid), int(descriptor), (int(device), int(inode)))
 print(address.write(3, np.arange(4, dtype=np.float32)).dtype)
@@ -35,7 +35,7 @@ def make_parts(dtype):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("sent", [[], [0], [2], [0, 1, 2]])
 def test_parts_are_joined_wherever_they_are(dtype, sent, monkeypatch):
-    monkeypatch.setattr(shared_vector, "WRITTEN_BYTES", 10_000)
+    monkeypatch.setattr(ipc, "WRITTEN_BYTES", 10_000)
     whole, parts = make_parts(dtype)
     with SharedVector(N) as vector:
         told = [

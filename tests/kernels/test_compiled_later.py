@@ -8,7 +8,7 @@ import sys
 import pytest
 
 import mgspmv as mg
-from mgspmv.kernels.later import CompiledLater, compile_later
+from mgspmv.kernels.compiled import CompiledLater, compile_later
 
 
 @compile_later(10)

@@ -4,8 +4,17 @@ import errno
 
 import pytest
 
-from mgspmv.errors import SourceAccessError, SourceError, StoreError, StoreNotFoundError
-from mgspmv.os_errors import describe_os_error, is_operators, source_error, translate_os_error, translating
+from mgspmv.errors import (
+    SourceAccessError,
+    SourceError,
+    StoreError,
+    StoreNotFoundError,
+    describe_os_error,
+    is_operators,
+    source_error,
+    translate_os_error,
+    translating,
+)
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 DENIED = PermissionError(errno.EACCES, "Permission denied", "/a/b/c")

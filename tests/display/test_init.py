@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from mgspmv.display.numbers import (
+from mgspmv.display import (
     format_bytes,
     format_number,
     format_phases,
