@@ -330,11 +330,12 @@ def _read_pattern(matrix: SortedRows, report: Progress) -> tuple[np.ndarray, np.
     indices = indices[: int(lengths.sum())]
     if matrix.order is None:
         return lengths, indices
-    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     from scipy.sparse import csr_array
 
-    entries = np.ones(len(indices), bool), matrix.order[indices], indptr
-    pattern = csr_array(entries, shape=(n, n))[invert(matrix.order)]
+    dtype = index_dtype(max(n, len(indices)))  # one for both, or SciPy widens the columns
+    indptr = np.append(0, np.cumsum(lengths)).astype(dtype)
+    columns = matrix.order[indices].astype(dtype, copy=False)
+    pattern = csr_array((np.ones(len(indices), bool), columns, indptr), shape=(n, n))[invert(matrix.order)]
     pattern.sort_indices()
     return np.diff(pattern.indptr).astype(np.int64), pattern.indices
 

@@ -29,6 +29,7 @@ from mgspmv.ingest.store_writing import _find_order
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.streams import CHUNK_BYTES
 from mgspmv.order import METHODS, estimate_bytes
+from mgspmv.store.digests import CHUNK_ELEMENTS
 from mgspmv.store.read import open_store
 from tests.support.memory import measure_peak, measure_peaks
 
@@ -304,15 +305,15 @@ ARROW_BYTES = 24 << 20
 
 
 def bound_ingest(value_bytes: int) -> int:
-    """The entries read and, beside the last of them, their reader; or later, those sorted by column.
+    """The entries read and, beside the last, their reader; or later, those sorted by column; or what writes them.
 
-    entries * (row + column + value)  +  max(entries * (row + value), reader)  +  4 tables * 8 bytes * vertices
+    entries * (row + column + value)  +  max(entries * (row + value), reader, writer)  +  4 tables * 8 bytes * vertices
 
     The tables are column pointers, the next place in each column, and what numbers the vertices. The CSR arrays are
-    no more than the entries read, which are gone by then.
+    no more than the entries read, which are gone by then. The writer has two chunks of each array, and both compressed.
     """
-    by_columns = N_ENTRIES * (4 + value_bytes)
-    return N_ENTRIES * (4 + 4 + value_bytes) + max(by_columns, READER_BYTES) + 4 * 8 * N_VERTICES
+    by_columns, writer = N_ENTRIES * (4 + value_bytes), 4 * CHUNK_ELEMENTS * (4 + value_bytes)
+    return N_ENTRIES * (4 + 4 + value_bytes) + max(by_columns, READER_BYTES, writer) + 4 * 8 * N_VERTICES
 
 
 @pytest.fixture(scope="module")
