@@ -124,7 +124,10 @@ def _read_tables(path: str | os.PathLike[str]) -> dict[str, Any]:
     except OSError as error:
         if is_operators(error):
             raise translate_os_error(error, path, "read") from error
-        raise PipelineError(f"{path}: cannot read this pipeline: {error.strerror}") from error
+        found = f"cannot read this pipeline: {error.strerror}"
+        if isinstance(error, FileNotFoundError):
+            found = "there is no such file; check the path"
+        raise PipelineError(f"{path}: {found}") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise PipelineError(f"{path}: not valid TOML: {error}") from error
 

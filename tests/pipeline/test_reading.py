@@ -345,7 +345,7 @@ def test_no_matrix():
 def test_what_is_no_toml(folder):
     with pytest.raises(PipelineError, match=r"p\.toml: not valid TOML: .*at line 2, column"):
         read_pipeline(write_definition("[matrix]\nsource = \n"))
-    with pytest.raises(PipelineError, match=r"none\.toml: cannot read this pipeline: No such file"):
+    with pytest.raises(PipelineError, match=r"none\.toml: there is no such file; check the path$"):
         read_pipeline("none.toml")
     (folder / "b.toml").write_bytes(b"\xff")
     with pytest.raises(PipelineError, match=r"b\.toml: not valid TOML"):
