@@ -6,6 +6,7 @@ container, the unit of a service, or the scheduler of a cluster's jobs.
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,6 +79,16 @@ def find_available_memory() -> int:
     import psutil  # takes longer to import than the file to read
 
     return int(psutil.virtual_memory().available)
+
+
+def return_freed_memory() -> None:
+    """Return memory that was freed to the system, of which the C library keeps pieces of up to 32 MiB for each thread.
+
+    Only glibc has a function for it.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def peak_memory() -> int:

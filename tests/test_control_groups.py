@@ -9,7 +9,13 @@ import psutil
 import pytest
 
 from mgspmv import control_groups
-from mgspmv.control_groups import find_available_memory, find_free_memory, find_memory_limit, peak_memory
+from mgspmv.control_groups import (
+    find_available_memory,
+    find_free_memory,
+    find_memory_limit,
+    peak_memory,
+    return_freed_memory,
+)
 
 NONE = f"{2**63 - 4096}\n"
 
@@ -94,3 +100,12 @@ def test_available_memory_is_told_by_the_system_or_by_psutil(tmp_path, monkeypat
     assert find_available_memory() == 5 * 1024
     told.write_text("MemTotal:       16 kB\nMemFree:         1 kB\n")
     assert find_available_memory() == 7
+
+
+@pytest.mark.parametrize("has_trim", [True, False])
+def test_freed_memory_is_returned_where_the_c_library_can(has_trim, monkeypatch):
+    trimmed = []
+    library = SimpleNamespace(malloc_trim=trimmed.append) if has_trim else SimpleNamespace()
+    monkeypatch.setattr(control_groups.ctypes, "CDLL", lambda _: library)
+    return_freed_memory()
+    assert trimmed == [0] * has_trim

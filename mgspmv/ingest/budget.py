@@ -22,7 +22,7 @@ from mgspmv.store.locations import StoreLike, describe_store, find_folder, find_
 
 LEAST_MEMORY = 1 << 30
 """Least memory budget in bytes: Python and its libraries alone use a large part of it."""
-BATCH_BYTES = 80 << 20
+BATCH_BYTES = 100 << 20
 """Bytes per thread that reads, parses and writes: text, columns, chunks and compressed chunks."""
 LEAST_SORTING = 64 << 20
 """Least bytes for sorting entries in pieces of a useful size."""

@@ -271,9 +271,11 @@ class ColumnSums:
         if self._n_infinite:
             raise infinite_error(self._kind, self._n_infinite, self._name)
         weight = None if self._sums is None else self._sums[0] + self._sums[1]
+        if self._kind != "stochastic":
+            return self._degree, weight
         total = self._degree if weight is None else weight
         is_wrong = (self._degree > 0) & ~(np.abs(total - 1) <= STOCHASTIC_TOLERANCE)
-        if self._kind == "stochastic" and is_wrong.any():
+        if is_wrong.any():
             k = int(np.argmax(is_wrong))
             number = self._start + k if self._order is None else int(self._order[self._start + k])
             raise SourceError(

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from mgspmv.control_groups import return_freed_memory
 from mgspmv.errors import CapacityError
 from mgspmv.ingest.block_sorting import Entries, count_buckets, scatter_buckets, sort_parts
 from mgspmv.ingest.prefetch import prefetch_map
@@ -276,6 +277,8 @@ class EntrySorter:
         self._grouping.append(self._pool.submit(_group, batches, self._shift, base, self._values_dtype))
         while len(self._grouping) > self.threads:
             self._pieces.append(self._grouping.popleft().result())
+            if any(piece.file is not None for piece in self._pieces):  # memory is short
+                return_freed_memory()
 
     def _settle(self) -> None:
         self._group_waiting()
@@ -292,6 +295,8 @@ class EntrySorter:
         if groups := [piece for piece in self._pieces if piece.file is None]:
             run = _write_run(groups, self._shift, self._lowest >> self._shift, ScratchFile(self._folder))
             self._pieces = [*(piece for piece in self._pieces if piece.file is not None), run]
+            del groups
+            return_freed_memory()
 
     # --- reading
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.errors import CapacityError
+from mgspmv.ingest import external_sort
 from mgspmv.ingest.block_sorting import sort_parts
 from mgspmv.ingest.build import RowPointers
 from mgspmv.ingest.external_sort import EntrySorter
@@ -235,6 +236,17 @@ def test_draining_keeps_the_order_at_each_place(small, memory):
         order = np.lexsort((found[1], found[0]))
         found[:] = [a[order].tolist() for a in found]
     assert read == drained == wanted
+
+
+@pytest.mark.parametrize("memory", [PLENTY, 40 * BYTES])
+def test_freed_memory_is_returned_where_it_is_short(small, memory, monkeypatch):
+    """Not else, as it would have to be mapped again."""
+    returned = []
+    monkeypatch.setattr(external_sort, "return_freed_memory", lambda: returned.append(1))
+    with EntrySorter(memory, 2) as sorter:
+        for _ in range(30):
+            sorter.add(CooBatch(np.arange(20, dtype=np.int32), np.zeros(20, np.int32), np.ones(20)))
+        assert has_spilled(sorter) == bool(returned) == (memory < PLENTY)
 
 
 @pytest.mark.parametrize("less", [0, 19_000])

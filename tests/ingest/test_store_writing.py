@@ -233,6 +233,7 @@ PEAK = """
     from pathlib import Path
     import mgspmv as mg
     given = {"format": sys.argv[4], "order": sys.argv[5], "duplicates": "keep"}
+    given |= {"header": False} if sys.argv[4] == "edge-list" else {}
     info = mg.ingest(sys.argv[1], sys.argv[2], memory=sys.argv[3], **given)
     peak = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     print(info.nnz, 1024 * int(peak.split()[1]))
