@@ -9,9 +9,9 @@ The file has the entries of an R-MAT graph in any order, none of them twice. Sci
 make the arrays of CSR, which are written as `ingest` writes them; all stores must have the digest of ours, or the
 exit code is 1. The same entries are ingested from a Parquet table too. With `--names` it is a list of edges between
 names of 8 to 20 letters, and programs number these in their order too. With `--graph` the entries are edges whose ids
-are numbered, from text, a Parquet table and arrays of NumPy, by mgspmv alone, on the processors. With `--workers` as
-many processes of a Dask cluster on this machine ingest the table too. All run in turn, in this process but for these,
-and use all processors where they can.
+are numbered, from text, a Parquet table and arrays of NumPy, by mgspmv alone; on the processors if no GPU is visible.
+With `--workers` as many processes of a Dask cluster on this machine ingest the table too. All run in turn, in this
+process but for these, and use all processors where they can.
 """
 
 from __future__ import annotations
