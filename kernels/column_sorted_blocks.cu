@@ -340,9 +340,9 @@ __device__ __forceinline__ int find_source(int k, bool is_near) {
 }
 
 // Sort each tile of a cell by column, into 2^BUCKET_BITS buckets of the cell's window; pad the cell's last chunk with entries of
-// rows from `height` on, which do not exist, another one for each lane; and interleave each chunk, so that a warp whose lanes each load four adjacent entries
-// processes 32 entries at a time that are adjacent in sorted order. If rows are near, adjacent entries have the same rows: a chunk is not
-// interleaved, and a warp adds to more rows at a time.
+// rows from `height` on, which do not exist, another one for each lane; and interleave each chunk, so that a warp whose lanes each
+// load four adjacent entries processes 32 entries at a time that are adjacent in sorted order. If rows are near, adjacent entries have
+// the same rows: a chunk is not interleaved, and a warp adds to more rows at a time.
 extern "C" __global__ void __launch_bounds__(SORT_THREADS, 3)
 sort_tiles(const int* tile_cells, const int* tile_blocks, const int64* tile_starts, const int64* chunk_starts,
            const unsigned* counts, Cells cells, int64 is_near, unsigned* entries, VALUE* values, unsigned* chunk_columns) {

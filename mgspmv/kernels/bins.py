@@ -33,8 +33,8 @@ read sectors that are written only in part."""
 WINDOW_BITS = 14
 """log2 of the columns of a window, whose z fits in shared memory."""
 PADDING_ROWS, NEIGHBORS = 32, 4
-"""Rows after those of a block for its padding, and neighboring entries that have the same one: entries that a warp adds
-at the same time have different ones, so that none waits for another."""
+"""Rows after those of a block for its padding, and neighboring entries that have the same one: of the entries that a
+warp adds at the same time, no two have the same one, or two at most if products are float64."""
 LEAST_DENSE = 1024
 """Entries of a cell from which it is not binned."""
 LEAST_COLUMNS = 1 << 20

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from mgspmv.kernels.bins import LEAST_COLUMNS
+from mgspmv.kernels.bins import may_bin
 from mgspmv.kernels.column_sorted_blocks import ColumnSortedBlocks, build_column_sorted_blocks, run_rows
 from mgspmv.kernels.device import address, load_kernel, release_device_memory
 from mgspmv.kernels.features import EVEN_ROWS
@@ -268,10 +268,10 @@ class LayoutBuilder:
         if len(cuts) == 2:  # keep the piece, so that it is not read again
             whole = (0, len(indptr) - 1)
             self._indptr, self._read = there, lambda *rows: piece if rows == whole else read(*rows)
-        may_bin = bin_bytes > 0 and len(indptr) > LEAST_COLUMNS
-        found, suited = choose_layout(nnz, len(indptr) - 1, self._survey, may_bin=may_bin)
+        has_bins = may_bin(len(indptr) - 1, bin_bytes)
+        found, suited = choose_layout(nnz, len(indptr) - 1, self._survey, may_bin=has_bins)
         self.layout: LayoutName = layout or found
-        self._is_even = self._survey.is_even(nnz, len(indptr) - 1, may_bin=may_bin)
+        self._is_even = self._survey.is_even(nnz, len(indptr) - 1, may_bin=has_bins)
         self._bin_bytes, self._is_exact = bin_bytes, is_exact
         self.order: Order = "none" if self.layout == "sell-slices" else order or suited
 

@@ -11,10 +11,12 @@ import pytest
 
 import mgspmv as mg
 from mgspmv.errors import SourceError
+from mgspmv.ingest.files import find_state
 from mgspmv.ingest.source import settle
-from mgspmv.ingest.streams import TextStream, hash_file
+from mgspmv.ingest.streams import TextStream, begin_hashing, hash_file
 from mgspmv.kernels.compiled import CompiledLater
 from tests.support.shrinking import shrink
+from tests.support.waiting import HANG_S
 
 MARK = b"\xef\xbb\xbf"
 
@@ -133,6 +135,18 @@ def test_files_are_hashed_by_pieces(n, tmp_path, monkeypatch):
     data = np.random.default_rng(n).bytes(n)
     (tmp_path / "a").write_bytes(data)
     assert hash_file(str(tmp_path / "a")) == hashlib.sha256(data).hexdigest()
+
+
+def test_a_file_that_is_replaced_before_it_is_hashed_is_an_error(tmp_path):
+    """The hash would be of other bytes than were read."""
+    path = tmp_path / "a"
+    path.write_bytes(b"1 2\n")
+    with open(path, "rb", buffering=0) as file:
+        state = find_state(file)
+    path.write_bytes(b"1 2\n3 4\n")
+    with pytest.raises(SourceError, match="was changed while it was read"):
+        begin_hashing(str(path), state).result(HANG_S)
+    assert begin_hashing(str(path)).result(HANG_S) == hashlib.sha256(b"1 2\n3 4\n").hexdigest()
 
 
 @pytest.mark.parametrize(

@@ -226,6 +226,11 @@ def test_places_of_entries_in_chunks(device, is_near, monkeypatch):
     block = make_random(SKEWED[:900].clip(0, 300), 900)
     made = build_column_sorted_blocks(block.indptr, 900, read_to_device(block), height=256, is_near=is_near)
     chunks = made.entries.get().reshape(-1, CHUNK)
+    inside = chunks & ((1 << ROW_BITS) - 1)
+    lanes = np.broadcast_to(np.arange(CHUNK) // 4, inside.shape)
+    is_padding = inside >= made.height
+    assert is_padding.any()
+    assert (inside == made.height + lanes)[is_padding].all()  # another row for each lane
     if not is_near:
         chunks = chunks[:, [4 * (k % 32) + k // 32 for k in range(CHUNK)]]
     for chunk in chunks:
@@ -293,7 +298,8 @@ def test_multiprocessors_have_as_many_blocks_each(n_filled, share):
     """As few of them as their sums permit, up to rows that are rounded up."""
     height = choose_height(n_filled, 132, 233_472, share)
     n_each = -(-n_filled // (132 * height))
-    assert height <= min(share * 233_472 / 8, (1 << ROW_BITS) - 1)
+    assert height <= min(share * 233_472 / 8, (1 << ROW_BITS) - bins.PADDING_ROWS)
+    assert 8 * (height + bins.PADDING_ROWS) + 1200 <= 232_448  # with what the kernel has besides, all of a thread block
     assert 132 * n_each * (height - HEIGHT_UNIT) < n_filled
     assert (n_each - 1) * 132 * share * 233_472 / 8 < n_filled
 

@@ -7,9 +7,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mgspmv.kernels.layout import EVEN_ROWS, LEAST_FILL, REACH, SAMPLES, SHORT_ROW, Survey, choose_layout, survey_rows
+from mgspmv.kernels.layout import (
+    EVEN_ROWS,
+    LEAST_FILL,
+    REACH,
+    SAMPLES,
+    SHORT_ROW,
+    LayoutBuilder,
+    Survey,
+    choose_layout,
+    survey_rows,
+)
 from mgspmv.model import CsrBlock
 from tests.support.blocks import make_block, make_random, read_to_device
+from tests.support.emulated import ON_BOTH, use
 from tests.support.matrices import HARD
 
 GRID = Survey(longest=5, n_places=5000, near=1.0)
@@ -79,3 +90,22 @@ def test_survey(name):
         got = survey_rows(indptr, read_to_device(block)(first, last), first, 0)
         wanted = survey_in_numpy(block, first, last)
         assert got == replace(wanted, near=pytest.approx(wanted.near, abs=1e-12))
+
+
+@ON_BOTH
+@pytest.mark.parametrize(("reach", "longest", "n_resident"), [(50, 300, 2), (50, 4, 1), (None, 300, 1)])
+def test_thread_blocks_of_near_and_uneven_rows_share_a_multiprocessor(reach, longest, n_resident, device, monkeypatch):
+    """Rows that are near but even, or uneven but far, have one at a time."""
+    use(device, monkeypatch)
+    import cupy
+
+    n, rng = 100_000, np.random.default_rng(5)
+    lengths = np.where(np.arange(n) % 1000 == 7, longest, 4)
+    rows = np.repeat(np.arange(n), lengths)
+    columns = rng.integers(0, n, len(rows)) if reach is None else (rows + rng.integers(-reach, reach, len(rows))) % n
+    order = np.lexsort((columns, rows))
+    block = CsrBlock(0, n, np.append(0, np.cumsum(lengths)), columns[order].astype(np.int32), None)
+    builder = LayoutBuilder(block.indptr, read_to_device(block), layout="column-sorted-blocks")
+    places = builder.place(cupy.ones(n, np.bool_))
+    layout = builder.build_layout(places, places.all_columns, n, None)
+    assert layout.feed.kept[0].n_resident == n_resident
