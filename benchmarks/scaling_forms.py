@@ -20,7 +20,7 @@ import numpy as np
 from benchmarks.sizing_model import EvenRows, describe
 from mgspmv.exchange.ipc import MOST_DEVICES
 from mgspmv.model import Precision
-from mgspmv.partition import LAID_RATIO, Planner, choose_piece
+from mgspmv.partition import LAID_RATIO, MOST_PIECE_ENTRIES, Planner
 
 # --- what is assumed -------------------------------------------------------------------------------------------------
 
@@ -287,7 +287,7 @@ def count_grid(graph: Graph, precision: Precision, grid: Grid) -> float:
     """Bytes on each GPU of a grid: edges, two z, sums made and arriving, and what own vertices take by the planner."""
     index, of_edge = (4, 4 * LAID_RATIO) if graph.n_vertices // grid.columns < 1 << 31 else (8, 8)
     edges = graph.n_edges // grid.n_gpus
-    laid = of_edge * edges + 2 * index * min(edges, choose_piece(edges))
+    laid = of_edge * edges + 2 * index * min(edges, MOST_PIECE_ENTRIES)
     z = 2 * count_z(graph, precision) / grid.columns
     sums = 2 * SUM_BYTES * graph.share * graph.n_vertices / grid.rows
     own = (32 if precision == "float32" else 36) * graph.n_vertices / grid.n_gpus

@@ -22,7 +22,7 @@ from mgspmv.display import format_bytes
 from mgspmv.errors import CapacityError, OptionError
 from mgspmv.model import INT32_LIMIT, MatrixInfo, Precision, check_choice, default_threads
 from mgspmv.order import part_bounds
-from mgspmv.plan import Plan, Streaming, WorkerPlan, count_workers
+from mgspmv.plan import HELD_PIECES, Plan, Streaming, WorkerPlan, count_workers
 from mgspmv.store.digests import CHUNK_ELEMENTS
 from mgspmv.store.locations import find_local_path
 
@@ -46,15 +46,16 @@ LAID_RATIO = 1.1
 """Largest ratio of bytes per entry in a layout for steps to bytes in CSR."""
 BIN_SHARE = 0.5
 """Share of the device memory that nothing else needs, which bins may take."""
-WHOLE_SHARE = 0.25
-"""Share of that memory which rows may take to be read at once, beyond what reading them in pieces takes; or pieces, to
-be kept until they are needed again."""
 LEAST_PIECE_BYTES = 1 << 10
 """Least bytes of a piece streamed to a device."""
-PIECES = 16
-"""Approximate number of pieces in which a device reads rows for a large layout; one is held with the layout."""
-LEAST_PIECE_ENTRIES, MOST_PIECE_ENTRIES = 1 << 25, 1 << 27
-"""Entries in such a piece: enough to keep the link to the host busy, and few compared with the layout."""
+MOST_PIECE_ENTRIES = 1 << 27
+"""Most entries that a device reads at once in any case; rows with more are read in pieces."""
+LEAST_PIECE_ENTRIES = 1 << 25
+"""Least entries of such a piece: enough to keep the link to the host busy."""
+PIECE_SHARE = 0.65
+"""Share of the memory for vectors that these pieces take at most."""
+TABLE_BYTES = 32
+"""Bytes of tables per row while rows are read in pieces: pointers, starts, jumps and places of rows and columns."""
 PASSING: dict[str, int] = {"host": 4, "store": 10}
 """Buffers for streamed pieces, in pieces: one is prepared and two are transferred; or two are prepared while others are
 read."""
@@ -354,14 +355,18 @@ class Planner:
         own = replace(worker, held="device")
         if self.lays_out:
             laid = int(LAID_RATIO * self._entry * own.nnz)
-            making = (self._entry + self._index) * min(own.nnz, choose_piece(own.nnz))  # CSR, and positions of columns
-            order = self._index * (own.stop - own.start)
-            own = replace(own, layout_bytes=laid + making, vector_bytes=own.vector_bytes + order)
+            n_rows, held, vectors = own.stop - own.start, HELD_PIECES * self._entry, own.vector_bytes
+            making = (self._entry + self._index) * own.nnz  # CSR, and positions of columns
+            if own.nnz > MOST_PIECE_ENTRIES:  # pieces and tables have the memory of vectors, which are made later
+                making = max(0, held * LEAST_PIECE_ENTRIES + TABLE_BYTES * n_rows - vectors)
+            own = replace(own, layout_bytes=laid + making, vector_bytes=vectors + self._index * n_rows)
             free = max(0, device - own.device_bytes)
-            whole = (self._entry + self._index) * own.nnz - making
-            reads_whole = own.nnz < INT32_LIMIT and whole <= WHOLE_SHARE * free
-            kept = 0 if reads_whole else int(WHOLE_SHARE * free)
-            own = replace(own, bin_bytes=int(BIN_SHARE * free), reads_whole=reads_whole, kept_piece_bytes=kept)
+            own = replace(own, bin_bytes=int(BIN_SHARE * free), piece_entries=MOST_PIECE_ENTRIES)
+            if own.nnz > MOST_PIECE_ENTRIES:
+                room = vectors + making - TABLE_BYTES * n_rows
+                wanted = int(min(PIECE_SHARE * vectors, room + free - own.bin_bytes)) // held
+                wanted = min(max(LEAST_PIECE_ENTRIES, wanted), INT32_LIMIT - 1)
+                own = replace(own, piece_entries=wanted, piece_bytes=max(0, held * wanted - room))
         if not self.streams or own.device_bytes <= device:
             return own
         from_host = self._stream("host", own, device)
@@ -380,7 +385,6 @@ class Planner:
         kept = min(whole, room - passing * piece_bytes)
         streamed = int((whole - kept) / (ratio if held == "store" else 1))
         streaming = Streaming(held, piece_bytes // self._entry, kept, passing * piece_bytes, streamed)
-        worker = replace(worker, reads_whole=False, kept_piece_bytes=0)
         return replace(worker, held=held if streamed else "device", streaming=streaming)
 
     def _find_shortage(self, plan: Plan, device: int | None, host: int | None) -> str | None:
@@ -399,19 +403,17 @@ class Planner:
         return None
 
 
-def choose_piece(nnz: int, streaming: Streaming | None = None, *, reads_whole: bool = False) -> int:
+def choose_piece(worker: WorkerPlan, *, is_there: bool = False) -> int:
     """Return the most entries per piece when a device reads rows for its layout.
 
     Parameters
     ----------
-    nnz : number of entries in all rows of the device
-    streaming : streaming of the rows; None if they are not streamed
-    reads_whole : whether the device has memory to read all at once, as it does with few
+    is_there : whether the device holds the rows in CSR, so that to read them at once takes no memory
     """
-    n_entries = max(nnz, MOST_PIECE_ENTRIES)
-    if nnz > MOST_PIECE_ENTRIES and not reads_whole:  # each piece is read twice
-        n_entries = min(max(LEAST_PIECE_ENTRIES, nnz // PIECES), MOST_PIECE_ENTRIES)
-    return n_entries if streaming is None else min(n_entries, streaming.piece_entries)
+    if worker.streaming is not None:
+        most = MOST_PIECE_ENTRIES if worker.nnz <= MOST_PIECE_ENTRIES else LEAST_PIECE_ENTRIES
+        return min(most, worker.streaming.piece_entries)
+    return max(1, worker.nnz) if is_there and worker.nnz < INT32_LIMIT else worker.piece_entries
 
 
 def warn_of_streaming(plan: Plan, stacklevel: int) -> None:

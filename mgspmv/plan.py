@@ -13,6 +13,9 @@ from mgspmv.model import Precision
 Held = Literal["device", "host", "store"]
 """Location of a worker's rows between iterations."""
 
+HELD_PIECES = 2
+"""Pieces of rows on a device while they are read for a layout: one is used, and another read meanwhile."""
+
 
 @dataclass(frozen=True)
 class Streaming:
@@ -76,13 +79,13 @@ class WorkerPlan:
     all pieces are kept."""
     layout_bytes: int | None = None
     """Bytes of the layout for PageRank steps on a device, including buffers to build it; None for CSR."""
+    piece_entries: int = 0
+    """Most entries of a piece in which the device reads its rows for the layout; unless one has all, `HELD_PIECES` are
+    there, before the vectors are."""
+    piece_bytes: int = 0
+    """Bytes of the device, beyond `device_bytes`, for these pieces and tables of the rows, more than for vectors."""
     bin_bytes: int = 0
     """Bytes of the device, beyond `device_bytes`, that products of rarely used columns may take to speed up steps."""
-    reads_whole: bool = False
-    """Whether the device has memory, beyond both, to hold all rows in CSR while the layout is built: then each is read
-    once, else twice, in pieces."""
-    kept_piece_bytes: int = 0
-    """Bytes of the device, beyond both, for pieces that are kept until they are needed again."""
     watch_bytes: int = 0
     """Bytes on the host of the top-k proof; 0 without it."""
     copy_bytes: int = 0

@@ -359,39 +359,42 @@ def test_bytes_of_a_layout_by_hand(options: dict[str, Any], layout: int, vectors
 
 
 @pytest.mark.parametrize(
-    ("nnz", "wanted"),
-    [(0, 2**27), (2**27, 2**27), (2**27 + 1, 2**25), (2**29, 2**25), (2**30, 2**26), (2**31, 2**27), (2**33, 2**27)],
+    ("n_rows", "per_row", "making", "wanted"),
+    [
+        (2**17, 2**10, 8 * 2**27, 2**27),  # at once, with the positions of columns
+        (2**19, 2**10, 8 * 2**25, 2**25),  # two pieces, beside tables where vectors will be
+        (2**25, 2**5, 8 * 2**25, int(0.65 * 32 * 2**25) // 8),  # 0.65 of the memory for vectors, if it is free
+    ],
 )
-def test_few_entries_are_laid_out_at_once_and_others_in_about_16_pieces(nnz: int, wanted: int) -> None:
-    assert choose_piece(nnz) == wanted
-    assert choose_piece(nnz, Streaming("host", 700, 0, 0, 0)) == 700
-    assert choose_piece(nnz, Streaming("store", 2**28, 0, 0, 0)) == wanted
-
-
-def test_all_rows_are_read_at_once_where_a_quarter_of_the_free_memory_holds_them() -> None:
-    """2^29 entries; read in pieces of 2^25, they take 8 bytes each while a layout is made."""
-    need = int(1.1 * 4 * 2**29) + 8 * 2**25 + 36 * 2**19
-    beyond = 8 * (2**29 - 2**25)
-    for device, is_whole in ((need, False), (need + 4 * beyond - 1, False), (need + 4 * beyond, True)):
-        (worker,) = plan_even(2**19, 2**10, **LAID, device_memory=device).workers
-        assert (worker.device_bytes, worker.reads_whole) == (need, is_whole)
-        assert worker.kept_piece_bytes == (0 if is_whole else (device - need) // 4)
-        assert worker.device_bytes + worker.bin_bytes + is_whole * beyond + worker.kept_piece_bytes <= device
-    assert choose_piece(2**29, reads_whole=True) == 2**29
-    assert choose_piece(2**29, Streaming("host", 700, 0, 0, 0), reads_whole=True) == 700
+def test_pieces_of_rows_take_the_memory_of_vectors(n_rows: int, per_row: int, making: int, wanted: int) -> None:
+    need = int(1.1 * 4 * per_row * n_rows) + making + 36 * n_rows
+    for free, piece in ((0, min(wanted, max(2**25, making // 8))), (10**10, wanted)):
+        (worker,) = plan_even(n_rows, per_row, **LAID, device_memory=need + free).workers
+        assert (worker.device_bytes, worker.bin_bytes, worker.held) == (need, free // 2, "device")
+        assert choose_piece(worker) == worker.piece_entries == piece
+        assert choose_piece(worker, is_there=True) == n_rows * per_row
+        assert worker.piece_bytes == max(0, 8 * piece - making if per_row * n_rows > 2**27 else 0)
 
 
 @pytest.mark.parametrize(("nnz_per_row", "is_whole"), [(2**12 - 1, True), (2**12, False)])
-def test_entries_that_32_bits_do_not_number_are_read_in_pieces(nnz_per_row: int, is_whole: bool) -> None:
+def test_rows_on_the_device_are_in_pieces_if_32_bits_do_not_number_them(nnz_per_row: int, is_whole: bool) -> None:
     (worker,) = plan_even(2**19, nnz_per_row, **LAID, device_memory=10**12).workers
-    assert worker.reads_whole == is_whole
+    assert (choose_piece(worker, is_there=True) == worker.nnz) == is_whole
 
 
-def test_few_rows_are_read_at_once_and_those_on_a_host_are_not_counted() -> None:
-    need = 4_400_000 + 8_000_000 + 36_000
-    assert plan_even(*SQUARE, **LAID, device_memory=need).workers[0].reads_whole
-    assert not plan_even(*SQUARE, **LAID).workers[0].reads_whole
-    assert not plan_even(*SQUARE, **LAID, device_memory=need - 1).workers[0].reads_whole
+def test_32_bits_number_the_entries_of_a_piece() -> None:
+    n_rows, nnz = 2**30, 2**34
+    planner = Planner(make_info((n_rows, n_rows), nnz), {0: 0, n_rows: nnz}, **LAID)
+    assert planner.plan_rows(device_memory=10**12).workers[0].piece_entries == 2**31 - 1
+
+
+def test_pieces_that_are_streamed_are_not_read_in_larger_ones() -> None:
+    (worker,) = plan_even(2**19, 2**10, **LAID, device_memory=10**12).workers
+    for n_entries, wanted in ((700, 700), (2**26, 2**25)):
+        streamed = replace(worker, streaming=Streaming("host", n_entries, 0, 0, 0))
+        assert choose_piece(streamed) == choose_piece(streamed, is_there=True) == wanted
+    streamed = replace(streamed, nnz=2**27)
+    assert choose_piece(streamed) == 2**26
 
 
 def test_rows_stay_where_there_is_exactly_enough_room() -> None:
@@ -481,9 +484,8 @@ def test_a_plan_keeps_every_limit_or_is_refused(
         assert host is None or worker.host_bytes <= host
         assert (worker.streaming is None) == (whole.device_bytes <= device)
         if worker.streaming is None:
-            free = {"bin_bytes": 0, "reads_whole": True, "kept_piece_bytes": 0}
-            assert replace(worker, **free) == replace(whole, **free)
-            assert worker.device_bytes + worker.bin_bytes + worker.kept_piece_bytes <= device
+            assert replace(worker, bin_bytes=0) == replace(whole, bin_bytes=0)
+            assert worker.device_bytes + worker.bin_bytes <= device
             continue
         n_bytes = int(1.1 * 4 * worker.nnz) if options is LAID else worker.block_bytes
         ratio = 1.1 if options is LAID and worker.held == "store" else 1.0

@@ -14,8 +14,8 @@ from mgspmv.kernels.context import begin_sorting
 from mgspmv.kernels.device import (
     current_device,
     free_device_memory,
-    keep_blocks,
     make_row_reader,
+    put,
     read_block,
     read_graph,
     read_out_degree,
@@ -219,7 +219,7 @@ class EmbeddedMatrix(MatrixProperties):
         )
         named = None if layout == "auto" else layout
         with report_full_device("the layout of the matrix for steps of PageRank"):
-            piece = choose_piece(self.nnz, plan.streaming, reads_whole=plan.reads_whole)
+            piece = choose_piece(plan, is_there=is_on_device(self.stored))
             rows = LayoutBuilder(
                 indptr, read, layout=named, piece_entries=piece, bin_bytes=plan.bin_bytes, is_exact=precision == "exact"
             )
@@ -243,7 +243,7 @@ class EmbeddedMatrix(MatrixProperties):
         if not plan.fits:
             return None
         [own] = plan.workers
-        if self.nnz > choose_piece(self.nnz, reads_whole=own.reads_whole):
+        if self.nnz > choose_piece(own):
             return None
         reads_ids = stored.original is None and stored.info.vertex_ids is not None and "vertex_ids" not in vars(self)
         indptr, block, degree, ids = read_graph(stored, dtype, threads, reads_ids=reads_ids)
@@ -261,8 +261,8 @@ class EmbeddedMatrix(MatrixProperties):
 
         stored, threads = self.stored, self.place.threads
         if not is_on_device(stored):
-            read = make_row_reader(stored, 0, indptr, 0, dtype, threads)
-            return indptr, keep_blocks(read, plan.workers[0].kept_piece_bytes), plan.workers[0]
+            indptr = indptr if plan.workers[0].streaming is not None else put(indptr)
+            return indptr, make_row_reader(stored, 0, indptr, 0, dtype, threads), plan.workers[0]
         return indptr, lambda start, stop: read_block(stored, start, stop, dtype, threads), plan.workers[0]
 
     def take_out_weight(self, use_weights: bool) -> Any:

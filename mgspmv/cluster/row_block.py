@@ -32,7 +32,6 @@ from mgspmv.kernels.device import (
     current_device,
     describe_device,
     get,
-    keep_blocks,
     make_row_reader,
     put,
     read_block,
@@ -57,6 +56,7 @@ from mgspmv.model import CsrBlock, Precision, default_threads
 from mgspmv.partition import choose_piece
 from mgspmv.plan import WorkerPlan
 from mgspmv.solvers.inputs import OutWeights
+from mgspmv.store.held import is_on_device
 from mgspmv.store.read import StoreAddress
 from mgspmv.store.stored_matrix import StoredMatrix
 
@@ -429,12 +429,13 @@ class DeviceRowBlock(RowBlock):
 
         streaming = self._streaming
         with cupy.cuda.Device(device):
-            indptr, read, degree = self._read_at_once(dtype) if self._plan.reads_whole else self._read_pieces(dtype)
+            size = choose_piece(self._plan, is_there=is_on_device(self.stored))
+            indptr, read, degree = self._read_at_once(dtype) if self.nnz <= size else self._read_pieces(dtype)
             rows = LayoutBuilder(
                 indptr,
                 read,
                 layout=None if layout == "auto" else layout,
-                piece_entries=choose_piece(self.nnz, streaming, reads_whole=self._plan.reads_whole),
+                piece_entries=size,
                 row_offset=self.start,
                 bin_bytes=self._plan.bin_bytes,
                 is_exact=is_exact,
@@ -452,8 +453,8 @@ class DeviceRowBlock(RowBlock):
 
     def _read_pieces(self, dtype: str | None) -> tuple[Any, Callable[[int, int], CsrBlock], None]:
         """Read row pointers; return them, a function that reads rows, and no out-degrees, which would take memory."""
-        indptr = self.stored.read_array("indptr", self.start, self.stop + 1, self.threads)
+        read = self.stored.read_array if self._streaming is not None else partial(read_vector, self.stored)
+        indptr = read("indptr", self.start, self.stop + 1, self.threads)
         first_entry = int(indptr[0])
         indptr -= first_entry
-        read = make_row_reader(self.stored, self.start, indptr, first_entry, dtype, self.threads)
-        return indptr, keep_blocks(read, self._plan.kept_piece_bytes), None
+        return indptr, make_row_reader(self.stored, self.start, indptr, first_entry, dtype, self.threads), None

@@ -124,8 +124,8 @@ def _plan_measured(
         room = (host if device is None else device) - copy.block_bytes
         width, own = _find_widest(matrix, task, len(numbers[rank]), room), matrix.plan.workers[rank]
         # Runs with the rows of a worker may take these bytes where it computes.
-        building = own.block_bytes if own.reads_whole else own.kept_piece_bytes
-        needed = own.device_bytes + own.bin_bytes + building if own.has_device else own.memory_bytes
+        beyond = own.bin_bytes + own.piece_bytes
+        needed = own.device_bytes + beyond if own.has_device else own.memory_bytes
         if width is None or needed > room:
             return None
         planned_bytes = copy.device_bytes if copy.has_device else copy.memory_bytes

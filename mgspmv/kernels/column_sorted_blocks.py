@@ -17,7 +17,7 @@ Source: this project's; after cache-aware binning (Lakhotia, Kannan, Prasanna, U
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -37,7 +37,7 @@ from mgspmv.kernels.bins import (
     may_bin,
 )
 from mgspmv.kernels.device import (
-    LITTLE,
+    PieceReader,
     address,
     cache_bytes,
     count_blocks,
@@ -49,9 +49,8 @@ from mgspmv.kernels.device import (
     shared_block_bytes,
     shared_memory,
 )
-from mgspmv.kernels.formats import accumulate, cut_pieces
+from mgspmv.kernels.formats import accumulate
 from mgspmv.kernels.modules import value_types
-from mgspmv.model import CsrBlock
 
 ROW_BITS = 15
 """Bits of an entry that encode its row; the others encode its column."""
@@ -73,7 +72,7 @@ SHARE_OF_SHARED_MEMORY = 0.5
 TALL_SHARES, FEW_ENTRIES = (0.8, 0.98), 64
 """The same where rows are even and most cells binned, so that few reads are kept in the cache; the larger one where
 cells have few entries, many of which are padding."""
-KEPT_COLUMNS = 1 << 28
+KEPT_COLUMNS = 1 << 27
 """Maximum entries for which the places of their columns are kept on the device, if the matrix is read in one piece."""
 
 
@@ -194,13 +193,12 @@ def _count_cells(shifts: np.ndarray, n_cols: int) -> np.ndarray:
 def build_column_sorted_blocks(
     indptr: Any,
     n_cols: int,
-    read: Callable[[int, int], CsrBlock],
+    pieces: PieceReader,
     *,
     order: Any | None = None,
-    places: Any | None = None,
     columns: Any | None = None,
+    value: np.dtype[Any] | None = None,
     height: int | None = None,
-    piece_entries: int | None = None,
     bin_bytes: int = 0,
     is_exact: bool = True,
     is_near: bool = False,
@@ -209,20 +207,18 @@ def build_column_sorted_blocks(
 ) -> ColumnSortedBlocks:
     """Build column-sorted blocks on the current device.
 
-    Besides the format and tables of the rows, the device holds one piece of CSR at a time; if there are several, each
-    is read twice.
+    Besides the format and tables of the rows, the device holds pieces of CSR; if there are several, there are two
+    passes over them.
 
     Parameters
     ----------
     indptr : (n_rows + 1,) row pointers of the whole matrix, on the host or on the device
     n_cols : columns of the format
-    read : function of two rows that returns the rows from the first to the second as a block on the device
+    pieces : the rows in CSR, on the device
     order : on the device, (n_rows,) int32: row at each place; None if places are rows
-    places : on the device, (n_rows,) int32: place of each row, if it is known
     columns : on the device, int32: place of each column of CSR; None if that is its number
+    value : dtype of the values; None for a pattern
     height : rows of a block; default: see `choose_height`
-    piece_entries : maximum entries of a piece, unless one row has more; None for one piece, if the matrix is on the
-        device anyway
     bin_bytes : memory of the device for the products of binned cells, and what else these take beyond chunks
     is_exact : whether steps will be in fixed point, which layouts of either kind allow
     is_near : whether neighboring columns have the same rows, to which a warp should not add at the same time
@@ -235,10 +231,9 @@ def build_column_sorted_blocks(
     """
     import cupy
 
-    n_rows, cuts = len(indptr) - 1, cut_pieces(indptr, piece_entries)
-    starts, jumps, n_filled = _measure_rows(indptr, order, jumps=order is not None and len(cuts) == 2)
-    block = read(0, n_rows) if len(cuts) == 2 else None
-    nnz = int(indptr[-1]) if block is None else block.nnz
+    is_whole = pieces.is_whole
+    starts, jumps, n_filled = _measure_rows(indptr, order, jumps=order is not None and is_whole)
+    n_rows, nnz = len(indptr) - 1, sum(block.nnz for _, block in pieces.each()) if is_whole else int(indptr[-1])
     if height is None:
         is_tall = is_even and may_bin(n_cols, bin_bytes)
         share = choose_share(nnz, n_filled, n_cols) if is_tall else SHARE_OF_SHARED_MEMORY
@@ -249,32 +244,25 @@ def build_column_sorted_blocks(
     if can_bin(nnz, n_cols, len(block_starts) - 1, bin_bytes):
         n_narrow, windows, wide_windows = cut_bin_windows(windows, n_cols)
         first_bin, n_binned = int(windows.cell_starts[n_narrow]), len(windows.shifts) - n_narrow
-    whole = None
-    if block is None:  # free the tables of all rows, as the layout needs their memory
+    own_places, n_blocks = None, len(block_starts) - 1
+    if not is_whole:
         del starts
-        release_device_memory()
-        places = _find_places(order, n_rows) if order is None or places is None else places
-    else:
-        whole = _Piece(block, None, jumps, starts, block_starts, windows)
-        whole.keep_columns(None if columns is None else nnz)
+        cuts = pieces.cuts
+        rows, own_places, block_starts = _group_rows(order, cuts, np.arange(n_blocks) * height)
+        starts, jumps, _ = _measure_rows(indptr, rows, jumps=True)
+        del rows
+        for first, last in pairwise(cuts):
+            jumps[first:last] -= indptr[first]  # pieces have their entries from 0 on
+        block_starts = np.append(cupy.asnumpy(starts[block_starts]), nnz)
+        release_device_memory()  # the layout needs it
+    jobs = _Jobs(starts, jumps, own_places, block_starts, n_blocks, windows, value)
+    found = cupy.empty(nnz, np.int32) if is_whole and columns is not None and nnz <= KEPT_COLUMNS else None
     cells = _Cells(windows, columns, height, first_bin)
 
-    def each_piece() -> Iterator[_Piece]:
-        if whole is not None:
-            yield whole
-            return
-        assert places is not None
-        bounds = np.minimum(np.arange(len(block_starts)) * height, n_rows)
-        for first, last in pairwise(cuts):
-            release_device_memory(beyond=LITTLE)  # memory of the previous piece may be too small to reuse
-            yield _Piece.of_part(read(first, last), places[first:last], bounds, windows)
-
     counts = cupy.zeros(cells.n, np.uint32)
-    value: np.dtype[Any] | None = None
-    for piece in each_piece():
-        value = piece.value
-        piece.run("count_cells", (cells.there, piece.block.indices, piece.found, counts))
-        del piece  # frees it before the next one is read
+    for k, piece in pieces.each():
+        jobs.run("count_cells", k, (cells.there, piece.indices, address(found), counts))
+        del piece
     if wide_windows is not None:
         wide = _Cells(wide_windows, columns, height)
         rates, wide_counts = _rate_cells(cells, counts, wide, n_binned, value)
@@ -282,7 +270,7 @@ def build_column_sorted_blocks(
             cells, counts, n_binned = wide, wide_counts, 0
     taken = cupy.zeros(cells.n, np.uint32)
     tiles, block_chunks = _cut_cells(cells, counts, nnz, value)
-    if whole is None:
+    if not is_whole:
         release_device_memory()
     n_chunks = int(block_chunks[-1])
     entries, columns = cupy.empty(n_chunks * CHUNK, np.uint32), cupy.empty(n_chunks, np.uint32)
@@ -293,17 +281,18 @@ def build_column_sorted_blocks(
         builder = BinBuilder(counts[cells.first_bin :], n_before, n_binned, height, value, is_exact=is_exact)
     binned = pack(*NO_BINS) if builder is None else builder.there
     target = (taken, tiles.chunk_starts, entries, address(values), binned)
-    for piece in each_piece():
-        piece.run("place_entries", (cells.there, piece.block.indices, piece.found, address(piece.block.data), *target))
-        del piece
+    for k, piece in pieces.each():
+        arrays = (piece.indices, address(found), address(piece.data))
+        jobs.run("place_entries", k, (cells.there, *arrays, *target))
+        del piece, arrays
     _sort_tiles(cells, tiles, (counts, cells.there, np.int64(is_near), entries, address(values), columns), value)
     bins = None if builder is None or not builder.bins.n_octets else builder.bins
     return ColumnSortedBlocks((n_rows, n_cols), nnz, height, block_chunks, entries, columns, values, bins, n_resident)
 
 
-def _measure_rows(indptr: Any, order: Any | None, *, jumps: bool) -> tuple[Any, Any | None, int]:
-    """Return the first entry of each row in the order of places, and the number of all; the jumps of `_Piece`, or None;
-    and the number of places up to the last row that has entries."""
+def _measure_rows(indptr: Any, order: Any | None, *, jumps: bool) -> tuple[Any, Any, int]:
+    """Return the first entry of each row in an order, and the number of all; the jumps of `_Jobs`, or None; and the
+    number of rows up to the last one that has entries."""
     import cupy
 
     n_rows = len(indptr) - 1
@@ -317,16 +306,32 @@ def _measure_rows(indptr: Any, order: Any | None, *, jumps: bool) -> tuple[Any, 
     return starts, begins, int(n_filled[0])
 
 
-def _find_places(order: Any | None, n_rows: int) -> Any:
-    """Return the place of each row; `order` is the row at each place, None where places are rows."""
+def _group_rows(order: Any | None, cuts: Sequence[int], bounds: np.ndarray) -> tuple[Any | None, Any, Any]:
+    """Put rows into the order of their pieces, and in a piece of their places.
+
+    Parameters
+    ----------
+    order : row at each place; None if places are rows
+    cuts : first row of each piece, and the number of rows
+    bounds : first place of each block
+
+    Returns
+    -------
+    (n_rows,) int32 the rows in that order, None if they are in it; (n_rows,) int32 their places; and, piece by piece,
+    which of them is the first of each block
+    """
     import cupy
 
-    in_order = cupy.arange(n_rows, dtype=np.int32)
+    n_rows, there = cuts[-1], cupy.asarray(bounds)
     if order is None:
-        return in_order
-    places = cupy.empty_like(in_order)
-    places[order] = in_order
-    return places
+        rows, grouped = None, cupy.arange(n_rows, dtype=np.int32)
+    else:
+        ends = cupy.asarray(np.array(cuts[1:], np.int32))
+        piece = cupy.searchsorted(ends, order, side="right").astype(np.uint16)
+        grouped = cupy.argsort(piece, kind="stable").astype(np.int32)
+        rows = order[grouped]
+    firsts = [first + cupy.searchsorted(grouped[first:last], there) for first, last in pairwise(cuts)]
+    return rows, grouped, cupy.concatenate(firsts)
 
 
 def run_rows(name: str, n_rows: int, arguments: tuple[Any, ...]) -> None:
@@ -420,71 +425,52 @@ def _sort_tiles(cells: _Cells, tiles: _Tiles, arrays: tuple[Any, ...], value: np
     kernel((tiles.n,), (SORT_THREADS,), (*tables, *arrays), shared_mem=room)
 
 
-class _Piece:
-    """Rows of CSR on the device, in the order of their places, cut into jobs: runs of entries, each of one block.
+class _Jobs:
+    """Runs of entries, each of one piece and one block, which a thread block counts or places; and tables of the rows,
+    in the order of their pieces, and in a piece of their places.
 
     Parameters
     ----------
-    places : (n_rows,) of the rows in the order of their places
-    jumps : (n_rows,) int64 from the first entry of each row in that order to that in CSR; None where they are the same
     starts : (n_rows + 1,) the first entry of each row in that order
-    block_starts : (n_blocks + 1,) on the host: first entry of each block in that order
+    jumps : (n_rows,) int64 from the first entry of each row in that order to that in its piece; None where they are the
+        same
+    places : (n_rows,) of the rows; None where these are in their order
+    block_starts : (n_pieces n_blocks + 1,) on the host: first entry of each block in each piece
     """
 
     def __init__(
         self,
-        block: CsrBlock,
-        places: Any | None,
-        jumps: Any | None,
         starts: Any,
+        jumps: Any | None,
+        places: Any | None,
         block_starts: np.ndarray,
+        n_blocks: int,
         windows: Windows,
+        value: np.dtype[Any] | None,
     ) -> None:
         import cupy
 
-        self.block, self._windows = block, windows
+        self._room = windows.job_room
+        self._types = {"ENTRIES_PER_THREAD": windows.per_thread, **value_types(value)}
         job_starts = accumulate(-(-np.diff(block_starts) // windows.job_entries))
-        self._n_jobs = n_jobs = int(job_starts[-1])
-        jobs = (cupy.empty(n_jobs, np.int32), *cupy.empty((3, n_jobs), np.int64))
+        self._bounds = job_starts[::n_blocks] if n_blocks else [0, 0]
+        n_rows, n_jobs = len(starts) - 1, int(job_starts[-1])
+        blocks, bounds = cupy.empty(n_jobs, np.int32), cupy.empty((3, n_jobs), np.int64)
         sizes = map(np.int64, (n_jobs, windows.job_entries, len(block_starts) - 1))
-        tables = (*put_all(block_starts, job_starts), np.int64(block.n_rows), starts)
         # keep the memory alive until the enqueued kernels have run
-        self._tables = (*jobs, *tables, jumps, places)
-        self._jobs = pack(*jobs, block.n_rows, starts, jumps, places)
+        self._tables = (*put_all(block_starts, job_starts), np.int64(n_rows), starts)
+        self._jobs, self._rows = (blocks, *bounds), (n_rows, starts, jumps, places)
         if n_jobs:
-            kernel = self._load("cut_jobs")
-            kernel((count_blocks(n_jobs, CUT_THREADS),), (CUT_THREADS,), (*sizes, *tables, *jobs))
-        self.found = address(None)
+            kernel = load_kernel("column_sorted_blocks.cu", "cut_jobs", **self._types)
+            kernel((count_blocks(n_jobs, CUT_THREADS),), (CUT_THREADS,), (*sizes, *self._tables, *self._jobs))
+        if len(self._bounds) > 2:
+            blocks %= n_blocks
 
-    def keep_columns(self, n: int | None) -> None:
-        """Keep the places of the piece's n columns from counting to placing, if they are few enough."""
-        import cupy
-
-        if n is not None and n <= KEPT_COLUMNS:
-            self.found = cupy.empty(n, np.int32)
-
-    @classmethod
-    def of_part(cls, block: CsrBlock, places: Any, bounds: np.ndarray, windows: Windows) -> _Piece:
-        """Make a piece of some rows of the matrix, with the place of each; its blocks begin at the places `bounds`."""
-        import cupy
-
-        by_place = cupy.argsort(places)
-        starts = accumulate(cupy.diff(block.indptr)[by_place])
-        own_bounds = cupy.searchsorted(places[by_place], cupy.asarray(bounds))
-        jumps = block.indptr[by_place] - starts[:-1]
-        return cls(block, places[by_place], jumps, starts, cupy.asnumpy(starts[own_bounds]), windows)
-
-    @property
-    def value(self) -> np.dtype[Any] | None:
-        return None if self.block.data is None else self.block.data.dtype
-
-    def run(self, name: str, arguments: tuple[Any, ...]) -> None:
-        """Count or place the piece's entries."""
-        kernel, room = self._load(name), self._windows.job_room
-        reclaim_memory(kernel, room)
-        if self._n_jobs:
-            kernel((self._n_jobs,), (JOB_THREADS,), (self._jobs, *arguments), shared_mem=room)
-
-    def _load(self, name: str) -> Any:
-        types = {"ENTRIES_PER_THREAD": self._windows.per_thread, **value_types(self.value)}
-        return load_kernel("column_sorted_blocks.cu", name, **types)
+    def run(self, name: str, piece: int, arguments: tuple[Any, ...]) -> None:
+        """Count or place the entries of a piece."""
+        first, last = map(int, self._bounds[piece : piece + 2])
+        kernel = load_kernel("column_sorted_blocks.cu", name, **self._types)
+        reclaim_memory(kernel, self._room)
+        if last > first:
+            own = pack(*(table[first:last] for table in self._jobs), *self._rows)
+            kernel((last - first,), (JOB_THREADS,), (own, *arguments), shared_mem=self._room)

@@ -8,9 +8,12 @@ from __future__ import annotations
 import functools
 import importlib.util
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass
+from itertools import islice
 from threading import Lock
 from typing import Any
 
@@ -21,6 +24,7 @@ from mgspmv.errors import BackendError, CapacityError, MissingDependencyError
 from mgspmv.kernels.modules import LEAST_ARCH, load_module, specialize
 from mgspmv.kernels.staging import Staging
 from mgspmv.model import INT32_LIMIT, CsrBlock
+from mgspmv.plan import HELD_PIECES
 from mgspmv.store.stored_matrix import Range, StoredMatrix
 
 LEAST_FETCHED = 1 << 25
@@ -339,7 +343,7 @@ def make_row_reader(
     Parameters
     ----------
     start : row that its arguments count from
-    indptr : int64 row pointers from there on, on the host, less `first_entry`
+    indptr : int64 row pointers from there on, less `first_entry`
     """
 
     def read(first: int, stop: int) -> CsrBlock:
@@ -350,24 +354,57 @@ def make_row_reader(
     return read
 
 
-def keep_blocks(read: Callable[[int, int], CsrBlock], most_bytes: int) -> Callable[[int, int], CsrBlock]:
-    """Return a function that reads rows as `read` does, and keeps the first blocks for further calls.
+class PieceReader:
+    """Rows in pieces, at most `HELD_PIECES` of which are on the device: threads read the next ones while one is used.
+    Each pass over them goes the other way, and so begins with those already on the device.
 
     Parameters
     ----------
-    most_bytes : of kept blocks
+    read : returns the rows from one to another as a block on the device
+    cuts : first row of each piece, and the end of the last
     """
-    kept, n_bytes = dict[tuple[int, int], CsrBlock](), 0
 
-    def read_or_find(first: int, stop: int) -> CsrBlock:
-        nonlocal n_bytes
-        if (block := kept.get((first, stop))) is None:
-            block = read(first, stop)
-            if n_bytes + block.nbytes <= most_bytes:
-                kept[first, stop], n_bytes = block, n_bytes + block.nbytes
-        return block
+    def __init__(self, read: Callable[[int, int], CsrBlock], cuts: Sequence[int]) -> None:
+        import cupy
 
-    return read_or_find
+        self.cuts, self._read, self._order = cuts, read, range(len(cuts) - 1)
+        self._device, self._stream = cupy.cuda.Device(), cupy.cuda.get_current_stream()
+        self._pool = None if self.is_whole else ThreadPoolExecutor(HELD_PIECES, "mgspmv-pieces")
+        self._held = dict[int, Future[CsrBlock]]()
+
+    @property
+    def is_whole(self) -> bool:
+        """True if there is one piece."""
+        return len(self.cuts) == 2
+
+    def begin(self) -> None:
+        """Begin to read the first pieces."""
+        for k in self._order[:HELD_PIECES]:
+            if k not in self._held:
+                self._hold(k)
+
+    def each(self) -> Iterator[tuple[int, CsrBlock]]:
+        """Yield the number of each piece and its rows; a piece is to be let go before the next one is taken."""
+        self.begin()
+        order, self._order = self._order, self._order[::-1]
+        coming = iter(order[HELD_PIECES:])
+        for k in order:
+            yield k, self._held[k].result()
+            for following in islice(coming, 1):
+                del self._held[k]
+                release_device_memory(beyond=LITTLE)  # its memory may be too small for that piece
+                self._hold(following)
+
+    def _hold(self, k: int) -> None:
+        if self._pool is None:
+            self._held[k] = Future()
+            self._held[k].set_result(self._read(*self.cuts))
+        else:
+            self._held[k] = self._pool.submit(copy_context().run, self._read_there, k)
+
+    def _read_there(self, k: int) -> CsrBlock:
+        with self._device, self._stream:  # the thread's default is device 0 and the default stream
+            return self._read(self.cuts[k], self.cuts[k + 1])
 
 
 def read_graph(

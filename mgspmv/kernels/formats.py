@@ -379,10 +379,10 @@ def cut_pieces(indptr: Any, n_entries: int | None, multiple: int = 1) -> list[in
     n_rows = len(indptr) - 1
     if n_entries is None or int(indptr[-1]) <= n_entries:
         return [0, n_rows]
-    host = to_host(indptr)
-    cuts = [0]
+    xp, cuts = array_module(indptr), [0]
     while cuts[-1] < n_rows:
-        last = int(np.searchsorted(host, host[cuts[-1]] + n_entries, side="right")) - 1
+        end = indptr[cuts[-1] : cuts[-1] + 1].astype(np.int64) + n_entries
+        last = int(xp.searchsorted(indptr, end, side="right")[0]) - 1
         cuts.append(min(n_rows, max(last // multiple, cuts[-1] // multiple + 1) * multiple))
     return cuts
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from mgspmv.kernels.bins import may_bin
 from mgspmv.kernels.column_sorted_blocks import ColumnSortedBlocks, build_column_sorted_blocks, run_rows
-from mgspmv.kernels.device import address, load_kernel, release_device_memory
+from mgspmv.kernels.device import PieceReader, address, load_kernel, release_device_memory
 from mgspmv.kernels.features import EVEN_ROWS
 from mgspmv.kernels.formats import MatrixFormat, array_module, cut_pieces
 from mgspmv.kernels.modules import value_types
@@ -38,6 +38,8 @@ LEAST_FILL = 0.8
 """Minimum share of the places of SELL slices that hold entries, as padding is read too."""
 
 SAMPLES = 1 << 14
+SURVEYED_ENTRIES = 1 << 22
+"""Entries that these are taken from, unless all rows are on the device."""
 REACH = 1 << 14
 """Distance from the diagonal, in columns, below which entries are near: rows of a block have such columns in common."""
 SHORT_ROW = 64
@@ -82,22 +84,15 @@ def count_places(lengths: Any) -> Any:
     return starts
 
 
-def build_sell_slices(
-    indptr: Any,
-    n_cols: int,
-    read: Callable[[int, int], CsrBlock],
-    *,
-    columns: Any | None = None,
-    piece_entries: int | None = None,
-) -> SellSlices:
+def build_sell_slices(indptr: Any, n_cols: int, pieces: PieceReader, *, columns: Any | None = None) -> SellSlices:
     """Build SELL slices on the current device; parameters and errors as for `build_column_sorted_blocks`."""
     import cupy
 
     n_rows, nnz = len(indptr) - 1, int(indptr[-1])
     starts = count_places(cupy.diff(cupy.asarray(indptr)))
     placed, values = cupy.empty(SLICE * int(starts[-1]), np.int32), None
-    for first, last in pairwise(cut_pieces(indptr, piece_entries, SLICE)):
-        piece = read(first, last)
+    for k, piece in pieces.each():
+        first, last = pieces.cuts[k : k + 2]
         value = None if piece.data is None else piece.data.dtype
         indices = piece.indices if columns is None else columns[piece.indices]
         if value is not None and values is None:
@@ -233,7 +228,10 @@ class LayoutBuilder:
 
     Parameters
     ----------
-    indptr, read, piece_entries : as for `build_column_sorted_blocks`
+    indptr : as for `build_column_sorted_blocks`
+    read : function of two rows that returns the rows from the first to the second as a block on the device
+    piece_entries : most entries of a piece, unless few rows have more; None for one piece, if the matrix is on the
+        device anyway
     layout, order : None for the one that suits the rows
     row_offset : global number of the first row
     bin_bytes, is_exact : as for `build_column_sorted_blocks`
@@ -257,17 +255,16 @@ class LayoutBuilder:
     ) -> None:
         import cupy
 
-        there = cupy.asarray(indptr, np.int64)
-        cuts = cut_pieces(indptr, piece_entries)
-        middle = (len(cuts) - 1) // 2
-        piece = read(cuts[middle], cuts[middle + 1])
-        self._survey = survey_rows(there, piece, cuts[middle], row_offset)
-        nnz = int(indptr[-1]) if len(cuts) > 2 else piece.nnz
+        there, self._read = cupy.asarray(indptr, np.int64), read
+        self._pieces = PieceReader(read, cut_pieces(indptr, piece_entries, SLICE))
+        if self._pieces.is_whole:
+            [(first, piece)] = self._pieces.each()
+            self._indptr, nnz = there, piece.nnz
+        else:
+            first, last = _find_middle(indptr)
+            piece, self._indptr, nnz = read(first, last), indptr, int(indptr[-1])
+        self._survey = survey_rows(there, piece, first, row_offset)
         self._value = None if piece.data is None else piece.data.dtype
-        self._indptr, self._read, self._piece_entries = indptr, read, piece_entries
-        if len(cuts) == 2:  # keep the piece, so that it is not read again
-            whole = (0, len(indptr) - 1)
-            self._indptr, self._read = there, lambda *rows: piece if rows == whole else read(*rows)
         has_bins = may_bin(len(indptr) - 1, bin_bytes)
         found, suited = choose_layout(nnz, len(indptr) - 1, self._survey, may_bin=has_bins)
         self.layout: LayoutName = layout or found
@@ -285,12 +282,15 @@ class LayoutBuilder:
         import cupy
 
         is_read = cupy.zeros(n_cols, np.bool_)
-        for first, last in pairwise(cut_pieces(self._indptr, self._piece_entries)):
-            is_read[self._read(first, last).indices] = True
+        for _, piece in self._pieces.each():
+            is_read[piece.indices] = True
+            del piece
         return is_read
 
     def place_streamed(self, is_read: Any, streaming: Streaming | None) -> RowOrder:
-        """Order the rows as `place` does, within the pieces that are streamed."""
+        """Order the rows as `place` does, within the pieces that are streamed; else begin to read those of CSR."""
+        if streaming is None:
+            self._pieces.begin()
         return self.place(is_read, None if streaming is None else cut_pieces(self._indptr, streaming.piece_entries))
 
     def place(self, is_read: Any, cuts: Sequence[int] | None = None) -> RowOrder:
@@ -331,21 +331,20 @@ class LayoutBuilder:
         n_columns : places in z
         k : number of the piece; None if there is only one
         """
-        indptr, read, order = self._indptr, self._read, places.by_place
-        size, bin_bytes = self._piece_entries, self._bin_bytes if k is None else 0
+        indptr, pieces, order = self._indptr, self._pieces, places.by_place
+        bin_bytes = self._bin_bytes if k is None else 0
         if k is not None:
             first, last = places.rows[k : k + 2]
             indptr = indptr[first : last + 1] - indptr[first]
             order = None if order is None else order[first:last] - first
-            read, size = partial(_read_shifted, self._read, first), None
+            pieces = PieceReader(partial(_read_shifted, self._read, first), (0, last - first))
         if self.layout == "sell-slices":
-            return build_sell_slices(indptr, n_columns, read, columns=columns, piece_entries=size)
-        own_places = places.columns if places.n_pieces == 1 else None  # those of all rows
-        options = {"order": order, "places": own_places, "columns": columns, "piece_entries": size}
+            return build_sell_slices(indptr, n_columns, pieces, columns=columns)
+        options = {"order": order, "columns": columns, "value": self._value}
         kinds: dict[str, Any] = {"is_exact": self._is_exact, "is_near": self.is_near, "is_even": self._is_even}
         if k is None and self.is_near and not self._is_even:  # smaller blocks have as many near entries
             kinds["n_resident"] = NEAR_RESIDENT
-        return build_column_sorted_blocks(indptr, n_columns, read, **options, bin_bytes=bin_bytes, **kinds)
+        return build_column_sorted_blocks(indptr, n_columns, pieces, **options, bin_bytes=bin_bytes, **kinds)
 
     def build_layout(
         self,
@@ -369,10 +368,20 @@ class LayoutBuilder:
         """
         if streaming is None:
             return hold_whole(self.build_share(places, columns, n_columns), places.n_sent, places.by_place)
+        self._pieces = PieceReader(self._read, self._pieces.cuts)  # lets go of pieces
         release_device_memory()  # frees the temporary memory of `place`
         feed = hold_pieces(partial(self.build_share, places, columns, n_columns), places.n_pieces, streaming, check)
         shape, nnz, held = (places.rows[-1], n_columns), int(self._indptr[-1]), replace(places, columns=None)
         return MatrixLayout(shape, nnz, self._value, self.layout, held, feed)
+
+
+def _find_middle(indptr: Any) -> tuple[int, int]:
+    """Return the first row and the end of some in the middle, with `SURVEYED_ENTRIES` or fewer unless it is one row."""
+    xp, n_rows, middle = array_module(indptr), len(indptr) - 1, int(indptr[-1]) // 2
+    bounds = xp.array([middle - SURVEYED_ENTRIES // 2, middle + SURVEYED_ENTRIES // 2])
+    first, last = map(int, xp.searchsorted(indptr, bounds))
+    first = min(first, n_rows - 1)
+    return first, min(n_rows, max(first + 1, last - 1))
 
 
 def _read_shifted(read: Callable[[int, int], CsrBlock], by: int, first: int, last: int) -> CsrBlock:

@@ -17,7 +17,7 @@ from mgspmv.kernels.layout import LayoutBuilder
 from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors
 from tests.kernels.test_column_sorted_blocks import DTYPES, find_places, place_rows, read_back
 from tests.support import played_build
-from tests.support.blocks import cut_rows, make_random, read_to_device
+from tests.support.blocks import make_random, read_pieces, read_to_device
 from tests.support.emulated import ON_BOTH, needs_compiler, use
 from tests.support.pairwise import cover_pairs
 from tests.support.played import PlayedDevice
@@ -81,12 +81,12 @@ def play_bins(monkeypatch, least_dense: int, pays: bool = True) -> None:
     played_build.play_build(monkeypatch)
 
 
-def build(block, order, **options):
+def build(block, order, piece_entries=None, **options):
     by_place = place_rows(block, order)
     given = {"order": by_place, "columns": find_places(by_place)}
-    return build_column_sorted_blocks(
-        block.indptr, block.n_cols, lambda a, b: cut_rows(block, a, b), **given, bin_bytes=ENOUGH, **options
-    )
+    given["value"] = None if block.data is None else block.data.dtype
+    pieces = read_pieces(block, piece_entries=piece_entries)
+    return build_column_sorted_blocks(block.indptr, block.n_cols, pieces, **given, bin_bytes=ENOUGH, **options)
 
 
 @cover_pairs(
@@ -191,8 +191,10 @@ def test_binned_cells_of_a_device(order, data, height, piece_entries, device, wi
     by_place = place_rows(block, order)
     given = {"order": by_place, "columns": find_places(by_place)}
     there = {name: None if array is None else cupy.asarray(array) for name, array in given.items()}
-    options = {"height": height, "piece_entries": piece_entries, "bin_bytes": ENOUGH}
-    made = build_column_sorted_blocks(block.indptr, block.n_cols, read_to_device(block), **there, **options)
+    value = None if block.data is None else block.data.dtype
+    options = {"height": height, "bin_bytes": ENOUGH, "value": value}
+    pieces = read_pieces(block, read_to_device(block), piece_entries)
+    made = build_column_sorted_blocks(block.indptr, block.n_cols, pieces, **there, **options)
     own = fetch(made.bins, ("rows", "columns", "places", "values"))
     arrays = fetch(made, ("entries", "columns", "values"))
     arrays = {

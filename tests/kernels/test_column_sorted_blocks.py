@@ -21,7 +21,7 @@ from mgspmv.kernels.column_sorted_blocks import (
 )
 from mgspmv.kernels.formats import to_host
 from tests.support import played_build
-from tests.support.blocks import cut_rows, make_block, make_random, read_to_device
+from tests.support.blocks import cut_rows, make_block, make_random, read_pieces, read_to_device
 from tests.support.emulated import ON_BOTH, use
 from tests.support.matrices import HARD, naming
 from tests.support.pairwise import cover_pairs
@@ -127,14 +127,16 @@ def fetch(made):
     return replace(made, **{name: None if array is None else to_host(array) for name, array in arrays.items()})
 
 
-def build_square(block, read, order, **options):
+def build_square(block, read, order, piece_entries=None, **options):
     """Row blocks of a square matrix on the device, whose columns are in the order of the rows."""
     import cupy
 
     by_place = place_rows(block, order)
     given = {"order": by_place, "columns": find_places(by_place)}
     given = {name: None if array is None else cupy.asarray(array) for name, array in given.items()}
-    return build_column_sorted_blocks(block.indptr, block.n_cols, read, **given, **options)
+    value = None if block.data is None else block.data.dtype
+    pieces = read_pieces(block, read, piece_entries)
+    return build_column_sorted_blocks(block.indptr, block.n_cols, pieces, value=value, **given, **options)
 
 
 def check_built(block, made, order) -> None:
@@ -204,8 +206,10 @@ def test_rows_of_a_larger_matrix_are_built(is_ordered, piece_entries, data, monk
     order = rng.permutation(900).astype(np.int32) if is_ordered else None
     columns, n_places = rng.permutation(7000)[:5000].astype(np.int32), 7000
     lengths = np.diff(block.indptr)
-    options = {"order": order, "columns": columns, "height": 61, "piece_entries": piece_entries}
-    made = build_column_sorted_blocks(block.indptr, n_places, lambda a, b: cut_rows(block, a, b), **options)
+    options = {"order": order, "columns": columns, "height": 61}
+    options["value"] = None if block.data is None else block.data.dtype
+    pieces = read_pieces(block, piece_entries=piece_entries)
+    made = build_column_sorted_blocks(block.indptr, n_places, pieces, **options)
     assert (made.shape, made.nnz) == ((900, n_places), block.nnz)
     read = read_back(made)
     held = ~read.is_padding
@@ -224,7 +228,9 @@ def test_places_of_entries_in_chunks(device, is_near, monkeypatch):
     """Neighbors in the order of columns are added at the same time, or at different times if rows are near."""
     use(device, monkeypatch)
     block = make_random(SKEWED[:900].clip(0, 300), 900)
-    made = build_column_sorted_blocks(block.indptr, 900, read_to_device(block), height=256, is_near=is_near)
+    made = build_column_sorted_blocks(
+        block.indptr, 900, read_pieces(block, read_to_device(block)), height=256, is_near=is_near
+    )
     chunks = made.entries.get().reshape(-1, CHUNK)
     inside = chunks & ((1 << ROW_BITS) - 1)
     lanes = np.broadcast_to(np.arange(CHUNK) // 4, inside.shape)
@@ -243,7 +249,7 @@ def test_places_of_entries_in_chunks(device, is_near, monkeypatch):
 def test_column_sorted_blocks_of_nothing_are_built(monkeypatch):
     played_build.play_build(monkeypatch)
     block = make_random([0] * 5, 5)
-    made = build_column_sorted_blocks(block.indptr, 5, lambda *_: block)
+    made = build_column_sorted_blocks(block.indptr, 5, read_pieces(block))
     assert (made.nnz, len(made.entries), made.block_chunks.tolist()) == (0, 0, [0])
 
 
@@ -288,7 +294,7 @@ def test_row_pointers_may_be_on_the_device():
     for offset, piece_entries in product((np.int32, np.int64), (None, 100_000)):
         indptr = cupy.asarray(block.indptr, offset)
         made = build_column_sorted_blocks(
-            indptr, block.n_cols, read_to_device(block, offset), piece_entries=piece_entries
+            indptr, block.n_cols, read_pieces(block, read_to_device(block, offset), piece_entries)
         )
         check_built(block, made, "none")
 
@@ -323,6 +329,6 @@ def test_blocks_are_taller_where_rows_are_even_and_cells_binned(monkeypatch):
     ):
         block = make_random(np.ones(100_000, np.int64), n_cols)
         given = {"bin_bytes": 1 << 32, **options}
-        made = build_column_sorted_blocks(block.indptr, n_cols, lambda *_, own=block: own, **given)
+        made = build_column_sorted_blocks(block.indptr, n_cols, read_pieces(block), **given)
         heights[name] = made.height
     assert heights["uneven"] == heights["without bins"] < heights["even"] < heights["few entries"]

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,12 +16,14 @@ import pytest
 
 import mgspmv as mg
 from mgspmv.api import arguments
-from mgspmv.errors import BackendError, ClusterError, MissingDependencyError, OptionError
+from mgspmv.errors import BackendError, CapacityError, ClusterError, MissingDependencyError, OptionError
 from mgspmv.kernels import context, device
-from mgspmv.kernels.device import fetch, keep_blocks, read_graph
+from mgspmv.kernels.device import PieceReader, fetch, read_graph
 from mgspmv.kernels.select import choose_backend
 from mgspmv.model import CsrBlock
+from mgspmv.plan import HELD_PIECES
 from tests.support.commands import invoke
+from tests.support.played_build import PlayedCupy
 
 NO_CUPY = (
     "backend='cuda' needs CuPy, which is not installed; install mgspmv[cuda12] or mgspmv[cuda13], or use "
@@ -141,26 +144,41 @@ def test_arrays_come_to_the_host_in_pieces(dtype, n):
     np.testing.assert_array_equal(found, turned.T)
 
 
-def test_the_first_blocks_are_kept_as_far_as_they_may_take_memory():
-    read = []
+def make_rows(first, stop):
+    return CsrBlock(first, 9, np.arange(stop - first + 1), np.zeros(stop - first, np.int32), None)
 
-    def make(first, stop):
-        read.append((first, stop))
-        return CsrBlock(first, 9, np.arange(stop - first + 1), np.zeros(stop - first, np.int32), None)
 
-    pieces = [(0, 10), (10, 20), (20, 25), (25, 40)]
-    sizes = [make(*piece).nbytes for piece in pieces]
-    for most_bytes, again in (
-        (0, pieces),
-        (sizes[0] + sizes[2], [pieces[1], pieces[3]]),
-        (sum(sizes) - 1, pieces[3:]),
-        (sum(sizes), []),
-    ):
-        read.clear()
-        read_or_find = keep_blocks(make, most_bytes)
-        for _ in range(2):
-            assert [read_or_find(*piece).row_offset for piece in pieces] == [0, 10, 20, 25]
-        assert read == pieces + again
+def test_passes_over_pieces_begin_with_those_that_are_there(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", PlayedCupy())
+    for n in (1, 2, 3, 9):
+        begun = []
+
+        def read(first, stop, begun=begun):
+            begun.append(first // 10)
+            return make_rows(first, stop)
+
+        pieces, n_before = PieceReader(read, range(0, 10 * n + 1, 10)), 0
+        for order in (range(n), range(n)[::-1], range(n)):
+            for place, (k, block) in enumerate(pieces.each()):
+                assert (k, block.row_offset, block.n_rows) == (order[place], 10 * k, 10)
+                assert len(begun) <= n_before + HELD_PIECES + place
+            n_before = len(begun) - HELD_PIECES
+        assert len(begun) == n + 2 * max(0, n - HELD_PIECES)
+        assert set(begun) == set(range(n))
+
+
+def test_what_a_thread_raises_while_it_reads_ahead_is_raised_here(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", PlayedCupy())
+
+    def read(first, stop):
+        if first == 20:
+            raise CapacityError("full")
+        return make_rows(first, stop)
+
+    pieces = PieceReader(read, range(0, 51, 10)).each()
+    assert [k for k, _ in islice(pieces, 2)] == [0, 1]
+    with pytest.raises(CapacityError, match="full"):
+        next(pieces)
 
 
 @pytest.mark.gpu

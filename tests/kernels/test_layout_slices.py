@@ -10,7 +10,7 @@ import pytest
 
 from mgspmv.kernels.layout import SLICE, build_sell_slices, count_places
 from mgspmv.model import CsrBlock
-from tests.support.blocks import make_block, make_random, read_to_device
+from tests.support.blocks import make_block, make_random, read_pieces, read_to_device
 from tests.support.matrices import HARD, naming
 
 DATA = pytest.mark.parametrize("data", [np.float32, np.float64, None], ids=["float32", "float64", "pattern"])
@@ -73,7 +73,9 @@ def test_built_sell_slices_of_hard_matrices(data):
             with naming(name, piece_entries):
                 block = make_block(hard, data=data)
                 read = read_to_device(block)
-                check_built(block, build_sell_slices(block.indptr, block.n_cols, read, piece_entries=piece_entries))
+                check_built(
+                    block, build_sell_slices(block.indptr, block.n_cols, read_pieces(block, read, piece_entries, SLICE))
+                )
 
 
 @pytest.mark.gpu
@@ -86,7 +88,7 @@ def test_built_sell_slices_of_rows_of_many_lengths(data):
         for piece_entries in (None, max(1, block.nnz // 3), 500):
             for indptr in (block.indptr, cupy.asarray(block.indptr, offset)):
                 with naming(name, offset, piece_entries, type(indptr)):
-                    check_built(block, build_sell_slices(indptr, 5000, read, piece_entries=piece_entries))
+                    check_built(block, build_sell_slices(indptr, 5000, read_pieces(block, read, piece_entries, SLICE)))
 
 
 @pytest.mark.gpu
@@ -94,4 +96,4 @@ def test_pieces_without_values_at_first():
     """The dtype of values is that of every piece, also of those without entries."""
     indptr = np.concatenate([np.zeros(65, np.int64), 3 * np.arange(1, 65)])
     block = CsrBlock(0, 200, indptr, np.arange(192, dtype=np.int32), np.arange(192.0))
-    check_built(block, build_sell_slices(indptr, 200, read_to_device(block), piece_entries=90))
+    check_built(block, build_sell_slices(indptr, 200, read_pieces(block, read_to_device(block), 90, SLICE)))

@@ -19,7 +19,8 @@ from mgspmv.kernels.layout import LayoutBuilder, MatrixLayout, SellSlices, build
 from mgspmv.kernels.rank_products import cut_items
 from mgspmv.kernels.rank_steps import KEPT_SUMS, RankRules, RankSteps, RankVectors, choose_weight
 from mgspmv.model import CsrBlock
-from tests.support.blocks import make_block, make_random, read_to_device
+from mgspmv.plan import HELD_PIECES
+from tests.support.blocks import make_block, make_random, read_pieces, read_to_device
 from tests.support.emulated import ON_BOTH, emulate, needs_compiler, use
 from tests.support.matrices import GRAPHS, naming
 from tests.support.pairwise import cover_pairs
@@ -61,8 +62,15 @@ def build_layout(block, read, **options) -> MatrixLayout:
 
 
 def build_low_blocks(block, read, by_place=None, **options) -> MatrixLayout:
+    options["value"] = None if block.data is None else block.data.dtype
     layout = build_column_sorted_blocks(
-        block.indptr, block.n_cols, read, order=by_place, columns=find_places(by_place), height=256, **options
+        block.indptr,
+        block.n_cols,
+        read_pieces(block, read),
+        order=by_place,
+        columns=find_places(by_place),
+        height=256,
+        **options,
     )
     return hold_whole(layout, block.n_rows, by_place)
 
@@ -96,7 +104,9 @@ LAYOUTS = {
     "two blocks at a time": lambda block, read: build_low_blocks(block, read, is_near=True, n_resident=2),
     "bins by degree": lambda block, read: build_binned(block, read, "degree"),
     "bins in order": lambda block, read: build_binned(block, read, "none"),
-    "slices": lambda block, read: hold_whole(build_sell_slices(block.indptr, block.n_cols, read), block.n_rows),
+    "slices": lambda block, read: hold_whole(
+        build_sell_slices(block.indptr, block.n_cols, read_pieces(block, read)), block.n_rows
+    ),
     "what suits": build_layout,
 }
 VALUES = pytest.mark.parametrize("is_pattern", [True, False], ids=["pattern", "values"])
@@ -454,10 +464,9 @@ def test_a_layout_made_at_once_reads_the_matrix_once():
     assert calls == [(0, block.n_rows)]
     calls.clear()
     build_layout(block, count, layout="column-sorted-blocks", piece_entries=block.nnz // 4)
-    n_pieces = (len(calls) - 1) // 2
+    n_pieces = len(set(calls[1:]))  # after some rows in the middle
     assert n_pieces >= 4
-    assert calls[1 : 1 + n_pieces] == calls[1 + n_pieces :]
-    assert calls[0] in calls[1:]
+    assert len(calls) == 1 + 2 * n_pieces - HELD_PIECES
 
 
 def watch_memory(cupy):
@@ -485,11 +494,11 @@ def watch_memory(cupy):
         (False, "sell-slices", "exact"),
     ],
 )
-def test_preparing_holds_one_piece_of_the_matrix_at_a_time(tmp_path, monkeypatch, weights, layout, precision):
+def test_preparing_holds_two_pieces_of_the_matrix_at_a_time(tmp_path, monkeypatch, weights, layout, precision):
     """Beside the layout, and tables of the rows that are no larger than the vectors of a run."""
     cupy = pytest.importorskip("cupy")
     n, nnz = 1 << 16, 1 << 22
-    piece_entries = nnz // 2
+    piece_entries = nnz // 4
     rng = np.random.default_rng(1)
     source, target = rng.integers(0, n, (2, nnz))
     arcs = (source, target, rng.random(nnz) + 0.5) if weights else (source, target)
@@ -503,7 +512,7 @@ def test_preparing_holds_one_piece_of_the_matrix_at_a_time(tmp_path, monkeypatch
     with watch:
         steps = A.bind_steps(dtype, precision, layout)
     vector_bytes = (8 + 8 + 8 + 4 + 2 * 8) * n
-    piece_bytes = entry_bytes * piece_entries + 4 * n // 2
+    piece_bytes = HELD_PIECES * entry_bytes * piece_entries + 4 * n
     assert steps.layout.nbytes >= nnz * entry_bytes
     assert watch.peak_bytes >= steps.layout.nbytes + entry_bytes * nnz // 4  # so it did see the pieces
     assert watch.peak_bytes <= 1.1 * steps.layout.nbytes + vector_bytes + piece_bytes

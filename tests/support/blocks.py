@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from mgspmv.kernels.device import PieceReader
+from mgspmv.kernels.formats import cut_pieces
 from mgspmv.model import CsrBlock
 from tests.support.matrices import Hard
 
@@ -56,3 +58,14 @@ def read_to_device(block: CsrBlock, offset: Any = np.int64) -> Callable[[int, in
         return CsrBlock(start, part.n_cols, cupy.asarray(part.indptr, offset), cupy.asarray(part.indices), data)
 
     return read
+
+
+def read_pieces(
+    block: CsrBlock,
+    read: Callable[[int, int], CsrBlock] | None = None,
+    piece_entries: int | None = None,
+    multiple: int = 1,
+) -> PieceReader:
+    """The rows for builders of layouts, by default from the block itself and in one piece."""
+    cuts = cut_pieces(block.indptr, piece_entries, multiple)
+    return PieceReader(read or (lambda start, stop: cut_rows(block, start, stop)), cuts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,7 +27,7 @@ class PlayedCupy:
     cuda: Any
 
     def __init__(self) -> None:
-        self.cuda = SimpleNamespace(Stream=PlayedStream, get_current_stream=PlayedStream)
+        self.cuda = SimpleNamespace(Device=nullcontext, Stream=PlayedStream, get_current_stream=PlayedStream)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)
