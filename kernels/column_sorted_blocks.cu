@@ -294,6 +294,29 @@ cut_cells(int64 n_cells, int64 n_starts, const unsigned* __restrict__ counts, co
     }
 }
 
+// Count the octets of n_blocks * n_windows cells, each in the order of blocks and of windows, after a 0; cells of `least` entries or
+// more have none. Those of a cell are padded to a multiple of `unit` entries.
+extern "C" __global__ void __launch_bounds__(256)
+count_octets(int64 n_blocks, int64 n_windows, int64 least, int64 unit, const unsigned* __restrict__ counts, unsigned* by_block,
+             unsigned* by_window) {
+    const int64 cell = int64(blockIdx.x) * 256 + threadIdx.x;
+    if (cell >= n_blocks * n_windows) return;
+    if (cell == 0) by_block[0] = by_window[0] = 0;
+    const int64 count = counts[cell], octets = count < least ? COUNT(count, unit) * unit / OCTET : 0;
+    by_block[1 + cell] = unsigned(octets);
+    by_window[1 + cell % n_windows * n_blocks + cell / n_windows] = unsigned(octets);
+}
+
+// Write the rows of n octets of padding: n_rows rows from `height` on in turn, each for half an octet.
+extern "C" __global__ void __launch_bounds__(256)
+pad_octets(int64 n, int64 height, int64 n_rows, unsigned short* rows) {
+    const int64 octet = int64(blockIdx.x) * 256 + threadIdx.x;
+    if (octet >= n) return;
+    for (int half = 0; half < 2; ++half)
+        reinterpret_cast<unsigned long long*>(rows)[2 * octet + half] =
+            (unsigned long long)(height + (2 * octet + half) % n_rows) * 0x0001000100010001ull;
+}
+
 // Rate the cells of one block, of 2^WINDOW_BITS columns each, for the choice between bins and wide cells of 2^wide_shifts[b] columns; wide
 // cell wide_starts[b] + w gets the sum of their counts. Adds to found: entries of cells of fewer than `least` entries; cells that have
 // entries; those of at least `least`; and, for z of 4 and of 8 bytes, the expected sectors of z that these read, and that all wide

@@ -18,13 +18,13 @@ list.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from mgspmv.kernels.device import pack, shared_block_bytes
-from mgspmv.kernels.formats import accumulate
+from mgspmv.kernels.device import count_blocks, pack, shared_block_bytes
 
 OCTET = 8
 UNIT_OCTETS = {False: 1, True: 2}
@@ -35,6 +35,7 @@ WINDOW_BITS = 14
 PADDING_ROWS, NEIGHBORS = 32, 4
 """Rows after those of a block for its padding, and neighboring entries that have the same one: of the entries that a
 warp adds at the same time, no two have the same one, or two at most if products are float64."""
+OCTET_THREADS = 256
 LEAST_DENSE = 1024
 """Entries of a cell from which it is not binned."""
 LEAST_COLUMNS = 1 << 20
@@ -146,8 +147,9 @@ class BinBuilder:
     Parameters
     ----------
     counts : (n_blocks * n_windows,) uint32, on the device: entries of each cell, block by block
-    n_before, n_blocks, height : blocks without bins, those after them, and rows of each
+    n_before, n_blocks : blocks without bins, and those after them
     value : dtype of the values; None for a pattern
+    load : returns a kernel of column_sorted_blocks.cu by name
     is_exact : whether products will be in fixed point
     """
 
@@ -156,43 +158,40 @@ class BinBuilder:
         counts: Any,
         n_before: int,
         n_blocks: int,
-        height: int,
         value: np.dtype[Any] | None,
+        load: Callable[[str], Any],
         *,
         is_exact: bool,
     ) -> None:
         import cupy
 
-        n_unit = np.uint32(UNIT_OCTETS[is_exact])
-        self._unit = unit = n_unit * np.uint32(OCTET)
-        octets = cupy.where(counts < LEAST_DENSE, (counts + (unit - np.uint32(1))) // unit * n_unit, np.uint32(0))
-        octets = octets.reshape(n_blocks, -1)
-        n_windows = octets.shape[1]
-        by_block, by_window = accumulate(octets.ravel()), accumulate(octets.T.ravel())
-        starts, window_starts = cupy.asnumpy(by_block[::n_windows]), cupy.asnumpy(by_window[::n_blocks])
-        n = int(starts[-1])
-        rows = _make_padding(n * OCTET, height)
-        columns, places = cupy.zeros(n * OCTET, np.uint16), cupy.empty(n, np.uint32)
-        values = None if value is None else cupy.zeros(n * OCTET, value)
-        self.bins = Bins(np.append(np.zeros(n_before, np.int64), starts), window_starts, rows, columns, places, values)
+        n_windows = len(counts) // n_blocks
+        self._n_before, self._value, self._load, self._unit = n_before, value, load, UNIT_OCTETS[is_exact] * OCTET
+        by_block, by_window = cupy.empty((2, len(counts) + 1), np.uint32)
+        sizes = map(np.int64, (n_blocks, n_windows, LEAST_DENSE, self._unit))
+        grid = (count_blocks(len(counts), OCTET_THREADS),)
+        load("count_octets")(grid, (OCTET_THREADS,), (*sizes, counts, by_block, by_window))
+        for octets in (by_block[1:], by_window[1:]):
+            cupy.cumsum(octets, dtype=np.uint32, out=octets)
+        self._starts = by_block[::n_windows], by_window[::n_blocks]
         of_window = by_window[:-1].reshape(n_windows, n_blocks).T.ravel()
-        self._tables = (counts, by_block[:-1].astype(np.uint32), of_window.astype(np.uint32))
+        self._tables = (counts, by_block, of_window)
 
-    @property
-    def there(self) -> np.ndarray:
-        """The structure Bins of kernels/column_sorted_blocks.cu."""
-        bins = self.bins
-        return pack(*self._tables, bins.rows, bins.columns, bins.places, bins.values, self._unit)
+    def finish(self, height: int) -> tuple[Bins | None, np.ndarray]:
+        """Return the bins of blocks of so many rows, with padding only, None if there are none; and the structure Bins
+        of kernels/column_sorted_blocks.cu. Waits for the device."""
+        import cupy
 
-
-def _make_padding(n: int, height: int) -> Any:
-    """Return (n,) uint16: the row of each entry before it is placed."""
-    import cupy
-
-    period = NEIGHBORS * PADDING_ROWS
-    rows = cupy.empty((-(-n // period), period), np.uint16)
-    rows[:] = cupy.arange(height, height + PADDING_ROWS, dtype=np.uint16).repeat(NEIGHBORS)
-    return rows.ravel()[:n]
+        starts, window_starts = (cupy.asnumpy(own).astype(np.int64) for own in self._starts)
+        n = int(starts[-1])
+        rows, columns = cupy.empty(n * OCTET, np.uint16), cupy.zeros(n * OCTET, np.uint16)
+        if n:
+            grid = (count_blocks(n, OCTET_THREADS),)
+            self._load("pad_octets")(grid, (OCTET_THREADS,), (*map(np.int64, (n, height, PADDING_ROWS)), rows))
+        places, values = cupy.empty(n, np.uint32), None if self._value is None else cupy.zeros(n * OCTET, self._value)
+        starts = np.append(np.zeros(self._n_before, np.int64), starts)
+        there = pack(*self._tables, rows, columns, places, values, self._unit)
+        return Bins(starts, window_starts, rows, columns, places, values) if n else None, there
 
 
 NO_BINS = (None,) * 8

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
@@ -72,8 +72,9 @@ SHARE_OF_SHARED_MEMORY = 0.5
 TALL_SHARES, FEW_ENTRIES = (0.8, 0.98), 64
 """The same where rows are even and most cells binned, so that few reads are kept in the cache; the larger one where
 cells have few entries, many of which are padding."""
-KEPT_COLUMNS = 1 << 27
-"""Maximum entries for which the places of their columns are kept on the device, if the matrix is read in one piece."""
+KEPT_COLUMNS, PLANNED_COLUMNS = 1 << 28, 1 << 27
+"""Maximum entries for which the places of their columns are kept on the device, if the matrix is read in one piece; and
+for which plans count them: those of more take memory that bins may have."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,7 +242,9 @@ def build_column_sorted_blocks(
         height = choose_height(n_filled, n_multiprocessors * n_resident, n_bytes // n_resident, share)
     block_starts = np.append(cupy.asnumpy(starts[:n_filled:height]), nnz)
     windows, wide_windows, first_bin, n_binned = cut_windows(np.diff(block_starts), n_cols), None, None, 0
-    if can_bin(nnz, n_cols, len(block_starts) - 1, bin_bytes):
+    found_bytes = 4 * nnz if nnz > PLANNED_COLUMNS else 0
+    keeps_columns = is_whole and columns is not None and nnz <= KEPT_COLUMNS and found_bytes <= bin_bytes
+    if can_bin(nnz, n_cols, len(block_starts) - 1, bin_bytes - keeps_columns * found_bytes):
         n_narrow, windows, wide_windows = cut_bin_windows(windows, n_cols)
         first_bin, n_binned = int(windows.cell_starts[n_narrow]), len(windows.shifts) - n_narrow
     own_places, n_blocks = None, len(block_starts) - 1
@@ -255,38 +258,40 @@ def build_column_sorted_blocks(
             jumps[first:last] -= indptr[first]  # pieces have their entries from 0 on
         block_starts = np.append(cupy.asnumpy(starts[block_starts]), nnz)
         release_device_memory()  # the layout needs it
-    jobs = _Jobs(starts, jumps, own_places, block_starts, n_blocks, windows, value)
-    found = cupy.empty(nnz, np.int32) if is_whole and columns is not None and nnz <= KEPT_COLUMNS else None
-    cells = _Cells(windows, columns, height, first_bin)
+    job_starts = accumulate(-(-np.diff(block_starts) // windows.job_entries))
+    kinds = (windows,) if wide_windows is None else (windows, wide_windows)
+    tables = put_all(block_starts, job_starts, *(table for own in kinds for table in (own.shifts, own.cell_starts)))
+    jobs = _Jobs(starts, jumps, own_places, tables[0], tables[1], job_starts[:: max(1, n_blocks)], windows, value)
+    found = cupy.empty(nnz, np.int32) if keeps_columns else None
+    cells = _Cells(windows, tables[2:4], columns, height, first_bin)
 
-    counts = cupy.zeros(cells.n, np.uint32)
+    counts, taken = cupy.zeros((2, cells.n), np.uint32)
     for k, piece in pieces.each():
         jobs.run("count_cells", k, (cells.there, piece.indices, address(found), counts))
         del piece
     if wide_windows is not None:
-        wide = _Cells(wide_windows, columns, height)
+        wide = _Cells(wide_windows, tables[4:], columns, height)
         rates, wide_counts = _rate_cells(cells, counts, wide, n_binned, value)
         if not rates.pays(nnz, n_cols, cells.n_blocks / shared_memory()[0], cache_bytes()):
             cells, counts, n_binned = wide, wide_counts, 0
-    taken = cupy.zeros(cells.n, np.uint32)
+    builder = None
+    if n_binned:
+        load = partial(load_kernel, "column_sorted_blocks.cu", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
+        n_before = cells.n_blocks - n_binned
+        builder = BinBuilder(counts[cells.first_bin :], n_before, n_binned, value, load, is_exact=is_exact)
     tiles, block_chunks = _cut_cells(cells, counts, nnz, value)
     if not is_whole:
         release_device_memory()
     n_chunks = int(block_chunks[-1])
     entries, columns = cupy.empty(n_chunks * CHUNK, np.uint32), cupy.empty(n_chunks, np.uint32)
     values = None if value is None else cupy.empty(n_chunks * CHUNK, value)
-    builder = None
-    if n_binned:
-        n_before = cells.n_blocks - n_binned
-        builder = BinBuilder(counts[cells.first_bin :], n_before, n_binned, height, value, is_exact=is_exact)
-    binned = pack(*NO_BINS) if builder is None else builder.there
+    bins, binned = (None, pack(*NO_BINS)) if builder is None else builder.finish(height)
     target = (taken, tiles.chunk_starts, entries, address(values), binned)
     for k, piece in pieces.each():
         arrays = (piece.indices, address(found), address(piece.data))
         jobs.run("place_entries", k, (cells.there, *arrays, *target))
         del piece, arrays
     _sort_tiles(cells, tiles, (counts, cells.there, np.int64(is_near), entries, address(values), columns), value)
-    bins = None if builder is None or not builder.bins.n_octets else builder.bins
     return ColumnSortedBlocks((n_rows, n_cols), nnz, height, block_chunks, entries, columns, values, bins, n_resident)
 
 
@@ -346,14 +351,17 @@ class _Cells:
 
     Parameters
     ----------
+    tables : `shifts` and `cell_starts` of the windows, on the device
     places : (n_cols,) of the columns; None where they are the columns
     first_bin : first cell of those that may be binned; None if none may
     """
 
-    def __init__(self, windows: Windows, places: Any | None, height: int, first_bin: int | None = None) -> None:
+    def __init__(
+        self, windows: Windows, tables: Sequence[Any], places: Any | None, height: int, first_bin: int | None = None
+    ) -> None:
         self.n, self.n_blocks = int(windows.cell_starts[-1]), len(windows.shifts)
         self.n_windows = int(np.diff(windows.cell_starts)[-1]) if self.n_blocks else 0  # of the last block
-        self.shifts, self.starts = put_all(windows.shifts, windows.cell_starts)
+        self.shifts, self.starts = tables
         self._places = places  # keeps the memory alive until the enqueued kernels have run
         self.first_bin = self.n if first_bin is None else first_bin
         self.there = pack(places, height, self.shifts, self.starts, self.first_bin, LEAST_DENSE)
@@ -435,7 +443,8 @@ class _Jobs:
     jumps : (n_rows,) int64 from the first entry of each row in that order to that in its piece; None where they are the
         same
     places : (n_rows,) of the rows; None where these are in their order
-    block_starts : (n_pieces n_blocks + 1,) on the host: first entry of each block in each piece
+    block_starts, job_starts : (n_pieces n_blocks + 1,) int64: first entry, and first job, of each block in each piece
+    bounds : (n_pieces + 1,) on the host: first job of each piece
     """
 
     def __init__(
@@ -443,8 +452,9 @@ class _Jobs:
         starts: Any,
         jumps: Any | None,
         places: Any | None,
-        block_starts: np.ndarray,
-        n_blocks: int,
+        block_starts: Any,
+        job_starts: Any,
+        bounds: np.ndarray,
         windows: Windows,
         value: np.dtype[Any] | None,
     ) -> None:
@@ -452,23 +462,21 @@ class _Jobs:
 
         self._room = windows.job_room
         self._types = {"ENTRIES_PER_THREAD": windows.per_thread, **value_types(value)}
-        job_starts = accumulate(-(-np.diff(block_starts) // windows.job_entries))
-        self._bounds = job_starts[::n_blocks] if n_blocks else [0, 0]
-        n_rows, n_jobs = len(starts) - 1, int(job_starts[-1])
-        blocks, bounds = cupy.empty(n_jobs, np.int32), cupy.empty((3, n_jobs), np.int64)
-        sizes = map(np.int64, (n_jobs, windows.job_entries, len(block_starts) - 1))
+        n_rows, n_jobs, n_starts = len(starts) - 1, int(bounds[-1]), len(block_starts) - 1
+        blocks, ranges = cupy.empty(n_jobs, np.int32), cupy.empty((3, n_jobs), np.int64)
+        sizes = map(np.int64, (n_jobs, windows.job_entries, n_starts))
         # keep the memory alive until the enqueued kernels have run
-        self._tables = (*put_all(block_starts, job_starts), np.int64(n_rows), starts)
-        self._jobs, self._rows = (blocks, *bounds), (n_rows, starts, jumps, places)
+        self._tables = (block_starts, job_starts, np.int64(n_rows), starts)
+        self._jobs, self._rows, self._bounds = (blocks, *ranges), (n_rows, starts, jumps, places), bounds
         if n_jobs:
             kernel = load_kernel("column_sorted_blocks.cu", "cut_jobs", **self._types)
             kernel((count_blocks(n_jobs, CUT_THREADS),), (CUT_THREADS,), (*sizes, *self._tables, *self._jobs))
-        if len(self._bounds) > 2:
-            blocks %= n_blocks
+        if len(bounds) > 2:
+            blocks %= n_starts // (len(bounds) - 1)
 
     def run(self, name: str, piece: int, arguments: tuple[Any, ...]) -> None:
         """Count or place the entries of a piece."""
-        first, last = map(int, self._bounds[piece : piece + 2])
+        first, last = int(self._bounds[piece]), int(self._bounds[min(piece + 1, len(self._bounds) - 1)])
         kernel = load_kernel("column_sorted_blocks.cu", name, **self._types)
         reclaim_memory(kernel, self._room)
         if last > first:

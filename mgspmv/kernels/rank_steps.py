@@ -462,7 +462,7 @@ class RankSteps:
 
 def choose_weight(counts: Any) -> np.dtype[Any]:
     """Choose the type of out-weights that are counts, of NumPy or CuPy."""
-    return SMALL_COUNTS if not len(counts) or counts.max() <= np.iinfo(SMALL_COUNTS).max else COUNTS
+    return SMALL_COUNTS if not len(counts) or float(counts.max()) <= np.iinfo(SMALL_COUNTS).max else COUNTS
 
 
 def begin_compiling(value: np.dtype[Any] | None, precision: Precision, n_columns: int) -> None:

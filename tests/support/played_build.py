@@ -234,6 +234,27 @@ def rate_cells(n_blocks, n_windows, wide_shifts, wide_starts, counts, least, wid
             wide_counts[wide_starts[b] + w] = narrow[b, w * width : (w + 1) * width].sum()
 
 
+def count_octets(_, n_blocks, n_windows, least, unit, counts, by_block, by_window):
+    octets = np.where(counts < least, -(-counts.astype(np.int64) // unit) * unit // OCTET, 0)
+    by_block[:] = np.concatenate([[0], octets])
+    by_window[:] = np.concatenate([[0], octets.reshape(n_blocks, n_windows).T.ravel()])
+
+
+def pad_octets(_, n, height, n_rows, rows):
+    rows[:] = height + np.arange(n * OCTET) // bins.NEIGHBORS % n_rows
+
+
 _KERNELS = {
-    f.__name__: f for f in (measure_rows, cut_jobs, count_cells, place_entries, cut_cells, rate_cells, sort_tiles)
+    f.__name__: f
+    for f in (
+        measure_rows,
+        cut_jobs,
+        count_cells,
+        place_entries,
+        cut_cells,
+        rate_cells,
+        count_octets,
+        pad_octets,
+        sort_tiles,
+    )
 }
