@@ -124,7 +124,7 @@ class CapturedIterations:
             bin_bytes=free_device_memory() // 2,
             is_exact=self._precision == "exact",
         )
-        places = rows.place(self._weight > 0)  # of a pattern: counts
+        places = rows.place(self._weight)  # of a pattern: counts
         layout = rows.build_layout(places, places.all_columns, places.n_sent, None)
         self._steps = RankSteps(layout, self._precision)
         x = np.array([1 / n], np.float32 if self._precision == "float32" else np.float64)

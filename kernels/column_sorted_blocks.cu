@@ -476,18 +476,19 @@ survey(int64 n_rows, int64 row_offset, const int64* indptr, int64 first_entry, i
     }
 }
 
-// Key of each row for a sort by length, the longest first: rows that are columns before the others. Lengths from MOST_LENGTH on are equal.
-// Adds to n_columns: rows that are columns.
+// Key of each row for a sort by length, the longest first: rows that are columns, whose number has entries as a column, before the
+// others. Lengths from MOST_LENGTH on are equal. Adds to n_columns: rows that are columns.
 extern "C" __global__ void __launch_bounds__(256)
-key_rows(int64 n_rows, const int64* __restrict__ indptr, const bool* __restrict__ is_column, unsigned short* keys, unsigned long long* n_columns) {
+key_rows(int64 n_rows, const int64* __restrict__ indptr, const int64* __restrict__ degree, unsigned short* keys, unsigned long long* n_columns) {
     __shared__ int n_own;
     if (threadIdx.x == 0) n_own = 0;
     __syncthreads();
     int n = 0;
     for (int64 row = int64(blockIdx.x) * 256 + threadIdx.x; row < n_rows; row += int64(gridDim.x) * 256) {
         const int64 length = min(indptr[row + 1] - indptr[row], int64(MOST_LENGTH));
-        keys[row] = static_cast<unsigned short>((is_column[row] ? MOST_LENGTH : 2 * MOST_LENGTH + 1) - length);
-        n += is_column[row];
+        const bool is_column = degree[row] != 0;
+        keys[row] = static_cast<unsigned short>((is_column ? MOST_LENGTH : 2 * MOST_LENGTH + 1) - length);
+        n += is_column;
     }
     atomicAdd(&n_own, n);
     __syncthreads();

@@ -146,13 +146,14 @@ struct ResidualRows {
     }
 };
 
-// Compute the first z, and the sums of the first x.
+// Compute the first z, and the sums of the first x, which is the same in all rows if `first_x` is not null.
 extern "C" __global__ void __launch_bounds__(THREADS)
-start(Run run) {
+start(Run run, const RANK* first_x) {
     const int64 row = int64(blockIdx.x) * THREADS + threadIdx.x;
     int64 own[4] = {0, 0, 0, 0};
     if (row < run.n_rows) {
         Z first;
+        if (first_x) run.x[row] = *first_x;
         finish_row<Real>(Real(0), Real(run.x[row]), run.weight[row], Real(run.per_z_unit), first, own);
         if (row < run.n_sent) run.write[1][row] = first;
     }

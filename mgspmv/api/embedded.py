@@ -226,7 +226,7 @@ class EmbeddedMatrix(MatrixProperties):
             degree = self._loaded.out_degree
             if degree is None:
                 degree = read_out_degree(self.stored, 0, self.shape[0], threads)
-            places = rows.place_streamed(degree.astype(np.bool_), plan.streaming)
+            places = rows.place_streamed(degree, plan.streaming)
             del degree
             return rows.build_layout(places, places.all_columns, places.n_sent, plan.streaming)
 

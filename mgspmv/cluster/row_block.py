@@ -442,7 +442,7 @@ class DeviceRowBlock(RowBlock):
             )
             if degree is None:
                 degree = read_out_degree(self.stored, self.start, self.stop, self.threads)
-            return rows, rows.place_streamed(degree.astype(np.bool_), streaming)
+            return rows, rows.place_streamed(degree, streaming)
 
     def _read_at_once(self, dtype: str | None) -> tuple[Any, Callable[[int, int], CsrBlock], Any]:
         """Read all rows; return row pointers, a function that returns the rows as a block, and out-degrees."""

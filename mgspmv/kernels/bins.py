@@ -178,7 +178,7 @@ class BinBuilder:
         self._tables = (counts, by_block, of_window)
 
     def finish(self, height: int) -> tuple[Bins | None, np.ndarray]:
-        """Return the bins of blocks of so many rows, with padding only, None if there are none; and the structure Bins
+        """Return the bins of blocks of `height` rows, with padding only, None if there are none; and the structure Bins
         of kernels/column_sorted_blocks.cu. Waits for the device."""
         import cupy
 

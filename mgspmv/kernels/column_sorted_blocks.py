@@ -274,12 +274,13 @@ def build_column_sorted_blocks(
         rates, wide_counts = _rate_cells(cells, counts, wide, n_binned, value)
         if not rates.pays(nnz, n_cols, cells.n_blocks / shared_memory()[0], cache_bytes()):
             cells, counts, n_binned = wide, wide_counts, 0
+    tiles, n_found = _cut_cells(cells, counts, nnz, value)
     builder = None
     if n_binned:
         load = partial(load_kernel, "column_sorted_blocks.cu", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
         n_before = cells.n_blocks - n_binned
         builder = BinBuilder(counts[cells.first_bin :], n_before, n_binned, value, load, is_exact=is_exact)
-    tiles, block_chunks = _cut_cells(cells, counts, nnz, value)
+    *block_chunks, n_tiles = n_found.get()
     if not is_whole:
         release_device_memory()
     n_chunks = int(block_chunks[-1])
@@ -291,8 +292,10 @@ def build_column_sorted_blocks(
         arrays = (piece.indices, address(found), address(piece.data))
         jobs.run("place_entries", k, (cells.there, *arrays, *target))
         del piece, arrays
-    _sort_tiles(cells, tiles, (counts, cells.there, np.int64(is_near), entries, address(values), columns), value)
-    return ColumnSortedBlocks((n_rows, n_cols), nnz, height, block_chunks, entries, columns, values, bins, n_resident)
+    _sort_tiles(int(n_tiles), tiles, (counts, cells.there, np.int64(is_near), entries, address(values), columns), value)
+    return ColumnSortedBlocks(
+        (n_rows, n_cols), nnz, height, np.array(block_chunks), entries, columns, values, bins, n_resident
+    )
 
 
 def _measure_rows(indptr: Any, order: Any | None, *, jumps: bool) -> tuple[Any, Any, int]:
@@ -371,19 +374,19 @@ class _Cells:
 class _Tiles:
     """Tables for sorting cells, on the device."""
 
-    n: int
     chunk_starts: Any
     """(n_cells + 1,) int64: first chunk of each cell."""
     starts: Any
     """(n_cells + 1,) int64: first tile of each cell."""
     cells: Any
-    """(n,) int32, or longer: cell of each tile."""
+    """(n_tiles,) int32, or longer: cell of each tile."""
     blocks: Any
-    """(n,) int32, or longer: block of each tile."""
+    """(n_tiles,) int32, or longer: block of each tile."""
 
 
-def _cut_cells(cells: _Cells, counts: Any, nnz: int, value: np.dtype[Any] | None) -> tuple[_Tiles, np.ndarray]:
-    """Cut cells of these entry counts into chunks and tiles; return them and `block_chunks` of `ColumnSortedBlocks`."""
+def _cut_cells(cells: _Cells, counts: Any, nnz: int, value: np.dtype[Any] | None) -> tuple[_Tiles, Any]:
+    """Cut cells of these entry counts into chunks and tiles; return them and, on the device, `block_chunks` of
+    `ColumnSortedBlocks` and the number of tiles."""
     import cupy
 
     chunk_starts, starts = cupy.empty((2, cells.n + 1), np.int64)
@@ -400,8 +403,7 @@ def _cut_cells(cells: _Cells, counts: Any, nnz: int, value: np.dtype[Any] | None
         (JOB_THREADS,),
         (*sizes, counts, cells.starts, *bounds, chunk_starts, starts, tile_cells, tile_blocks, found),
     )
-    *block_chunks, n_tiles = found.get()
-    return _Tiles(int(n_tiles), chunk_starts, starts, tile_cells, tile_blocks), np.array(block_chunks)
+    return _Tiles(chunk_starts, starts, tile_cells, tile_blocks), found
 
 
 def _rate_cells(
@@ -422,15 +424,15 @@ def _rate_cells(
     return CellRates(n_sparse, n_cells, n_dense, (costs[0], costs[1]), (costs[2], costs[3])), wide_counts
 
 
-def _sort_tiles(cells: _Cells, tiles: _Tiles, arrays: tuple[Any, ...], value: np.dtype[Any] | None) -> None:
+def _sort_tiles(n_tiles: int, tiles: _Tiles, arrays: tuple[Any, ...], value: np.dtype[Any] | None) -> None:
     """Sort the tiles, pad chunks and store the first column of each; `arrays` as the kernel takes them."""
-    if not tiles.n:
+    if not n_tiles:
         return
     kernel = load_kernel("column_sorted_blocks.cu", "sort_tiles", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
     room = TILE * (4 if value is None else max(4, value.itemsize))
     reclaim_memory(kernel, room)
     tables = (tiles.cells, tiles.blocks, tiles.starts, tiles.chunk_starts)
-    kernel((tiles.n,), (SORT_THREADS,), (*tables, *arrays), shared_mem=room)
+    kernel((n_tiles,), (SORT_THREADS,), (*tables, *arrays), shared_mem=room)
 
 
 class _Jobs:

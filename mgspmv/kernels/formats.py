@@ -404,7 +404,8 @@ def find_longest(lengths: Array) -> int:
 def accumulate(counts: Array) -> Array:
     """Return 0 and the cumulative sums of the counts, int64."""
     xp = array_module(counts)
-    sums = xp.zeros(len(counts) + 1, np.int64)
+    sums = xp.empty(len(counts) + 1, np.int64)
+    sums[:1] = 0
     if len(counts):
         xp.cumsum(counts, out=sums[1:])
     return sums

@@ -287,23 +287,23 @@ class LayoutBuilder:
             del piece
         return is_read
 
-    def place_streamed(self, is_read: Any, streaming: Streaming | None) -> RowOrder:
+    def place_streamed(self, degree: Any, streaming: Streaming | None) -> RowOrder:
         """Order the rows as `place` does, within the pieces that are streamed; else begin to read those of CSR."""
         if streaming is None:
             self._pieces.begin()
-        return self.place(is_read, None if streaming is None else cut_pieces(self._indptr, streaming.piece_entries))
+        return self.place(degree, None if streaming is None else cut_pieces(self._indptr, streaming.piece_entries))
 
-    def place(self, is_read: Any, cuts: Sequence[int] | None = None) -> RowOrder:
+    def place(self, degree: Any, cuts: Sequence[int] | None = None) -> RowOrder:
         """Order the rows for a layout whose columns include other rows: rows that are not columns come last.
 
         Parameters
         ----------
-        is_read : (n_rows,) bool, on the device: whether the column of the row's number has entries
+        degree : (n_rows,) int64 or float64, on the device: entries of the column of the row's number
         cuts : bounds of the pieces of the layout; None for one piece
         """
         import cupy
 
-        n_rows = len(is_read)
+        n_rows = len(degree)
         cuts = (0, n_rows) if cuts is None else tuple(cuts)
         if self.order == "none":
             return RowOrder(None, cupy.arange(n_rows, dtype=np.int32), cuts, cuts)
@@ -312,7 +312,7 @@ class LayoutBuilder:
         for k, (first, last) in enumerate(pairwise(cuts)):
             indptr, keys = cupy.asarray(self._indptr[first : last + 1], np.int64), cupy.empty(last - first, np.uint16)
             if last > first:
-                run_rows("key_rows", last - first, (indptr, is_read[first:last], keys, n_columns[k:]))
+                run_rows("key_rows", last - first, (indptr, degree[first:last], keys, n_columns[k:]))
                 order = cupy.argsort(keys, kind="stable")
                 there = (np.int64(first), np.int64(n_sent[-1]), order, by_place, columns)
                 run_rows("place_rows", last - first, there)

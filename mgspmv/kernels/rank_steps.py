@@ -17,7 +17,16 @@ import numpy as np
 from mgspmv.kernels.bins import LEAST_COLUMNS
 from mgspmv.kernels.column_sorted_blocks import JOB_SIZES, ColumnSortedBlocks
 from mgspmv.kernels.dense import sum_vector
-from mgspmv.kernels.device import describe_device, fetch, load_kernel, pack, put_all, reclaim_memory, report_full_device
+from mgspmv.kernels.device import (
+    address,
+    describe_device,
+    fetch,
+    load_kernel,
+    pack,
+    put_all,
+    reclaim_memory,
+    report_full_device,
+)
 from mgspmv.kernels.layout import MatrixLayout, SellSlices
 from mgspmv.kernels.modules import COUNTS, SMALL_COUNTS, compile_ahead, rank_types, specialize, value_types
 from mgspmv.kernels.rank_products import BlockProduct, SliceProduct
@@ -194,11 +203,12 @@ class RankSteps:
             self.release()
         with report_full_device("the set of vectors of a run"):
             count = rules.weight if self.layout.value is None else np.float64
-            x = cupy.full(n_rows, vectors.x[0]) if len(vectors.x) == 1 else self._permute(cupy.array(vectors.x))
+            is_same = len(vectors.x) == 1
+            x = cupy.empty(n_rows, vectors.x.dtype) if is_same else self._permute(cupy.array(vectors.x))
             first = 0 if self._exchange is None else -1  # the first `join` completes step 0
             sums = (np.array([0, 0, first, 0]), np.zeros((KEPT_SUMS, 4), np.int64))
             rest = (vectors.dangling, vectors.personalization) if n_rows else (np.zeros(1), np.zeros(1))  # read anyway
-            *others, state, history = put_all(*rest, *sums)
+            *others, state, history, first_x = put_all(*rest, *sums, vectors.x[:1])
             others = [self._permute(v) for v in (vectors.weight.astype(count), *others)]
             z = self._make_z(is_exact)
             self._allocate_bins(is_exact)
@@ -206,7 +216,7 @@ class RankSteps:
         self._runs = self._pack_runs(is_exact)
         self._await_current_stream()
         with self._stream:
-            self._run_rows("start", is_exact, self._runs)
+            self._run_rows("start", is_exact, self._runs, address(first_x if is_same else None))
             if self._is_captured:
                 self._graph = self._capture()
             elif self._exchange is not None:
@@ -330,7 +340,7 @@ class RankSteps:
         runs = self._pack_runs(True)
         self._await_current_stream()
         with self._stream:
-            self._run_rows("start", True, runs)
+            self._run_rows("start", True, runs, address(None))
             if self._exchange is not None:
                 self._exchange.enqueue(arrays.z[0])
             scalars = (np.float64(mass), np.float64(FLOAT32_ROUNDING if layout.value == np.float32 else 0.0))

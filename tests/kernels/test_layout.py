@@ -106,6 +106,6 @@ def test_thread_blocks_of_near_and_uneven_rows_share_a_multiprocessor(reach, lon
     order = np.lexsort((columns, rows))
     block = CsrBlock(0, n, np.append(0, np.cumsum(lengths)), columns[order].astype(np.int32), None)
     builder = LayoutBuilder(block.indptr, read_to_device(block), layout="column-sorted-blocks")
-    places = builder.place(cupy.ones(n, np.bool_))
+    places = builder.place(cupy.ones(n, np.int64))
     layout = builder.build_layout(places, places.all_columns, n, None)
     assert layout.feed.kept[0].n_resident == n_resident

@@ -57,7 +57,7 @@ def build_layout(block, read, **options) -> MatrixLayout:
     import cupy
 
     rows = LayoutBuilder(block.indptr, read, **options)
-    places = rows.place(cupy.ones(block.n_cols, np.bool_))
+    places = rows.place(cupy.ones(block.n_cols, np.int64))
     return rows.build_layout(places, places.all_columns, block.n_cols, None)
 
 

@@ -146,9 +146,9 @@ def make_pieces(block, kind, held, n_pieces, n_kept, read=None) -> MatrixLayout:
 
     n_entries = max(1, block.nnz // n_pieces)
     rows = LayoutBuilder(block.indptr, read or read_to_device(block), piece_entries=n_entries, **KINDS[kind])
-    is_read = cupy.zeros(block.n_rows, np.bool_)
-    is_read[cupy.asarray(block.indices)] = True
-    places = rows.place_streamed(is_read, Streaming(held, n_entries, 0, 0, 0))
+    degree = cupy.zeros(block.n_rows, np.int64)
+    degree[cupy.asarray(block.indices)] = 1
+    places = rows.place_streamed(degree, Streaming(held, n_entries, 0, 0, 0))
     first = rows.build_share(places, places.columns, places.n_sent, 0)
     streaming = Streaming(held, n_entries, n_kept * first.nbytes, 0, 0)
     return rows.build_layout(places, places.columns, places.n_sent, streaming)
@@ -251,7 +251,7 @@ def test_a_piece_of_rows_that_were_read_at_once_has_its_own_entries(kind):
     block, _ = make_graph("skewed rows", is_pattern=True)
     rows = LayoutBuilder(block.indptr, read_to_device(block), **KINDS[kind])
     cuts = [0, 1000, 2500, block.n_rows]
-    places = rows.place(cupy.ones(block.n_rows, np.bool_), cuts)
+    places = rows.place(cupy.ones(block.n_rows, np.int64), cuts)
     for k, (first, last) in enumerate(pairwise(cuts)):
         layout = rows.build_share(places, places.columns, places.n_sent, k)
         assert layout.shape == (last - first, block.n_rows)

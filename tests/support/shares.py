@@ -115,8 +115,8 @@ class Shares:
         import cupy
 
         self.bounds, n = bounds, len(bounds) - 1
-        is_read = np.zeros(block.n_rows, bool)
-        is_read[block.indices] = True
+        degree = np.zeros(block.n_rows, np.int64)
+        degree[block.indices] = 1
         laid, streaming = [], [given.get("streaming") for given in options]
         for (first, last), asked in zip(pairwise(bounds), options, strict=True):
             given = {name: value for name, value in asked.items() if name != "streaming"}
@@ -124,7 +124,7 @@ class Shares:
             own = (lambda start: lambda a, b: read(start + a, start + b))(first)
             laid.append(LayoutBuilder(indptr, own, row_offset=first, **given))
         places = [
-            rows.place_streamed(cupy.asarray(is_read[first:last]), own)
+            rows.place_streamed(cupy.asarray(degree[first:last]), own)
             for rows, own, (first, last) in zip(laid, streaming, pairwise(bounds), strict=True)
         ]
         self.slices = Slices(tuple(p.n_sent for p in places))
