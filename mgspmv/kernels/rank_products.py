@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -31,6 +32,8 @@ LEAST_FILL = 4096
 octets move."""
 GRIDS = {True: 4, False: 2}
 """Resident thread blocks per multiprocessor that multiply slices: for a pattern (True), and with values (False)."""
+FLOAT32_BITS = 27
+"""Bits of float32 products of column-sorted blocks below a mean contribution or rank, 1 / max(nnz, n_rows)."""
 
 
 class BinProducts:
@@ -206,3 +209,13 @@ class SliceProduct:
     def pack(self, layout: Any) -> np.ndarray:
         arrays = (layout.starts, layout.columns, layout.values)
         return pack(len(layout.starts) - 1, *arrays, layout.shape[1])
+
+
+def find_bits(layout: str, n_terms: int) -> int:
+    """Return the bits after the point of products in float32; 0 if they are added in floating point.
+
+    Parameters
+    ----------
+    n_terms : entries of the whole matrix, or rows, if those are more
+    """
+    return min(62, FLOAT32_BITS + math.ceil(math.log2(max(1, n_terms)))) if layout == ColumnSortedBlocks.name else 0

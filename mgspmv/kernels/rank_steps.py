@@ -5,7 +5,6 @@ A matrix that does not fit on the device is streamed in pieces: one kernel per p
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +28,7 @@ from mgspmv.kernels.device import (
 )
 from mgspmv.kernels.layout import MatrixLayout, SellSlices
 from mgspmv.kernels.modules import COUNTS, SMALL_COUNTS, compile_ahead, rank_types, specialize, value_types
-from mgspmv.kernels.rank_products import BlockProduct, SliceProduct
+from mgspmv.kernels.rank_products import BlockProduct, SliceProduct, find_bits
 from mgspmv.model import FIXED_POINT, FLOAT32_ROUNDING, Precision, RowCheck, StepSums
 
 if TYPE_CHECKING:
@@ -40,8 +39,6 @@ CAPTURED_STEPS = 5
 """Steps per captured graph."""
 KEPT_SUMS = 256
 """Number of last steps whose sums are kept on the device."""
-FLOAT32_BITS = 27
-"""Bits of float32 products of column-sorted blocks below a mean contribution or rank, 1 / max(nnz, n_rows)."""
 FLAGS_BYTES = 256
 """Bytes at the beginning of memory that devices share, for their int64 flags."""
 
@@ -129,7 +126,7 @@ class RankSteps:
         self.layout, self.precision, self._exchange = layout, precision, exchange
         n_rows, self._n_columns = layout.shape
         n_terms = max(layout.nnz, n_rows) if exchange is None else exchange.n_terms
-        self._bind, self._bits = PRODUCTS[layout.name], _find_bits(layout.name, n_terms)
+        self._bind, self._bits = PRODUCTS[layout.name], find_bits(layout.name, n_terms)
         self.seconds: list[tuple[float, float]] = []
         """Seconds of the product, and of the exchange, in each step of the last `advance`."""
         self._cupy, self._stream = cupy, cupy.cuda.Stream(non_blocking=True)
@@ -498,13 +495,3 @@ def _choose_z(value: np.dtype[Any] | None, is_exact: bool) -> np.dtype[Any]:
 
 def _choose_rank(precision: Precision) -> np.dtype[Any]:
     return np.dtype(np.float32 if precision == "float32" else np.float64)
-
-
-def _find_bits(layout: str, n_terms: int) -> int:
-    """Return the bits after the point of products in float32; 0 if they are added in floating point.
-
-    Parameters
-    ----------
-    n_terms : entries of the whole matrix, or rows, if those are more
-    """
-    return min(62, FLOAT32_BITS + math.ceil(math.log2(max(1, n_terms)))) if layout == ColumnSortedBlocks.name else 0
