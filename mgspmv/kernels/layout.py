@@ -261,7 +261,7 @@ class LayoutBuilder:
             [(first, piece)] = self._pieces.each()
             self._indptr, nnz = there, piece.nnz
         else:
-            first, last = _find_middle(indptr)
+            first, last = find_middle(indptr, min(SURVEYED_ENTRIES, piece_entries or SURVEYED_ENTRIES))
             piece, self._indptr, nnz = read(first, last), indptr, int(indptr[-1])
         self._survey = survey_rows(there, piece, first, row_offset)
         self._value = None if piece.data is None else piece.data.dtype
@@ -375,10 +375,10 @@ class LayoutBuilder:
         return MatrixLayout(shape, nnz, self._value, self.layout, held, feed)
 
 
-def _find_middle(indptr: Any) -> tuple[int, int]:
-    """Return the first row and the end of some in the middle, with `SURVEYED_ENTRIES` or fewer unless it is one row."""
+def find_middle(indptr: Any, n_entries: int) -> tuple[int, int]:
+    """Return the first row and the end of some in the middle, with `n_entries` or fewer unless it is one row."""
     xp, n_rows, middle = array_module(indptr), len(indptr) - 1, int(indptr[-1]) // 2
-    bounds = xp.array([middle - SURVEYED_ENTRIES // 2, middle + SURVEYED_ENTRIES // 2])
+    bounds = xp.array([middle - n_entries // 2, middle + n_entries // 2])
     first, last = map(int, xp.searchsorted(indptr, bounds))
     first = min(first, n_rows - 1)
     return first, min(n_rows, max(first + 1, last - 1))

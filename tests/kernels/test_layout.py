@@ -16,6 +16,7 @@ from mgspmv.kernels.layout import (
     LayoutBuilder,
     Survey,
     choose_layout,
+    find_middle,
     survey_rows,
 )
 from mgspmv.model import CsrBlock
@@ -46,6 +47,20 @@ GRID = Survey(longest=5, n_places=5000, near=1.0)
 def test_layout(nnz, survey, wanted):
     assert (EVEN_ROWS, LEAST_FILL) == (4, 0.8)
     assert choose_layout(nnz, 1000, survey) == wanted
+
+
+@pytest.mark.parametrize("n_entries", [1, 10, 100, 10**6])
+def test_rows_that_are_surveyed_are_few_and_in_the_middle(n_entries):
+    rng = np.random.default_rng(3)
+    many = [rng.zipf(1.5, 300).clip(0, 900) - 1 for _ in range(20)]
+    for lengths in (*many, [7], [0, 0, 5], [5, 0, 0], [0, 900], [900, 0]):
+        indptr = np.concatenate([[0], np.cumsum(lengths)])
+        first, last = find_middle(indptr, n_entries)
+        assert 0 <= first < last <= len(lengths)
+        assert indptr[last] - indptr[first] <= n_entries or last == first + 1
+        middle = np.searchsorted(indptr, indptr[-1] // 2)
+        assert first - 1 <= middle <= last + 1
+    assert find_middle(np.arange(0, 1001, 10), 100) == (45, 54)
 
 
 def test_short_rows_are_even_where_cells_may_be_binned():
