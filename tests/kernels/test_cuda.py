@@ -314,18 +314,15 @@ def test_refusals_are_those_of_the_twins(cupy):
 
 
 def test_a_full_device(cupy):
-    pool = cupy.get_default_memory_pool()
-    pool.free_all_blocks()
-    block = put_block(make_block(MATRICES["rows of one length"], np.float64, pattern=False))
-    x, y = cupy.zeros(block.n_cols), cupy.zeros(block.n_rows)
-    pool.free_all_blocks()
-    pool.set_limit(size=pool.total_bytes() + (16 << 10))
-    try:
+    pool = cupy.cuda.MemoryPool()  # a pool of its own: what other tests left in the other one may be enough
+    with cupy.cuda.using_allocator(pool.malloc):
+        block = put_block(make_block(MATRICES["rows of one length"], np.float64, pattern=False))
+        x, y = cupy.zeros(block.n_cols), cupy.zeros(block.n_rows)
+        pool.set_limit(size=pool.total_bytes() + (16 << 10))
         with pytest.raises(CapacityError, match="the format of sell does not fit into the"):
             bind_kernel(block, "float64", kernel="sell", backend="cuda")
-    finally:
         pool.set_limit(size=0)
-    bind_kernel(block, "float64", kernel="sell", backend="cuda").multiply(x, y)
+        bind_kernel(block, "float64", kernel="sell", backend="cuda").multiply(x, y)
 
 
 REFERENCE = (
