@@ -45,13 +45,14 @@ from benchmarks.tables import Setting, format_row, format_setting
 from mgspmv.errors import BackendError, MissingDependencyError, OptionError
 from mgspmv.kernels.catalogue import Backend
 from mgspmv.model import Event
+from mgspmv.plan import WorkerPlan
 
 SKIPPED = 5
 """Iterations at the begin that do not count."""
 FEW = 10
 """Iterations of the run that is timed from the store to written ranks."""
 PERMITTED_SHARE, PERMITTED_BYTES = 1.1, 2_000_000_000
-"""Of the matrix as it is held in the end, beside the vectors of a run: what may be taken while it is loaded."""
+"""Of the rows in CSR, beside the vectors of a run: what may be taken while the matrix is loaded."""
 LOOK_S = 0.02
 """Seconds between two looks at the memory of the devices."""
 TOLERANCE = 1e-4
@@ -92,7 +93,7 @@ class Record:
     peak_bytes: int | None
     """Most that was taken of a device until iterations could begin; None on hosts."""
     permitted_bytes: int | None
-    """What that is to be at most: `PERMITTED_SHARE` of the matrix, the vectors of a run, and `PERMITTED_BYTES`."""
+    """What that is to be at most; see `find_permitted`."""
     iteration_s: float
     product_s: float
     exchange_s: float
@@ -209,6 +210,12 @@ class _Run:
     """Those after all."""
 
 
+def find_permitted(workers: Sequence[WorkerPlan]) -> int:
+    """Find the most bytes that loading may take of a device: `PERMITTED_SHARE` of its rows in CSR, the vectors of a
+    run, and `PERMITTED_BYTES`."""
+    return int(max(PERMITTED_SHARE * w.block_bytes + w.vector_bytes for w in workers)) + PERMITTED_BYTES
+
+
 def _run(A: mg.Matrix, client: Any, iterations: int, before: Sequence[int], **options: Any) -> _Run:
     """Load, run a few iterations, write their ranks, and run all.
 
@@ -224,11 +231,8 @@ def _run(A: mg.Matrix, client: Any, iterations: int, before: Sequence[int], **op
         few, few_s, write_s = _time_few(D, steps)
         peak = watch.stop()  # the first run reads the rows of a layout
         solution = mg.pagerank(D, **steps, max_iter=iterations)
-        planned = D.plan.workers
+        permitted = None if peak is None else find_permitted(D.plan.workers)
     last = solution.events[-1]
-    permitted = None
-    if peak is not None:
-        permitted = int(max(PERMITTED_SHARE * w.block_bytes + w.vector_bytes for w in planned)) + PERMITTED_BYTES
     times = [_split(event) for event in solution.events[SKIPPED:]]
     whole, product, exchange = (median(part) for part in zip(*times, strict=True))
     measured = {

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import scaling
-from benchmarks.scaling import SKIPPED
+from benchmarks.scaling import SKIPPED, find_permitted
+from mgspmv.plan import WorkerPlan
 
 
 @pytest.mark.slow
@@ -23,3 +24,9 @@ def test_ranks_of_one_worker_and_of_two_are_the_same_and_timed() -> None:
     for r in records:
         assert min(r["load_s"], r["few_s"], r["write_s"], r["iteration_s"], r["product_s"]) > 0
         assert (r["received_bytes"] > 0) == (r["n_workers"] > 1)
+
+
+def test_what_loading_may_take_is_that_of_the_worker_with_most():
+    told = {"start": 0, "stop": 10, "nnz": 7, "load_bytes": 5, "id_bytes": 6, "exchange_bytes": 7}
+    workers = [WorkerPlan(block_bytes=b, vector_bytes=v, **told) for b, v in ((1000, 300), (2000, 200), (100, 900))]
+    assert find_permitted(workers) == 1.1 * 2000 + 200 + 2 * 10**9
