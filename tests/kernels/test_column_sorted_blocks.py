@@ -198,6 +198,37 @@ def test_what_the_host_does_to_build_column_sorted_blocks(piece_entries, order, 
         assert (begun.count("count_cells") > 1) == (piece_entries is not None)
 
 
+@pytest.mark.parametrize(
+    ("planned", "most", "bin_bytes", "piece_entries", "is_kept"),
+    [
+        (10**6, 10**6, 0, None, True),
+        (10**6, 10**6, 0, 2000, False),  # in pieces
+        (100, 10**6, 10**6, None, True),  # where bins may have the memory
+        (100, 10**6, 1000, None, False),
+        (100, 200, 10**6, None, False),
+    ],
+)
+def test_places_of_columns_are_kept_where_memory_is_planned_for_them(
+    planned, most, bin_bytes, piece_entries, is_kept, monkeypatch
+):
+    found = set()
+    played_build.play_build(monkeypatch)
+    count = played_build.count_cells
+    monkeypatch.setitem(
+        played_build.KERNELS, "count_cells", lambda *given: found.add(given[4] is not None) or count(*given)
+    )
+    monkeypatch.setattr(column_sorted_blocks, "PLANNED_COLUMNS", planned)
+    monkeypatch.setattr(column_sorted_blocks, "KEPT_COLUMNS", most)
+    block = make_random(SKEWED[:3000].clip(0, 700), 3000)
+
+    def read(start, stop):
+        return cut_rows(block, start, stop)
+
+    made = build_square(block, read, "degree", height=1000, piece_entries=piece_entries, bin_bytes=bin_bytes)
+    check_built(block, made, "degree")
+    assert found == {is_kept}
+
+
 @cover_pairs(is_ordered={"ordered": True, "in order": False}, piece_entries=[None, 2000], data=DTYPES)
 def test_rows_of_a_larger_matrix_are_built(is_ordered, piece_entries, data, monkeypatch):
     """Rows in an order that is given, and columns that have places of their own among more of them."""
