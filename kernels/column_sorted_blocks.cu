@@ -476,8 +476,8 @@ survey(int64 n_rows, int64 row_offset, const int64* indptr, int64 first_entry, i
     }
 }
 
-// Key of each row for a sort by length, the longest first: rows that are columns, whose number has entries as a column, before the
-// others. Lengths from MOST_LENGTH on are equal. Adds to n_columns: rows that are columns.
+// Key of each row for a sort by length, the longest first: rows that are columns before the others, whose degree, in eight bytes of an
+// integer or a double, is 0. Lengths from MOST_LENGTH on are equal. Adds to n_columns: rows that are columns.
 extern "C" __global__ void __launch_bounds__(256)
 key_rows(int64 n_rows, const int64* __restrict__ indptr, const int64* __restrict__ degree, unsigned short* keys, unsigned long long* n_columns) {
     __shared__ int n_own;

@@ -54,7 +54,7 @@ LEAST_PIECE_ENTRIES = 1 << 25
 """Least entries of such a piece: enough to keep the link to the host busy."""
 PIECE_SHARE = 0.65
 """Share of the memory for vectors that these pieces take at most."""
-TABLE_BYTES = 32
+ROW_TABLE_BYTES = 32
 """Bytes of tables per row while rows are read in pieces: pointers, starts, jumps and places of rows and columns."""
 PASSING: dict[str, int] = {"host": 4, "store": 10}
 """Buffers for streamed pieces, in pieces: one is prepared and two are transferred; or two are prepared while others are
@@ -358,12 +358,12 @@ class Planner:
             n_rows, held, vectors = own.stop - own.start, HELD_PIECES * self._entry, own.vector_bytes
             making = (self._entry + self._index) * own.nnz  # CSR, and positions of columns
             if own.nnz > MOST_PIECE_ENTRIES:  # pieces and tables have the memory of vectors, which are made later
-                making = max(0, held * LEAST_PIECE_ENTRIES + TABLE_BYTES * n_rows - vectors)
+                making = max(0, held * LEAST_PIECE_ENTRIES + ROW_TABLE_BYTES * n_rows - vectors)
             own = replace(own, layout_bytes=laid + making, vector_bytes=vectors + self._index * n_rows)
             free = max(0, device - own.device_bytes)
             own = replace(own, bin_bytes=int(BIN_SHARE * free), piece_entries=MOST_PIECE_ENTRIES)
             if own.nnz > MOST_PIECE_ENTRIES:
-                room = vectors + making - TABLE_BYTES * n_rows
+                room = vectors + making - ROW_TABLE_BYTES * n_rows
                 wanted = int(min(PIECE_SHARE * vectors, room + free - own.bin_bytes)) // held
                 wanted = min(max(LEAST_PIECE_ENTRIES, wanted), INT32_LIMIT - 1)
                 own = replace(own, piece_entries=wanted, piece_bytes=max(0, held * wanted - room))

@@ -250,13 +250,8 @@ def build_column_sorted_blocks(
     own_places, n_blocks = None, len(block_starts) - 1
     if not is_whole:
         del starts
-        cuts = pieces.cuts
-        rows, own_places, block_starts = _group_rows(order, cuts, np.arange(n_blocks) * height)
-        starts, jumps, _ = _measure_rows(indptr, rows, jumps=True)
-        del rows
-        for first, last in pairwise(cuts):
-            jumps[first:last] -= indptr[first]  # pieces have their entries from 0 on
-        block_starts = np.append(cupy.asnumpy(starts[block_starts]), nnz)
+        starts, jumps, own_places, firsts = _group_rows(indptr, order, pieces.cuts, np.arange(n_blocks) * height)
+        block_starts = np.append(cupy.asnumpy(starts[firsts]), nnz)
         release_device_memory()  # the layout needs it
     job_starts = accumulate(-(-np.diff(block_starts) // windows.job_entries))
     kinds = (windows,) if wide_windows is None else (windows, wide_windows)
@@ -277,8 +272,7 @@ def build_column_sorted_blocks(
     tiles, n_found = _cut_cells(cells, counts, nnz, value)
     builder = None
     if n_binned:
-        load = partial(load_kernel, "column_sorted_blocks.cu", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
-        n_before = cells.n_blocks - n_binned
+        n_before, load = cells.n_blocks - n_binned, partial(_load, value=value)
         builder = BinBuilder(counts[cells.first_bin :], n_before, n_binned, value, load, is_exact=is_exact)
     *block_chunks, n_tiles = n_found.get()
     if not is_whole:
@@ -298,6 +292,11 @@ def build_column_sorted_blocks(
     )
 
 
+def _load(name: str, value: np.dtype[Any] | None) -> Any:
+    """Load a kernel that has no jobs."""
+    return load_kernel("column_sorted_blocks.cu", name, ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
+
+
 def _measure_rows(indptr: Any, order: Any | None, *, jumps: bool) -> tuple[Any, Any, int]:
     """Return the first entry of each row in an order, and the number of all; the jumps of `_Jobs`, or None; and the
     number of rows up to the last one that has entries."""
@@ -314,19 +313,18 @@ def _measure_rows(indptr: Any, order: Any | None, *, jumps: bool) -> tuple[Any, 
     return starts, begins, int(n_filled[0])
 
 
-def _group_rows(order: Any | None, cuts: Sequence[int], bounds: np.ndarray) -> tuple[Any | None, Any, Any]:
+def _group_rows(indptr: Any, order: Any | None, cuts: Sequence[int], bounds: np.ndarray) -> tuple[Any, Any, Any, Any]:
     """Put rows into the order of their pieces, and in a piece of their places.
 
     Parameters
     ----------
-    order : row at each place; None if places are rows
+    indptr, order : as for `build_column_sorted_blocks`
     cuts : first row of each piece, and the number of rows
     bounds : first place of each block
 
     Returns
     -------
-    (n_rows,) int32 the rows in that order, None if they are in it; (n_rows,) int32 their places; and, piece by piece,
-    which of them is the first of each block
+    `starts`, `jumps` and `places` of `_Jobs`; and, piece by piece, which row in that order is the first of each block
     """
     import cupy
 
@@ -338,13 +336,17 @@ def _group_rows(order: Any | None, cuts: Sequence[int], bounds: np.ndarray) -> t
         piece = cupy.searchsorted(ends, order, side="right").astype(np.uint16)
         grouped = cupy.argsort(piece, kind="stable").astype(np.int32)
         rows = order[grouped]
-    firsts = [first + cupy.searchsorted(grouped[first:last], there) for first, last in pairwise(cuts)]
-    return rows, grouped, cupy.concatenate(firsts)
+    starts, jumps, _ = _measure_rows(indptr, rows, jumps=True)
+    firsts = []
+    for first, last in pairwise(cuts):
+        jumps[first:last] -= indptr[first]  # pieces have their entries from 0 on
+        firsts.append(first + cupy.searchsorted(grouped[first:last], there))
+    return starts, jumps, grouped, cupy.concatenate(firsts)
 
 
 def run_rows(name: str, n_rows: int, arguments: tuple[Any, ...]) -> None:
     """Run a kernel that processes rows, whose first argument is their number."""
-    kernel = load_kernel("column_sorted_blocks.cu", name, ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(None))
+    kernel = _load(name, None)
     grid = max(1, min(count_blocks(n_rows, ROW_THREADS), shared_memory()[0] * ROW_BLOCKS))
     kernel((grid,), (ROW_THREADS,), (np.int64(n_rows), *arguments))
 
@@ -392,7 +394,7 @@ def _cut_cells(cells: _Cells, counts: Any, nnz: int, value: np.dtype[Any] | None
     chunk_starts, starts = cupy.empty((2, cells.n + 1), np.int64)
     tile_cells, tile_blocks = cupy.empty((2, nnz // TILE + cells.n), np.int32)
     found = cupy.empty(cells.n_blocks + 2, np.int64)
-    cut = load_kernel("column_sorted_blocks.cu", "cut_cells", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
+    cut = _load("cut_cells", value)
     grid = max(1, min(shared_memory()[0], cells.n // JOB_THREADS))
     sizes, bounds = (
         (np.int64(cells.n), np.int64(cells.n_blocks + 1)),
@@ -415,7 +417,7 @@ def _rate_cells(
     found, wide_counts = cupy.zeros(7, np.uint64), cupy.empty(wide.n, np.uint32)
     first, n_before = cells.first_bin, cells.n_blocks - n_binned
     wide_counts[:first] = counts[:first]
-    kernel = load_kernel("column_sorted_blocks.cu", "rate_cells", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
+    kernel = _load("rate_cells", value)
     of_blocks = (wide.shifts[n_before:], wide.starts[n_before:])
     if n_binned:
         sizes = (np.int64(cells.n_windows), *of_blocks, counts[first:], np.int64(LEAST_DENSE))
@@ -428,7 +430,7 @@ def _sort_tiles(n_tiles: int, tiles: _Tiles, arrays: tuple[Any, ...], value: np.
     """Sort the tiles, pad chunks and store the first column of each; `arrays` as the kernel takes them."""
     if not n_tiles:
         return
-    kernel = load_kernel("column_sorted_blocks.cu", "sort_tiles", ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
+    kernel = _load("sort_tiles", value)
     room = TILE * (4 if value is None else max(4, value.itemsize))
     reclaim_memory(kernel, room)
     tables = (tiles.cells, tiles.blocks, tiles.starts, tiles.chunk_starts)

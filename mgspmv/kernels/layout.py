@@ -304,6 +304,7 @@ class LayoutBuilder:
         import cupy
 
         n_rows = len(degree)
+        assert degree.dtype.itemsize == 8
         cuts = (0, n_rows) if cuts is None else tuple(cuts)
         if self.order == "none":
             return RowOrder(None, cupy.arange(n_rows, dtype=np.int32), cuts, cuts)
