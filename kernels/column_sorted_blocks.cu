@@ -439,13 +439,14 @@ sort_tiles(const int* tile_cells, const int* tile_blocks, const int64* tile_star
 }
 
 // Survey rows for the choice of a layout. Adds to found: the longest row (by maximum); the places of sell-slices, divided by 32; and,
-// of n_samples of the n_entries in `indices`, which begin at entry first_entry, the number less than `reach` columns from the diagonal.
+// of n_samples of the n_entries in `indices`, which begin at entry first_entry, the numbers less than `reach` and `band` columns from the
+// diagonal.
 // row_offset is the global number of row 0.
 extern "C" __global__ void __launch_bounds__(256)
 survey(int64 n_rows, int64 row_offset, const int64* indptr, int64 first_entry, int64 n_entries, const int* indices, int64 n_samples, int64 reach,
-       int64* found) {
+       int64 band, int64* found) {
     const int64 first = int64(blockIdx.x) * 256 + threadIdx.x, stride = int64(gridDim.x) * 256;
-    int longest = 0, n_near = 0;
+    int longest = 0, n_near = 0, n_in_band = 0;
     int64 n_places = 0;
     for (int64 row = first; row - first % 32 < n_rows; row += stride) {
         const int length = row < n_rows ? int(indptr[row + 1] - indptr[row]) : 0, width = find_largest(length);
@@ -462,9 +463,10 @@ survey(int64 n_rows, int64 row_offset, const int64* indptr, int64 first_entry, i
         }
         const int64 distance = indices[k] - (row_offset + low);
         n_near += distance > -reach && distance < reach;
+        n_in_band += distance > -band && distance < band;
     }
-    int64 own[3] = {longest, n_places, n_near};
-    for (int s = 0; s < 3; ++s) {
+    int64 own[4] = {longest, n_places, n_near, n_in_band};
+    for (int s = 0; s < 4; ++s) {
         const bool is_largest = s == 0;
         for (int distance = 16; distance > 0 && s != 1; distance /= 2) {  // s = 1: n_places is the same in all lanes
             const int64 other = __shfl_down_sync(FULL, own[s], distance);

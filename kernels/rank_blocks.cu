@@ -20,6 +20,11 @@
 #endif
 #include "rank_steps.cuh"
 
+#ifdef __CUDA_ARCH__
+#define PREFETCH(place) asm volatile("prefetch.global.L2 [%0];" ::"l"(place))
+#else
+#define PREFETCH(place)
+#endif
 #define AT_ONCE 3
 #define PADDING_ROWS 32  // after those of a block, for entries of padding: one a lane, so that these do not wait for each other
 #define ROW_BITS 15
@@ -28,6 +33,14 @@
 #ifndef BINNED
 #define BINNED 0  // whether there are octets
 #endif
+#ifndef BANDED
+#define BANDED 0  // whether entries next to the diagonal are in slices
+#endif
+#define SLICE 32
+#define NO_STEP -32768
+#define NO_STEPS 0x80008000u
+#define WORDS_AT_ONCE 4
+#define SMALL 2147483648.0f
 #define OCTET 8
 #define WINDOW_BITS 14
 #define FILL_THREADS (sizeof(Z) == 4 ? 512 : 1024)  // as mgspmv/kernels/bins.py launches it
@@ -242,6 +255,104 @@ __device__ __forceinline__ void add_large(const Bins& bins, unsigned n_large, in
     }
 }
 
+#if BANDED
+// Entries of the band; see mgspmv/kernels/band_slices.py.
+struct Band {
+    const unsigned* starts;
+    const unsigned* words;  // two steps in each
+    const VALUE* values;
+    int64 first_place;
+};
+
+// Words of a row, which are read WORDS_AT_ONCE at a time, and before they are needed.
+struct BandRow {
+    unsigned begin, end;
+    unsigned words[WORDS_AT_ONCE];
+    VALUE values[2 * WORDS_AT_ONCE];
+
+    __device__ __forceinline__ void read_bounds(const unsigned* starts) { begin = __ldg(starts), end = __ldg(starts + 1); }
+    __device__ __forceinline__ void read_words(const Band& band, unsigned first) {
+        const int64 place = SLICE * int64(first) + threadIdx.x % SLICE;
+        const unsigned* own = band.words + place;
+        const int n = int(end - first);
+#pragma unroll
+        for (int k = 0; k < WORDS_AT_ONCE; ++k) {
+            words[k] = k < n ? __ldcs(own + SLICE * k) : NO_STEPS;
+            for (int half = 0; half < 2; ++half)
+                values[2 * k + half] = PATTERN || k >= n ? VALUE(1) : __ldcs(band.values + 2 * (place + SLICE * k) + half);
+        }
+    }
+    // Read z, where `z` is that of the row.
+    __device__ __forceinline__ void gather(const Z* z, Z (&gathered)[2 * WORDS_AT_ONCE]) const {
+#pragma unroll
+        for (int k = 0; k < 2 * WORDS_AT_ONCE; ++k) {
+            const int step = int(words[k / 2] << 16 * (1 - k % 2)) >> 16;
+            gathered[k] = step == NO_STEP ? Z(0) : __ldg(z + step);
+        }
+    }
+    __device__ __forceinline__ uint64 add(const Z (&gathered)[2 * WORDS_AT_ONCE], float scale, bool& is_right) const {
+        uint64 sum = 0;
+#pragma unroll
+        for (int k = 0; k < 2 * WORDS_AT_ONCE; ++k) sum += round_product(values[k], gathered[k], scale, is_right);
+        return sum;
+    }
+};
+
+// Rows first .. first + n with entries of the band: each thread has one at a time, and reads what the next one needs meanwhile.
+template <typename Rows>
+struct BandRows {
+    const Band& band;
+    Rows& rows;
+    const unsigned* starts;  // of the slice of the thread's row
+    const Z* z;              // of that row
+    int64 first;
+    int n;
+    BandRow own, next;
+    typename Rows::Loaded loaded;
+
+    __device__ __forceinline__ BandRows(const Band& band, Rows& rows, const Z* z, int64 first, int n)
+        : band(band), rows(rows), starts(band.starts + (first + threadIdx.x) / SLICE), z(z + first + threadIdx.x), first(first), n(n) {}
+    __device__ __forceinline__ void begin() {
+        const int row = threadIdx.x;
+        if (row >= n) return;
+        own.read_bounds(starts);
+        if (row + THREADS < n) next.read_bounds(starts + THREADS / SLICE);
+        own.read_words(band, own.begin);
+        loaded = rows.load(first + row);
+    }
+    // Finish the rows, whose products are take(row - first) and those of their entries of the band.
+    template <typename Take>
+    __device__ __forceinline__ void finish(Take take, float scale) {
+        const double unit = rows.run.product_unit;
+        bool is_right = true;
+        for (int row = threadIdx.x; row < n; row += THREADS, starts += THREADS / SLICE, z += THREADS) {
+            Z gathered[2 * WORDS_AT_ONCE];
+            own.gather(z, gathered);
+            BandRow after;
+            typename Rows::Loaded coming;
+            if (row + THREADS < n) {
+                next.read_words(band, next.begin);
+                coming = rows.load(first + row + THREADS);
+            }
+            if (row + 2 * THREADS < n) {
+                after.read_bounds(starts + 2 * (THREADS / SLICE));
+                PREFETCH(z + 2 * THREADS);
+            }
+            uint64 sum = own.add(gathered, scale, is_right);
+            for (unsigned word = own.begin + WORDS_AT_ONCE; word < own.end; word += WORDS_AT_ONCE) {
+                own.read_words(band, word);
+                own.gather(z, gathered);
+                sum += own.add(gathered, scale, is_right);
+            }
+            rows.finish(first + row, loaded, double(int64(uint64(take(row)) + sum)) * unit);
+            own = next, loaded = coming;
+            next.begin = after.begin, next.end = after.end;
+        }
+        if (!is_right) rows.count_wrong();
+    }
+};
+#endif
+
 struct Blocks {
     int64 n_items;
     const uint4* entries;
@@ -254,6 +365,9 @@ struct Blocks {
     uint64* partial;
     int64 height;
     Bins bins;
+#if BANDED
+    Band band;
+#endif
 };
 
 // Load what AT_ONCE of the rows first .. first + n need besides their products, from row `begin` of these on.
@@ -319,12 +433,20 @@ __device__ __forceinline__ void multiply(const Blocks& blocks, Rows& rows) {
             add_bins<1>(part, octets_end * SHARES, bins, scale, low, high, spare);
             if (bins.n_large) add_large(bins, __ldcg(bins.n_large + (made & 1)), first_octet * OCTET, octets_end * OCTET, low, high, spare);
         }
+#if BANDED
+        BandRows<Rows> own(blocks.band, rows, z + blocks.band.first_place, first_row, n);
+        const auto read_ahead = [&] { own.begin(); };
+        const auto finish_rows = [&](auto take) { own.finish(take, scale); };
+#else
         typename Rows::Loaded loaded[AT_ONCE];
-        if (parts == 1) load_rows(rows, first_row, n, threadIdx.x, loaded);
+        const auto read_ahead = [&] { load_rows(rows, first_row, n, threadIdx.x, loaded); };
+        const auto finish_rows = [&](auto take) { finish(rows, first_row, n, loaded, take); };
+#endif
+        if (parts == 1) read_ahead();
         __syncthreads();
         if (threadIdx.x == 0 && is_wrong()) rows.count_wrong();
         if (parts == 1) {
-            finish(rows, first_row, n, loaded, take);
+            finish_rows(take);
         } else {
             for (int row = threadIdx.x; row < n; row += THREADS) {
                 const uint64 sum = uint64(take(row));
@@ -337,8 +459,8 @@ __device__ __forceinline__ void multiply(const Blocks& blocks, Rows& rows) {
             if (is_last) {
                 __threadfence();
                 if (threadIdx.x == 0) blocks.parts_done[block] = 0;
-                load_rows(rows, first_row, n, threadIdx.x, loaded);
-                finish(rows, first_row, n, loaded, [&](int row) {
+                read_ahead();
+                finish_rows([&](int row) {
                     const uint64 sum = __ldcg(blocks.partial + first_row + row);
                     blocks.partial[first_row + row] = 0;
                     return int64(sum);

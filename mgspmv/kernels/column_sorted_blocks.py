@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from mgspmv.kernels.band_slices import BandSlices
 from mgspmv.kernels.bins import (
     LEAST_DENSE,
     NO_BINS,
@@ -98,13 +99,16 @@ class ColumnSortedBlocks:
     """Cells that are binned; None if there are none."""
     n_resident: int = 1
     """Thread blocks that a multiprocessor runs at a time, which share its memory."""
+    band: BandSlices | None = None
+    """Entries next to the diagonal, which are not in blocks; None if all are."""
 
     name: ClassVar[Literal["column-sorted-blocks"]] = "column-sorted-blocks"
 
     @property
     def nbytes(self) -> int:
         """Bytes of the format."""
-        return int(sum(a.nbytes for a in (self.entries, self.columns, self.values, self.bins) if a is not None))
+        parts = (self.entries, self.columns, self.values, self.bins, self.band)
+        return int(sum(part.nbytes for part in parts if part is not None))
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,6 +209,7 @@ def build_column_sorted_blocks(
     is_near: bool = False,
     is_even: bool = False,
     n_resident: int = 1,
+    band: BandSlices | None = None,
 ) -> ColumnSortedBlocks:
     """Build column-sorted blocks on the current device.
 
@@ -225,6 +230,7 @@ def build_column_sorted_blocks(
     is_near : whether neighboring columns have the same rows, to which a warp should not add at the same time
     is_even : whether no row is much longer than the mean
     n_resident : thread blocks that a multiprocessor is to run at a time
+    band : entries of the rows that are not in `pieces`
 
     Raises
     ------
@@ -239,11 +245,13 @@ def build_column_sorted_blocks(
         is_tall = is_even and may_bin(n_cols, bin_bytes)
         share = choose_share(nnz, n_filled, n_cols) if is_tall else SHARE_OF_SHARED_MEMORY
         n_multiprocessors, n_bytes = shared_memory()
-        height = choose_height(n_filled, n_multiprocessors * n_resident, n_bytes // n_resident, share)
+        n_working = n_filled if band is None else len(indptr) - 1
+        height = choose_height(n_working, n_multiprocessors * n_resident, n_bytes // n_resident, share)
     block_starts = np.append(cupy.asnumpy(starts[:n_filled:height]), nnz)
     windows, wide_windows, first_bin, n_binned = cut_windows(np.diff(block_starts), n_cols), None, None, 0
     found_bytes = 4 * nnz if nnz > PLANNED_COLUMNS else 0
     keeps_columns = is_whole and columns is not None and nnz <= KEPT_COLUMNS and found_bytes <= bin_bytes
+    keeps_columns &= band is None  # whose rows take that memory
     if can_bin(nnz, n_cols, len(block_starts) - 1, bin_bytes - keeps_columns * found_bytes):
         n_narrow, windows, wide_windows = cut_bin_windows(windows, n_cols)
         first_bin, n_binned = int(windows.cell_starts[n_narrow]), len(windows.shifts) - n_narrow
@@ -287,8 +295,9 @@ def build_column_sorted_blocks(
         jobs.run("place_entries", k, (cells.there, *arrays, *target))
         del piece, arrays
     _sort_tiles(int(n_tiles), tiles, (counts, cells.there, np.int64(is_near), entries, address(values), columns), value)
+    nnz += 0 if band is None else band.nnz
     return ColumnSortedBlocks(
-        (n_rows, n_cols), nnz, height, np.array(block_chunks), entries, columns, values, bins, n_resident
+        (n_rows, n_cols), nnz, height, np.array(block_chunks), entries, columns, values, bins, n_resident, band
     )
 
 

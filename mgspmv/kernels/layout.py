@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from mgspmv.kernels.band_slices import BAND, LEAST_IN_ROW, split_rows
 from mgspmv.kernels.bins import may_bin
 from mgspmv.kernels.column_sorted_blocks import ColumnSortedBlocks, build_column_sorted_blocks, run_rows
 from mgspmv.kernels.device import PieceReader, address, load_kernel, release_device_memory
@@ -119,10 +120,16 @@ class Survey:
     """Places of SELL slices, including padding."""
     near: float
     """Share of the entries that are near the diagonal, estimated from a sample."""
+    in_band: float
+    """Share of those that are next to it, likewise."""
 
     def is_even(self, nnz: int, n_rows: int, *, may_bin: bool) -> bool:
         """Return whether no row is much longer than the mean; of rows that may be binned, than few threads add to."""
         return self.longest * n_rows <= EVEN_ROWS * nnz or (may_bin and self.longest <= SHORT_ROW)
+
+    def has_band(self, nnz: int, n_rows: int) -> bool:
+        """Return whether most entries, and enough of a row, are next to the diagonal."""
+        return self.in_band > NEAR and self.in_band * nnz >= LEAST_IN_ROW * n_rows
 
 
 def survey_rows(indptr: Any, piece: CsrBlock, first_row: int, row_offset: int) -> Survey:
@@ -136,12 +143,12 @@ def survey_rows(indptr: Any, piece: CsrBlock, first_row: int, row_offset: int) -
     """
     import cupy
 
-    found, n_samples = cupy.zeros(3, np.int64), min(piece.nnz, SAMPLES)
+    found, n_samples = cupy.zeros(4, np.int64), min(piece.nnz, SAMPLES)
     first_entry = int(indptr[first_row]) if first_row else 0
-    sample = (np.int64(first_entry), np.int64(piece.nnz), piece.indices, np.int64(n_samples), np.int64(REACH))
+    sample = (np.int64(first_entry), np.int64(piece.nnz), piece.indices, *map(np.int64, (n_samples, REACH, BAND)))
     run_rows("survey", len(indptr) - 1, (np.int64(row_offset), indptr, *sample, found))
-    longest, places, n_near = map(int, found.get())
-    return Survey(longest, 32 * places, n_near / max(1, n_samples))
+    longest, places, n_near, n_in_band = map(int, found.get())
+    return Survey(longest, 32 * places, n_near / max(1, n_samples), n_in_band / max(1, n_samples))
 
 
 def choose_layout(nnz: int, n_rows: int, survey: Survey, *, may_bin: bool = False) -> tuple[LayoutName, Order]:
@@ -269,7 +276,8 @@ class LayoutBuilder:
         found, suited = choose_layout(nnz, len(indptr) - 1, self._survey, may_bin=has_bins)
         self.layout: LayoutName = layout or found
         self._is_even = self._survey.is_even(nnz, len(indptr) - 1, may_bin=has_bins)
-        self._bin_bytes, self._is_exact = bin_bytes, is_exact
+        self._has_band = self._is_even and self._survey.has_band(nnz, len(indptr) - 1)
+        self._bin_bytes, self._is_exact, self._row_offset = bin_bytes, is_exact, row_offset
         self.order: Order = "none" if self.layout == "sell-slices" else order or suited
 
     @property
@@ -345,6 +353,11 @@ class LayoutBuilder:
         kinds: dict[str, Any] = {"is_exact": self._is_exact, "is_near": self.is_near, "is_even": self._is_even}
         if k is None and self.is_near and not self._is_even:  # smaller blocks have as many near entries
             kinds["n_resident"] = NEAR_RESIDENT
+        if k is None and self._has_band and order is None and pieces.is_whole:
+            [(_, piece)] = pieces.each()
+            first_place = self._row_offset if columns is None else int(columns[self._row_offset])
+            kinds["band"], piece = split_rows(indptr, piece, columns, first_place)
+            indptr, pieces = piece.indptr, PieceReader(lambda *_: piece, pieces.cuts)
         return build_column_sorted_blocks(indptr, n_columns, pieces, **options, bin_bytes=bin_bytes, **kinds)
 
     def build_layout(

@@ -179,6 +179,8 @@ class BlockProduct:
         self.bins = BinProducts(bins, shared_memory()[0])
         if self.bins.grid:
             self.types["BINNED"] = 1
+        if blocks.band is not None:
+            self.types["BANDED"] = 1
         if blocks.n_resident > 1:
             self.types |= {"THREADS": self.threads, "RESIDENT": blocks.n_resident}
 
@@ -190,7 +192,8 @@ class BlockProduct:
     def pack(self, layout: Any) -> np.ndarray:
         """Pack the structure that describes the matrix, whose address may differ between steps."""
         arrays = (layout.entries, layout.columns, layout.values, *self._tables)
-        return pack(self._n_items, *arrays, layout.height, *self.bins.list_fields(), layout.shape[1])
+        band = () if layout.band is None else layout.band.list_fields()
+        return pack(self._n_items, *arrays, layout.height, *self.bins.list_fields(), layout.shape[1], *band)
 
 
 class SliceProduct:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mgspmv.kernels.band_slices import BAND
 from mgspmv.kernels.layout import (
     EVEN_ROWS,
     LEAST_FILL,
@@ -24,7 +25,7 @@ from tests.support.blocks import make_block, make_random, read_to_device
 from tests.support.emulated import ON_BOTH, use
 from tests.support.matrices import HARD
 
-GRID = Survey(longest=5, n_places=5000, near=1.0)
+GRID = Survey(longest=5, n_places=5000, near=1.0, in_band=0.6)
 """Of 1000 rows of about 5 entries."""
 
 
@@ -41,7 +42,7 @@ GRID = Survey(longest=5, n_places=5000, near=1.0)
         (4999, replace(GRID, longest=20, near=0.5), ("column-sorted-blocks", "degree")),
         (5000, replace(GRID, longest=20, near=0.5), ("column-sorted-blocks", "none")),
         (5000, replace(GRID, longest=900, near=0.0), ("column-sorted-blocks", "degree")),
-        (0, Survey(0, 0, 0.0), ("column-sorted-blocks", "none")),
+        (0, Survey(0, 0, 0.0, 0.0), ("column-sorted-blocks", "none")),
     ],
 )
 def test_layout(nnz, survey, wanted):
@@ -64,7 +65,7 @@ def test_rows_that_are_surveyed_are_few_and_in_the_middle(n_entries):
 
 
 def test_short_rows_are_even_where_cells_may_be_binned():
-    short = Survey(SHORT_ROW, 10**6, 0.0)
+    short = Survey(SHORT_ROW, 10**6, 0.0, 0.0)
     longer = replace(short, longest=SHORT_ROW + 1)
     for survey, may_bin, wanted in ((short, True, "none"), (short, False, "degree"), (longer, True, "degree")):
         assert choose_layout(5000, 1000, survey, may_bin=may_bin) == ("column-sorted-blocks", wanted)
@@ -78,18 +79,21 @@ def survey_in_numpy(block, first_row, last_row) -> Survey:
     n_samples = min(int(last - first), SAMPLES)
     sampled = first + np.arange(n_samples) * int(last - first) // max(1, n_samples)
     distance = np.abs(np.repeat(np.arange(block.n_rows), lengths)[sampled] - block.indices[sampled].astype(int))
-    near = (distance < REACH).mean() if n_samples else 0.0
+    near, in_band = ((distance < reach).mean() if n_samples else 0.0 for reach in (REACH, BAND))
     return Survey(
         int(lengths.max(initial=0)),
         32 * int(padded.max(axis=1).sum()) if len(lengths) else 0,
         float(near),
+        float(in_band),
     )
 
 
-@pytest.mark.gpu
+@ON_BOTH
 @pytest.mark.parametrize("name", ["hard", "no entries", "wide", "band"])
-def test_survey(name):
-    cupy = pytest.importorskip("cupy")
+def test_survey(name, device, monkeypatch):
+    use(device, monkeypatch)
+    import cupy
+
     n = 70_001
     made = {
         "hard": lambda: make_block(HARD["empty rows"], data=None),
@@ -104,7 +108,8 @@ def test_survey(name):
     for first, last in ((0, block.n_rows), (block.n_rows // 3, block.n_rows // 2), (block.n_rows // 4, block.n_rows)):
         got = survey_rows(indptr, read_to_device(block)(first, last), first, 0)
         wanted = survey_in_numpy(block, first, last)
-        assert got == replace(wanted, near=pytest.approx(wanted.near, abs=1e-12))
+        shares = {name: pytest.approx(getattr(wanted, name), abs=1e-12) for name in ("near", "in_band")}
+        assert got == replace(wanted, **shares)
 
 
 @ON_BOTH

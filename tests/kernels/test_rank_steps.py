@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 import mgspmv as mg
-from mgspmv.kernels import bins
+from mgspmv.kernels import bins, column_sorted_blocks
+from mgspmv.kernels.band_slices import split_rows
 from mgspmv.kernels.column_sorted_blocks import ColumnSortedBlocks, build_column_sorted_blocks
-from mgspmv.kernels.device import shared_memory
+from mgspmv.kernels.device import PieceReader, shared_memory
 from mgspmv.kernels.layout import LayoutBuilder, MatrixLayout, SellSlices, build_sell_slices, hold_whole
 from mgspmv.kernels.rank_products import cut_items
 from mgspmv.kernels.rank_steps import KEPT_SUMS, RankRules, RankSteps, RankVectors, choose_weight
@@ -41,11 +42,14 @@ def make_graphs() -> dict[str, CsrBlock]:
     skewed = rng.zipf(1.5, n).clip(1, 5000) - 1
     hubs = np.where(np.arange(n) % 2000 == 77, 100_000, rng.integers(0, 3, n))
     near = (np.arange(n)[:, None] + np.array([0, 1, 77, 78, n - 1])) % n
+    ring = (np.arange(n)[:, None] + np.delete(np.arange(-4, 5), 4)) % n
+    ring = np.where(rng.random(ring.shape) < 0.1, rng.integers(0, n, ring.shape), ring)
     made = {name: make_block(hard, data=None) for name, hard in GRAPHS.items()}
     return made | {
         "skewed rows": make_random(skewed, n, data=None),
         "hub rows longer than a tile": make_random(hubs, n, data=None),  # with columns again and again
         "grid": CsrBlock(0, n, 5 * np.arange(n + 1), np.sort(near, axis=1).ravel().astype(np.int32), None),
+        "ring with shortcuts": CsrBlock(0, n, 8 * np.arange(n + 1), np.sort(ring, axis=1).ravel().astype(np.int32), None),
         "most vertices are dangling": replace(make_random(skewed, n // 10, data=None), n_cols=n),
         "no edges": make_random([0] * 700, 700, data=None),
         "only the last row": make_random([*[0] * 4000, 9], 4001, data=None),
@@ -83,6 +87,22 @@ def build_binned(block, read, order) -> MatrixLayout:
         return build_layout(block, read, layout="column-sorted-blocks", order=order, bin_bytes=1 << 40)
 
 
+def build_banded(block, read, **options) -> MatrixLayout:
+    """Entries next to the diagonal are in slices; cells of fewer than 50 others are binned."""
+    import cupy
+
+    band, far = split_rows(cupy.asarray(block.indptr), read(0, block.n_rows))
+    options["value"] = None if block.data is None else block.data.dtype
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bins, "LEAST_COLUMNS", 1)
+        patch.setattr(bins.CellRates, "pays", lambda *_: True)
+        for module in (bins, column_sorted_blocks):
+            patch.setattr(module, "LEAST_DENSE", 50)
+        pieces = PieceReader(lambda *_: far, (0, block.n_rows))
+        layout = build_column_sorted_blocks(far.indptr, block.n_cols, pieces, band=band, bin_bytes=1 << 40, **options)
+    return hold_whole(layout, block.n_rows)
+
+
 def place_by_degree(block):
     """The row at each place, on the device, where long rows come first."""
     import cupy
@@ -104,6 +124,8 @@ LAYOUTS = {
     "two blocks at a time": lambda block, read: build_low_blocks(block, read, is_near=True, n_resident=2),
     "bins by degree": lambda block, read: build_binned(block, read, "degree"),
     "bins in order": lambda block, read: build_binned(block, read, "none"),
+    "a band and bins": build_banded,
+    "a band and low blocks": lambda block, read: build_banded(block, read, height=256),
     "slices": lambda block, read: hold_whole(
         build_sell_slices(block.indptr, block.n_cols, read_pieces(block, read)), block.n_rows
     ),
@@ -188,11 +210,19 @@ def test_exact_steps_have_the_bits_of_the_cpu(layout, is_pattern):
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("layout", "is_pattern"), [("blocks by degree", True), ("bins by degree", True), ("bins in order", False)]
+    ("layout", "is_pattern"),
+    [
+        ("blocks by degree", True),
+        ("bins by degree", True),
+        ("bins in order", False),
+        ("a band and bins", True),
+        ("a band and low blocks", False),
+    ],
 )
 def test_exact_steps_of_emulated_kernels_have_the_bits_of_the_cpu(layout, is_pattern, monkeypatch):
     emulate(monkeypatch)
-    check_exact_steps("skewed rows", layout, is_pattern)
+    for name in ("skewed rows", "ring with shortcuts") if "band" in layout else ("skewed rows",):
+        check_exact_steps(name, layout, is_pattern)
 
 
 @ON_BOTH

@@ -97,6 +97,20 @@ def check_exact_steps(name, mixture, is_pattern) -> None:
 
 @pytest.mark.gpu
 @VALUES
+def test_shares_with_bands_have_the_bits_of_the_cpu(is_pattern):
+    """The places of their rows begin anywhere."""
+    block, weight = make_graph("ring with shortcuts", is_pattern=is_pattern)
+    vectors = make_vectors(block.n_rows, weight, kind="all")
+    for n in (1, 3):
+        steps, played = make_shares(block, n, "blocks in order", "exact"), PlayedDevice(block)
+        check_bits(steps, played, run_beside(steps, played, vectors, UNSTOPPED))
+        bands = [layout.feed.kept[0].band for layout in steps.layouts]
+        assert [band.first_place for band in bands] == list(steps.slices.starts[:-1])
+        assert sum(band.nnz for band in bands) > 0.8 * block.nnz
+
+
+@pytest.mark.gpu
+@VALUES
 @DIRECTLY
 def test_shares_that_write_into_the_memory_of_all(mixture, is_pattern):
     for name in MANY:

@@ -45,11 +45,13 @@ namespace fibers {
 
 const size_t STACK = 1 << 17;
 
+static long n_releases = 0;
+
 struct Barrier {
     int n_alive = 0, n_here = 0;
     long round = 0;
     void release() {
-        if (n_here > 0 && n_here == n_alive) n_here = 0, ++round;
+        if (n_here > 0 && n_here == n_alive) n_here = 0, ++round, ++n_releases;
     }
 };
 
@@ -105,13 +107,13 @@ static void run_block(unsigned n) {
     bool is_new = true;
     for (unsigned left = n, idle = 0; left; is_new = false) {
         const unsigned before = left;
-        const long rounds = block.round;
+        const long releases = n_releases;
         for (unsigned t = 0; t < n; ++t) {
             if (is_done[t]) continue;
             resume(t, is_new);
             left -= is_done[t];
         }
-        idle = left == before && block.round == rounds ? idle + 1 : 0;
+        idle = left == before && n_releases == releases ? idle + 1 : 0;
         if (idle > 100000) fprintf(stderr, "threads wait for each other\n"), abort();
     }
 }
@@ -172,8 +174,12 @@ template <typename T>
 T __shfl_sync(unsigned, T value, int lane) { return fibers::shuffle(value, lane); }
 
 static unsigned __ballot_sync(unsigned, bool own) {
+    const unsigned first = fibers::own / 32 * 32;
+    fibers::sent[fibers::own] = own;
+    fibers::wait(fibers::warps[fibers::own / 32]);
     unsigned found = 0;
-    for (int lane = 0; lane < 32; ++lane) found |= unsigned(fibers::shuffle(int(own), lane)) << lane;
+    for (int lane = 0; lane < 32; ++lane) found |= unsigned(fibers::sent[first + lane] & 1) << lane;
+    fibers::wait(fibers::warps[fibers::own / 32]);
     return found;
 }
 
@@ -203,6 +209,7 @@ template <typename A, typename B>
 std::common_type_t<A, B> min(A a, B b) { typedef std::common_type_t<A, B> C; return C(b) < C(a) ? C(b) : C(a); }
 template <typename A, typename B>
 std::common_type_t<A, B> max(A a, B b) { typedef std::common_type_t<A, B> C; return C(a) < C(b) ? C(b) : C(a); }
+static int __popc(unsigned value) { return __builtin_popcount(value); }
 static int __clz(unsigned value) { return value ? __builtin_clz(value) : 32; }
 static unsigned __float2uint_rn(float value) { return unsigned(llrintf(value)); }
 static unsigned long long __float2ull_rn(float value) { return (unsigned long long)nearbyintf(value); }

@@ -7,6 +7,7 @@ from itertools import product
 
 import numpy as np
 
+from mgspmv.kernels.band_slices import BAND
 from mgspmv.kernels.formats import BLOCK_DIMS
 from mgspmv.kernels.modules import (
     Specialization,
@@ -77,11 +78,13 @@ def _generate_specialisations() -> Iterator[Specialization]:
     for value in (None, *values):
         for per_thread in (7, 15):
             yield specialize("column_sorted_blocks.cu", ENTRIES_PER_THREAD=per_thread, **value_types(value))
+        yield specialize("band_slices.cu", BAND=BAND, **value_types(value))
         for ids in (int32, int64) if value is not None else ():
             yield specialize("entries.cu", ID=ids, VALUE=value)
         for offset in (int32, int64):
             yield specialize("sell_slices.cu", OFFSET=offset, **value_types(value))
-    sources = (("rank_blocks.cu", {}), ("rank_blocks.cu", {"BINNED": 1}), ("rank_slices.cu", {}))
+    blocks = ({}, {"BINNED": 1}, {"BANDED": 1}, {"BANDED": 1, "BINNED": 1})
+    sources = (*(("rank_blocks.cu", own) for own in blocks), ("rank_slices.cu", {}))
     steps = [(None, float32, int64), (None, float64, int64), (None, float32, float32)]
     with_values = [(float32, float32, float64), (float64, float64, float64), (float32, float32, float32)]
     for (source, more), is_relative in product(sources, (False, True)):
