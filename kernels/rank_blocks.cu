@@ -305,13 +305,15 @@ struct BandRows {
     Rows& rows;
     const unsigned* starts;  // of the slice of the thread's row
     const Z* z;              // of that row
+    float scale;
     int64 first;
     int n;
     BandRow own, next;
     typename Rows::Loaded loaded;
 
-    __device__ __forceinline__ BandRows(const Band& band, Rows& rows, const Z* z, int64 first, int n)
-        : band(band), rows(rows), starts(band.starts + (first + threadIdx.x) / SLICE), z(z + first + threadIdx.x), first(first), n(n) {}
+    __device__ __forceinline__ BandRows(const Band& band, Rows& rows, const Z* z, float scale, int64 first, int n)
+        : band(band), rows(rows), starts(band.starts + (first + threadIdx.x) / SLICE), z(z + first + threadIdx.x),
+          scale(scale), first(first), n(n) {}
     __device__ __forceinline__ void begin() {
         const int row = threadIdx.x;
         if (row >= n) return;
@@ -322,7 +324,7 @@ struct BandRows {
     }
     // Finish the rows, whose products are take(row - first) and those of their entries of the band.
     template <typename Take>
-    __device__ __forceinline__ void finish(Take take, float scale) {
+    __device__ __forceinline__ void finish(Take take) {
         const double unit = rows.run.product_unit;
         bool is_right = true;
         for (int row = threadIdx.x; row < n; row += THREADS, starts += THREADS / SLICE, z += THREADS) {
@@ -351,6 +353,14 @@ struct BandRows {
         if (!is_right) rows.count_wrong();
     }
 };
+template <typename Rows>
+__device__ __forceinline__ void load_rows(const Rows&, int64, int, int, BandRows<Rows>& loaded) {
+    loaded.begin();
+}
+template <typename Rows, typename Take>
+__device__ __forceinline__ void finish(Rows&, int64, int, BandRows<Rows>& loaded, Take take) {
+    loaded.finish(take);
+}
 #endif
 
 struct Blocks {
@@ -434,19 +444,15 @@ __device__ __forceinline__ void multiply(const Blocks& blocks, Rows& rows) {
             if (bins.n_large) add_large(bins, __ldcg(bins.n_large + (made & 1)), first_octet * OCTET, octets_end * OCTET, low, high, spare);
         }
 #if BANDED
-        BandRows<Rows> own(blocks.band, rows, z + blocks.band.first_place, first_row, n);
-        const auto read_ahead = [&] { own.begin(); };
-        const auto finish_rows = [&](auto take) { own.finish(take, scale); };
+        BandRows<Rows> loaded(blocks.band, rows, z + blocks.band.first_place, scale, first_row, n);
 #else
         typename Rows::Loaded loaded[AT_ONCE];
-        const auto read_ahead = [&] { load_rows(rows, first_row, n, threadIdx.x, loaded); };
-        const auto finish_rows = [&](auto take) { finish(rows, first_row, n, loaded, take); };
 #endif
-        if (parts == 1) read_ahead();
+        if (parts == 1) load_rows(rows, first_row, n, threadIdx.x, loaded);
         __syncthreads();
         if (threadIdx.x == 0 && is_wrong()) rows.count_wrong();
         if (parts == 1) {
-            finish_rows(take);
+            finish(rows, first_row, n, loaded, take);
         } else {
             for (int row = threadIdx.x; row < n; row += THREADS) {
                 const uint64 sum = uint64(take(row));
@@ -459,8 +465,8 @@ __device__ __forceinline__ void multiply(const Blocks& blocks, Rows& rows) {
             if (is_last) {
                 __threadfence();
                 if (threadIdx.x == 0) blocks.parts_done[block] = 0;
-                read_ahead();
-                finish_rows([&](int row) {
+                load_rows(rows, first_row, n, threadIdx.x, loaded);
+                finish(rows, first_row, n, loaded, [&](int row) {
                     const uint64 sum = __ldcg(blocks.partial + first_row + row);
                     blocks.partial[first_row + row] = 0;
                     return int64(sum);
