@@ -31,6 +31,9 @@ STEP, RUN = 512, 16
 """Entries of a step of Compact, and of a lane in it."""
 STEP_UNIT, MOST_UNITS = 8, 40
 """A thread block of csr-compact has one step less than a multiple of STEP_UNIT, and at most MOST_UNITS times that."""
+FEW_STEPS, WIDE_SHARE = 1 << 14, 16
+"""Steps up to which thread blocks are as short as can be if one in WIDE_SHARE has columns that 16 bits do not number:
+such steps take longer, and many short thread blocks balance them."""
 RUNNING = 264
 """Thread blocks of csr-compact that run at a time: two per multiprocessor of an H100. The same for all devices, so that
 products are bit-identical."""
@@ -174,7 +177,7 @@ def build_compact(block: CsrBlock) -> Compact:
     n_steps = len(base)
     steps = xp.full((n_steps + 2, 2), -1, index_dtype(block.nnz))
     steps[:, 0], steps[:n_steps, 1] = xp.searchsorted(last, xp.arange(n_steps + 2) * STEP), base
-    block_steps = choose_block_steps(n_steps)
+    block_steps = choose_block_steps(n_steps, count_true(base < 0))
     begins = _cut_rows(starts, block.nnz, block_steps * STEP)
     n_ended = xp.searchsorted(last, begins)
     cuts = xp.full((len(begins) + 1, 2), block.nnz, np.int64)
@@ -194,11 +197,17 @@ def build_compact(block: CsrBlock) -> Compact:
     )
 
 
-def choose_block_steps(n_steps: int) -> int:
+def choose_block_steps(n_steps: int, n_wide: int = 0) -> int:
     """Choose the steps of a thread block so that few turns of RUNNING blocks, which are full, make all steps.
 
     A turn takes as long as the steps of a warp and about one more, while its first entries are read.
+
+    Parameters
+    ----------
+    n_wide : steps whose columns 16 bits do not number
     """
+    if n_steps <= FEW_STEPS and n_wide * WIDE_SHARE > n_steps:
+        return STEP_UNIT - 1
     units = np.arange(1, MOST_UNITS + 1)
     turns = -(-n_steps // ((STEP_UNIT * units - 1) * RUNNING))
     return int(STEP_UNIT * units[np.argmin(turns * (units + 1))] - 1)

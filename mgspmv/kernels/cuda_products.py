@@ -143,7 +143,8 @@ def csr_compact(block: CsrBlock, made: csr_cuts.Compact, types: dict[str, Any]) 
     dtype = _sum_dtype(types)
     value_bytes = 0 if types["PATTERN"] else np.dtype(types["VALUE"]).itemsize
     step_bytes = csr_cuts.STEP * (max(dtype.itemsize, value_bytes) + made.near.itemsize) + 4 * WARP
-    warps = next(warps for warps in COMPACT_WARPS if 2 * warps * step_bytes <= COMPACT_ROOM)
+    fits = (warps for warps in COMPACT_WARPS if 2 * warps * step_bytes <= COMPACT_ROOM)
+    warps = next(warps for warps in fits if 2 * warps <= made.block_steps + 1)  # a warp reads one step during another
     row = np.dtype(np.int32) if made.rows is None else made.rows.dtype
     types = {**types, "INDEX": block.indices.dtype, "OFFSET": made.steps.dtype, "ROW": row, "WARPS": warps}
     kernel = load_kernel("csr_compact.cu", "csr_compact", **types)

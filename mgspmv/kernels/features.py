@@ -2,7 +2,7 @@
 
 The rules are below `rank_kernels`, each with its reason. Their bounds are where the times of all kernels on 44 matrices
 on an H200 (docs/measured/h200-spmv.md) leave a margin on both sides; its geometric means say what the choice loses.
-Those of csr-compact are from ten on an H100 (docs/measured/h100-spmv.md).
+Those of csr-compact are from 13 on an H100 and an H200 (docs/measured/h100-spmv.md).
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ FULL_THREADS = 1 << 17
 """Threads that keep a device busy: half of those that run on an H200 at a time."""
 EVEN_ROWS = 4
 """Maximum ratio of the longest row to the mean in even rows; rows of at most WARP entries are even in any case."""
-NEARBY = 0.9
-"""Minimum share of the sample in which csr-compact can number columns."""
+NEARBY, NEARBY_SCATTERED = 0.75, 0.9
+"""Minimum share of the sample in which csr-compact can number columns; and if columns are scattered."""
 EMPTY_ROWS = 4
 """Rows per entry from which row pointers are most of what CSR reads."""
 LONG_ROW = TILE // 8
@@ -54,6 +54,9 @@ L1_BYTES = 128 << 10
 MANY_ITEMS = 1 << 23
 """Nonzeros and row ends from which a product takes much longer than the launches of HYB and column-sorted-tiles, which
 are more than those of kernels over CSR."""
+
+COMPACT_ITEMS = 1 << 21
+"""The same from which csr-compact is faster than kernels over CSR."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,8 @@ class Features:
     @property
     def is_compact(self) -> bool:
         """True if columns fit in 16 bits, and the product takes so long that bytes are what it waits for."""
-        return bool(self.value_bytes) and self.nearby >= NEARBY and self.nnz + self.n_rows >= MANY_ITEMS
+        least = NEARBY_SCATTERED if self.is_scattered else NEARBY
+        return bool(self.value_bytes) and self.nearby >= least and self.nnz + self.n_rows >= COMPACT_ITEMS
 
     @property
     def is_even(self) -> bool:

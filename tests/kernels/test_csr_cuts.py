@@ -99,9 +99,17 @@ COMPACT_LENGTHS = st.lists(
 @given(COMPACT_LENGTHS)
 def test_compact_marks_the_ends_of_rows(block_steps, lengths):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(csr_cuts, "choose_block_steps", lambda _: block_steps)
+        patch.setattr(csr_cuts, "choose_block_steps", lambda *_: block_steps)
         made = check_compact(make_random(lengths, 9, data=None))
     assert made.block_steps == block_steps
+
+
+@pytest.mark.parametrize(
+    ("n_steps", "n_wide", "block_steps"),
+    [(6284, 1118, 7), (6284, 393, 7), (6284, 392, 31), (1 << 14, 1 << 13, 7), ((1 << 14) + 1, 1 << 13, 63)],
+)
+def test_few_steps_of_which_many_are_wide_are_cut_into_short_blocks(n_steps, n_wide, block_steps):
+    assert csr_cuts.choose_block_steps(n_steps, n_wide) == block_steps
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ def check_beside_scipy(cupy, matrix, kernel) -> None:
 
 
 def test_what_auto_chooses_beside_scipy(cupy, monkeypatch):
-    for bound in ("FULL_THREADS", "MANY_ITEMS"):  # of a small device, for small matrices
+    for bound in ("FULL_THREADS", "MANY_ITEMS", "COMPACT_ITEMS"):  # of a small device, for small matrices
         monkeypatch.setattr(f"mgspmv.kernels.features.{bound}", 64)
     for (name, matrix), dtype, pattern in itertools.product(MATRICES.items(), DTYPES, (False, True)):
         block, rng = make_block(matrix, dtype, pattern=pattern), np.random.default_rng(13)
@@ -239,8 +239,8 @@ def test_auto_takes_many_vectors_at_once(cupy, tmp_path):
     [
         ("csr-split", "cuda_products.LOOK_BACK_CHUNKS", 0),
         ("csr-split", "cuda_products.LOOK_BACK_CHUNKS", 1 << 20),
-        ("csr-compact", "csr_cuts.choose_block_steps", lambda _: 31),
-        ("csr-compact", "csr_cuts.choose_block_steps", lambda _: 7),
+        ("csr-compact", "csr_cuts.choose_block_steps", lambda *_: 31),
+        ("csr-compact", "csr_cuts.choose_block_steps", lambda *_: 7),
     ],
     ids=["carries", "look-back", "31 steps", "7 steps"],
 )

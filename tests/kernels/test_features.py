@@ -110,7 +110,8 @@ LARGER = ("fem-shuffled", "uniform24", "uniform-l2", "zipf", "alternating")
 )
 def test_what_is_chosen_for_the_matrices_of_the_benchmark(name, monkeypatch):
     """As small ones, with the device as much smaller."""
-    for bound, value in (("FULL_THREADS", 5000), ("MANY_ITEMS", 10_000), ("L1_BYTES", 4096), ("NEAR", 256)):
+    bounds = {"FULL_THREADS": 5000, "MANY_ITEMS": 10_000, "COMPACT_ITEMS": 10_000, "L1_BYTES": 4096, "NEAR": 256}
+    for bound, value in bounds.items():
         monkeypatch.setattr(features, bound, value)
     size = (
         2_000_000
@@ -150,15 +151,18 @@ def test_what_is_chosen_for_the_matrices_of_the_benchmark(name, monkeypatch):
         ({"n_cols": 100, "nnz": 7 << 20}, "csr-vector"),
         ({"n_rows": 1 << 18, "nnz": 255 << 18, "longest": 300}, "csr-vector"),
         ({"n_rows": 1 << 18, "nnz": 256 << 18, "longest": 300}, "csr-warp"),
-        ({"nearby": 0.9}, "csr-compact"),
-        ({"nearby": 0.89}, "csr-vector"),
+        ({"nearby": 0.75}, "csr-compact"),
+        ({"nearby": 0.74}, "csr-vector"),
+        ({"nearby": 0.9, "scatter": 0.15}, "csr-compact"),
+        ({"nearby": 0.89, "scatter": 0.15}, "column-sorted-tiles"),
         ({"nearby": 1.0, "value_bytes": 0}, "csr-vector"),
         ({"nearby": 1.0, "n_diagonals": 30}, "dia"),
         ({"nearby": 1.0, "scatter": 0.15}, "csr-compact"),
         ({"nearby": 1.0, "longest": 22}, "ell"),
         ({"nearby": 1.0, "n_cols": 32 << 10}, "sell"),
         ({"nearby": 1.0, "n_rows": 1 << 18, "nnz": 256 << 18, "longest": 300}, "csr-warp"),
-        ({"nearby": 1.0, "n_rows": 1 << 18, "nnz": 20 << 18}, "csr-vector"),
+        ({"nearby": 1.0, "n_rows": 1 << 17, "nnz": 15 << 17}, "csr-compact"),
+        ({"nearby": 1.0, "n_rows": 1 << 17, "nnz": (15 << 17) - 1}, "csr-vector"),
         ({"nnz": 1 << 18}, "coo"),
         ({"nnz": 0, "longest": 0, "n_filled": 0}, "coo"),
     ],
@@ -174,6 +178,7 @@ def test_bounds_of_the_rules(change, wanted):
         ({}, "column-sorted-tiles"),
         ({"scatter": 0.15}, "column-sorted-tiles"),
         ({"nearby": 0.9}, "csr-compact"),
+        ({"nearby": 0.75, "scatter": 0.14, "nnz": 4 << 20}, "csr-compact"),
         ({"nearby": 0.9, "value_bytes": 0}, "column-sorted-tiles"),
         ({"scatter": 0.14}, "hyb"),
         ({"longest": 20 << 16}, "column-sorted-tiles"),

@@ -49,7 +49,9 @@ def make_graphs() -> dict[str, CsrBlock]:
         "skewed rows": make_random(skewed, n, data=None),
         "hub rows longer than a tile": make_random(hubs, n, data=None),  # with columns again and again
         "grid": CsrBlock(0, n, 5 * np.arange(n + 1), np.sort(near, axis=1).ravel().astype(np.int32), None),
-        "ring with shortcuts": CsrBlock(0, n, 8 * np.arange(n + 1), np.sort(ring, axis=1).ravel().astype(np.int32), None),
+        "ring with shortcuts": CsrBlock(
+            0, n, 8 * np.arange(n + 1), np.sort(ring, axis=1).ravel().astype(np.int32), None
+        ),
         "most vertices are dangling": replace(make_random(skewed, n // 10, data=None), n_cols=n),
         "no edges": make_random([0] * 700, 700, data=None),
         "only the last row": make_random([*[0] * 4000, 9], 4001, data=None),
