@@ -166,14 +166,15 @@ class BinBuilder:
         import cupy
 
         n_windows = len(counts) // n_blocks
-        self._n_before, self._value, self._load, self._unit = n_before, value, load, UNIT_OCTETS[is_exact] * OCTET
+        self._n_before, self._n_blocks, self._value, self._load = n_before, n_blocks, value, load
+        self._unit = UNIT_OCTETS[is_exact] * OCTET
         by_block, by_window = cupy.empty((2, len(counts) + 1), np.uint32)
         sizes = map(np.int64, (n_blocks, n_windows, LEAST_DENSE, self._unit))
         grid = (count_blocks(len(counts), OCTET_THREADS),)
         load("count_octets")(grid, (OCTET_THREADS,), (*sizes, counts, by_block, by_window))
         for octets in (by_block[1:], by_window[1:]):
             cupy.cumsum(octets, dtype=np.uint32, out=octets)
-        self._starts = by_block[::n_windows], by_window[::n_blocks]
+        self._starts = cupy.concatenate((by_block[::n_windows], by_window[::n_blocks]))
         of_window = by_window[:-1].reshape(n_windows, n_blocks).T.ravel()
         self._tables = (counts, by_block, of_window)
 
@@ -182,7 +183,7 @@ class BinBuilder:
         of kernels/column_sorted_blocks.cu. Waits for the device."""
         import cupy
 
-        starts, window_starts = (cupy.asnumpy(own).astype(np.int64) for own in self._starts)
+        starts, window_starts = np.split(cupy.asnumpy(self._starts).astype(np.int64), [self._n_blocks + 1])
         n = int(starts[-1])
         rows, columns = cupy.empty(n * OCTET, np.uint16), cupy.zeros(n * OCTET, np.uint16)
         if n:
