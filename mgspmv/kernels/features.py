@@ -109,8 +109,9 @@ class Features:
     @property
     def is_compact(self) -> bool:
         """True if columns fit in 16 bits, and the product takes so long that bytes are what it waits for."""
-        least = NEARBY_SCATTERED if self.is_scattered else NEARBY
-        return bool(self.value_bytes) and self.nearby >= least and self.nnz + self.n_rows >= COMPACT_ITEMS
+        if self.is_scattered and (self.nearby < NEARBY_SCATTERED or not self.value_bytes):
+            return False
+        return self.nearby >= NEARBY and self.nnz + self.n_rows >= COMPACT_ITEMS
 
     @property
     def is_even(self) -> bool:
@@ -188,8 +189,9 @@ def _rank_for_even_rows(f: Features) -> list[str]:
         ("sell", is_full and f.mean >= SELL_ROW and f.n_cols * f.x_bytes <= L1_BYTES),
         # Rows are too long for csr-vector to stage; it would work as csr-warp does, with more registers.
         ("csr-warp", f.mean >= LONG_ROW),
-        # It reads two bytes fewer per entry than csr-vector, and rows of any lengths in the same time.
-        ("csr-compact", f.is_compact),
+        # It reads two bytes fewer per entry than csr-vector, and rows of any lengths in the same time; but in float64
+        # it computes so much per entry that those gain nothing without values.
+        ("csr-compact", f.is_compact and bool(f.value_bytes or f.x_bytes == 4)),
         # All others: loads are coalesced for any row length, and no format has to be built.
         ("csr-vector", True),
     )
