@@ -50,6 +50,8 @@ def test_every_entry_is_in_a_slice_or_in_csr(dtype, shift, device, monkeypatch):
     import cupy
 
     for name, pattern in MANY.items():
+        if device == "emulated" and pattern.nnz > 100_000:
+            continue
         block = pattern if dtype is None else make_weights(pattern)
         block = block if dtype is None else replace(block, data=block.data.astype(dtype))
         there = read_to_device(block)(0, block.n_rows)
