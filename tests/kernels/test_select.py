@@ -144,6 +144,8 @@ def test_what_cannot_be_had_is_left_out(device, error):
     device.refused = {"dia": error("dia")}
     assert choose() == "ell"
     device.refused["ell"] = error("ell")
+    assert choose() == "csr-compact"
+    device.refused["csr-compact"] = error("csr-compact")
     assert choose() == "csr-vector"
 
 
