@@ -41,8 +41,8 @@ struct Slice {
         start = int(own - begin), end = int(next - begin), last = __shfl_sync(FULL, end, 31);
         begin -= rows.starts[0];
     }
-    // Call visit(entry, lane of its row, first entry of that row, entries of the band in that row before it, whether it is one, its step) for all
-    // entries, by all lanes; return those of the lane's row.
+    // Call visit(entry, lane of its row, first entry of that row, entries of the band in that row before it, whether it is one, its step)
+    // for all entries, by all lanes; return the number of entries of the band in the lane's row.
     template <typename Visit>
     __device__ __forceinline__ int visit(const Rows& rows, Visit visit) const {
         const int lane = threadIdx.x % 32, first_place = int(rows.first_place + first_row);
@@ -65,7 +65,7 @@ struct Slice {
     }
 };
 
-// Find the words of each slice, in which at least half of the places have entries, and the entries of each row that are in none.
+// Find the number of words of each slice, at least half of whose places have entries, and of entries of each row that are in none.
 extern "C" __global__ void __launch_bounds__(SLICE * WARPS)
 measure_slices(Rows rows, unsigned* n_words, int* n_far) {
     const int64 slice = int64(blockIdx.x) * WARPS + threadIdx.x / 32;

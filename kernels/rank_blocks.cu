@@ -6,6 +6,7 @@
 //   item_parts[block] items. If a block has several items, their sums are added in `partial`, and the last thread block to finish an
 //   item of it finishes the rows. Before, `fill_bins` writes z of the columns of octets to their places in the order of blocks: thread
 //   block j takes octets fill_bounds[j][0] .. fill_bounds[j][1] of window fill_windows[j], whose z it holds in shared memory.
+//   If BANDED, rows have other entries in slices as well, which are multiplied when the row is finished; see band_slices.cu.
 // Threads: each thread block takes items, the longest first, and adds rows in shared memory as two 32-bit words, because atomics
 //   on 32 bits of shared memory are native.
 // Deterministic: yes; sums are of integers. Compiled without contraction: in exact fixed point bit-identical to the CPU kernels.
@@ -37,10 +38,9 @@
 #define BANDED 0  // whether entries next to the diagonal are in slices
 #endif
 #define SLICE 32
-#define NO_STEP -32768
-#define NO_STEPS 0x80008000u
+#define NO_STEP -32768  // where there is no entry
+#define NO_STEPS 0x80008000u  // a word of two
 #define WORDS_AT_ONCE 4
-#define SMALL 2147483648.0f
 #define OCTET 8
 #define WINDOW_BITS 14
 #define FILL_THREADS (sizeof(Z) == 4 ? 512 : 1024)  // as mgspmv/kernels/bins.py launches it

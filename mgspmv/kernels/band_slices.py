@@ -1,6 +1,6 @@
 """Band slices: entries next to the diagonal, of rows that are otherwise multiplied in column-sorted blocks.
 
-Neighboring rows that have entries next to the diagonal read neighboring elements of z, as in rings, roads or meshes.
+Neighboring rows that have entries next to the diagonal read neighboring elements of z, as in rings with shortcuts.
 Such entries need no sorting: a thread adds those of its row, without shared memory, and they take two bytes each. 32
 consecutive rows are a slice. Column-sorted blocks are built of all others.
 
@@ -50,6 +50,7 @@ class BandSlices:
     """(2 SLICE starts[-1],) float32 or float64, in the order of the steps, 0 where there is no entry; None for a
     pattern."""
     nnz: int
+    """Entries in the slices."""
     first_place: int
     """Place in z of the first row; the others follow."""
 
