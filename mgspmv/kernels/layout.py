@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from mgspmv.kernels.band_slices import BAND, LEAST_IN_ROW, split_rows
+from mgspmv.kernels.band_slices import BAND, LEAST_IN_ROW, SLICE, split_rows
 from mgspmv.kernels.bins import may_bin
 from mgspmv.kernels.column_sorted_blocks import ColumnSortedBlocks, build_column_sorted_blocks, run_rows
 from mgspmv.kernels.device import PieceReader, address, load_kernel, release_device_memory
@@ -49,8 +49,6 @@ SHORT_ROW = 64
 NEAR_RESIDENT = 2
 """Thread blocks that a multiprocessor runs at a time where rows are near but not even."""
 
-SLICE = 32
-"""Rows per slice."""
 _THREADS = 1024
 
 

@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from mgspmv.kernels.band_slices import SLICE
 from mgspmv.kernels.bins import OCTET, PADDING_ROWS, WINDOW_BITS, Bins
 from mgspmv.kernels.column_sorted_blocks import CHUNK, ColumnSortedBlocks
 from mgspmv.kernels.device import pack, put_all, reclaim_memory, shared_memory
-from mgspmv.kernels.layout import SLICE, SellSlices
+from mgspmv.kernels.layout import SellSlices
 
 LEAST_ITEM = 64
 """Minimum chunks for which a separate work item is worthwhile."""
