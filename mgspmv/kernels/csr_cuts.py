@@ -197,7 +197,7 @@ def build_compact(block: CsrBlock) -> Compact:
     )
 
 
-def choose_block_steps(n_steps: int, n_wide: int = 0) -> int:
+def choose_block_steps(n_steps: int, n_wide: int) -> int:
     """Choose the steps of a thread block so that few turns of RUNNING blocks, which are full, make all steps.
 
     A turn takes as long as the steps of a warp and about one more, while its first entries are read.

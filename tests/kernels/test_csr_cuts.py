@@ -116,7 +116,7 @@ def test_few_steps_of_which_many_are_wide_are_cut_into_short_blocks(n_steps, n_w
     ("n_steps", "block_steps"), [(0, 7), (1, 7), (7 * 264, 7), (7 * 264 + 1, 15), (39_062, 151), (400_000, 255)]
 )
 def test_blocks_of_steps_fill_all_multiprocessors_in_few_turns(n_steps, block_steps):
-    assert csr_cuts.choose_block_steps(n_steps) == block_steps
+    assert csr_cuts.choose_block_steps(n_steps, 0) == block_steps
     turns = n_steps / (block_steps * csr_cuts.RUNNING)
     assert n_steps < 7 * 264 or turns > 0.9 * np.ceil(turns) or turns < 1
 
