@@ -100,11 +100,17 @@ def test_what_has_a_band(in_band, nnz, wanted):
 
 @ON_BOTH
 @pytest.mark.parametrize(
-    ("reach", "longest", "order", "has_band"),
-    [(9, 8, None, True), (9, 80, None, False), (BAND + 9, 8, None, False), (9, 8, "degree", False)],
+    ("reach", "longest", "order", "piece_entries", "has_band"),
+    [
+        (9, 8, None, None, True),
+        (9, 80, None, None, False),
+        (BAND + 9, 8, None, None, False),
+        (9, 8, "degree", None, False),
+        (9, 8, None, 9000, False),
+    ],
 )
-def test_bands_of_even_rows_in_their_order(reach, longest, order, has_band, device, monkeypatch):
-    """Not if a row is long, if entries are farther away, or if rows are sorted."""
+def test_bands_of_even_rows_in_their_order(reach, longest, order, piece_entries, has_band, device, monkeypatch):
+    """Not if a row is long, if entries are farther away, if rows are sorted, or if they come in pieces."""
     use(device, monkeypatch)
     import cupy
 
@@ -113,7 +119,8 @@ def test_bands_of_even_rows_in_their_order(reach, longest, order, has_band, devi
     columns = [np.sort((r + np.resize(steps, longest if r == 77 else per_row)) % n) for r in range(n)]
     indptr = np.append(0, np.cumsum([len(own) for own in columns]))
     block = CsrBlock(0, n, indptr, np.concatenate(columns).astype(np.int32), None)
-    builder = LayoutBuilder(indptr, read_to_device(block), layout="column-sorted-blocks", order=order)
+    options = {"layout": "column-sorted-blocks", "order": order, "piece_entries": piece_entries}
+    builder = LayoutBuilder(indptr, read_to_device(block), **options)
     places = builder.place(cupy.ones(n, np.int64))
     made = builder.build_layout(places, places.all_columns, n, None).feed.kept[0]
     assert (made.band is not None) == has_band
