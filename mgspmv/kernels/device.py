@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass
-from itertools import islice
+from itertools import accumulate, islice
 from threading import Lock
 from typing import Any
 
@@ -21,7 +21,7 @@ import numpy as np
 
 from mgspmv.control_groups import peak_memory
 from mgspmv.errors import BackendError, CapacityError, MissingDependencyError
-from mgspmv.kernels.modules import LEAST_ARCH, load_module, specialize
+from mgspmv.kernels.modules import LEAST_ARCH, Specialization, load_module, specialize
 from mgspmv.kernels.staging import Staging
 from mgspmv.model import INT32_LIMIT, CsrBlock
 from mgspmv.plan import HELD_PIECES
@@ -226,7 +226,13 @@ def load_kernel(source: str, name: str, **types: Any) -> Any:
     -------
     Function of (grid, block, arguments) that runs on CuPy's current stream; scalars must be NumPy's.
     """
-    return load_module(specialize(source, **types)).get_function(name)
+    return _load_function(specialize(source, **types), name, current_device())
+
+
+@functools.cache
+def _load_function(specialization: Specialization, name: str, device: int) -> Any:
+    """Load a kernel for a device, which is the current one."""
+    return load_module(specialization).get_function(name)
 
 
 def reclaim_memory(kernel: Any, n_bytes: int) -> None:
@@ -245,16 +251,16 @@ def pack(*fields: Any) -> np.ndarray:
     """Pack a structure of 64-bit fields as a kernel argument by value: pointers to arrays on the device, null for None,
     doubles for floats and int64 for other numbers."""
     words = [_find_word(value) for value in fields]
-    packed = struct.pack("".join("d" if isinstance(word, float) else "q" for word in words), *words)
+    packed = struct.pack("".join(["d" if isinstance(word, float) else "q" for word in words]), *words)
     return np.frombuffer(bytearray(packed), np.dtype((np.void, len(packed))))
 
 
 def _find_word(value: Any) -> int | float:
-    if isinstance(value, float):
+    if isinstance(value, (int, float)):
         return value
-    if isinstance(value, int | np.integer):
-        return int(value)
-    return 0 if value is None else int(value.data.ptr)
+    if value is None:
+        return 0
+    return int(value) if isinstance(value, np.integer) else int(value.data.ptr)
 
 
 def count_blocks(n: int, size: int) -> int:
@@ -280,20 +286,17 @@ def put(array: Any) -> Any:
 
 def put_all(*arrays: Any) -> list[Any]:
     """Return arrays on the device; those on the host, which are to be small, are copied together."""
-    placed, size = [], 0
-    for array in arrays:
-        placed.append(size)
-        size += -(-array.nbytes // TABLE_BYTES) * TABLE_BYTES if isinstance(array, np.ndarray) else 0
-    together = np.empty(size, np.uint8)
-    for array, place in zip(arrays, placed, strict=True):
-        if isinstance(array, np.ndarray):
-            together[place : place + array.nbytes].view(array.dtype)[:] = array.reshape(-1)
-    there = put(together)
+    import cupy
+
+    parts = [array.tobytes() for array in arrays if isinstance(array, np.ndarray)]
+    starts = [0, *accumulate(count_blocks(len(part), TABLE_BYTES) * TABLE_BYTES for part in parts)]
+    together = bytearray(starts[-1])
+    for start, part in zip(starts, parts, strict=False):
+        together[start : start + len(part)] = part
+    there, coming = put(np.frombuffer(together, np.uint8)).data, iter(starts)
     return [
-        there[place : place + array.nbytes].view(array.dtype).reshape(array.shape)
-        if isinstance(array, np.ndarray)
-        else array
-        for array, place in zip(arrays, placed, strict=True)
+        cupy.ndarray(array.shape, array.dtype, there + next(coming)) if isinstance(array, np.ndarray) else array
+        for array in arrays
     ]
 
 

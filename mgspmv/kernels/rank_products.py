@@ -129,29 +129,26 @@ def cut_items(
     n_blocks : including those that have no entries
     block_octets : `starts` of `Bins`; None if no cell is binned
     """
-    chunks, octets = (_spread(own, n_blocks) for own in (block_chunks, block_octets))
-    n_chunks, n_octets = chunks[1], octets[1]
-    length = n_chunks + n_octets / OCTETS_PER_CHUNK
-    size = max(LEAST_ITEM, int(length.sum()) // (n_multiprocessors * ITEMS))
-    n_filled = np.count_nonzero(length)
-    whole = EVEN * length.sum() / n_filled if n_filled >= n_multiprocessors else 0
-    parts = np.where(length <= whole, 1, np.maximum(1, np.rint(length / size))).astype(np.int64)
+    lengths, kinds = np.zeros(n_blocks), []
+    for starts, weight in ((block_chunks, 1.0), (block_octets, 1.0 / OCTETS_PER_CHUNK)):
+        if starts is not None:
+            first, n = np.zeros((2, n_blocks), np.int64)  # 0 for blocks beyond `starts`
+            first[: len(starts) - 1], n[: len(starts) - 1] = starts[:-1], starts[1:] - starts[:-1]
+            lengths += n * weight
+            kinds.append((first, n, weight))
+    total, n_filled = lengths.sum(), np.count_nonzero(lengths)
+    size = max(LEAST_ITEM, int(total) // (n_multiprocessors * ITEMS))
+    whole = EVEN * total / n_filled if n_filled >= n_multiprocessors else 0
+    parts = np.where(lengths <= whole, 1, np.maximum(1, np.rint(lengths / size))).astype(np.int64)
     blocks = np.repeat(np.arange(n_blocks), parts)
-    number = np.arange(len(blocks)) - np.repeat(np.cumsum(parts) - parts, parts)
-    both = np.stack([number, number + 1], 1)
-    cuts = [first[blocks, None] + n[blocks, None] * both // parts[blocks, None] for first, n in (chunks, octets)]
-    bounds = np.concatenate(cuts, 1)
-    lengths = bounds[:, 1] - bounds[:, 0] + (bounds[:, 3] - bounds[:, 2]) / OCTETS_PER_CHUNK
-    by_length = np.argsort(-lengths, kind="stable")
-    return Items(blocks[by_length].astype(np.int32), bounds[by_length], parts.astype(np.int32))
-
-
-def _spread(starts: np.ndarray | None, n_blocks: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first chunk or octet of each block, and the number of them, 0 for blocks beyond `starts`."""
-    first, n = np.zeros(n_blocks, np.int64), np.zeros(n_blocks, np.int64)
-    if starts is not None:
-        first[: len(starts) - 1], n[: len(starts) - 1] = starts[:-1], np.diff(starts)
-    return first, n
+    number, n_parts = np.arange(len(blocks)) - np.repeat(np.cumsum(parts) - parts, parts), parts[blocks]
+    bounds, rest = np.zeros((4, len(blocks)), np.int64), np.zeros(len(blocks))
+    for k, (first, n, weight) in enumerate(kinds):
+        begin, own = first[blocks], n[blocks]
+        bounds[2 * k], bounds[2 * k + 1] = begin + own * number // n_parts, begin + own * (number + 1) // n_parts
+        rest -= (bounds[2 * k + 1] - bounds[2 * k]) * weight
+    by_length = np.argsort(rest, kind="stable")
+    return Items(blocks[by_length].astype(np.int32), bounds.T[by_length], parts.astype(np.int32))
 
 
 class BlockProduct:

@@ -6,7 +6,7 @@ A matrix that does not fit on the device is streamed in pieces: one kernel per p
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -274,7 +274,7 @@ class RankSteps:
             self._rest()
             if int(self._arrays.state[3]):
                 return
-        self._step()
+        self._step(self._multiply())
 
     def _join(self) -> None:
         assert self._exchange is not None
@@ -442,8 +442,9 @@ class RankSteps:
         for run, (first, last) in zip(runs, pairwise(self.layout.places.rows), strict=True):
             kernel((max(1, -(-(last - first) // threads)),), (threads,), (run, *arguments))
 
-    def _step(self) -> None:
-        for k, (product, matrix) in self._multiply():
+    def _step(self, pieces: Iterable[tuple[int, tuple[RankProduct, np.ndarray]]]) -> None:
+        """Enqueue a step; `pieces` as `_multiply` yields them."""
+        for k, (product, matrix) in pieces:
             self._launch("step", self.precision == "exact", product, (matrix, self._runs[k]))
 
     def _multiply(self, *, goes_on: bool = True) -> Iterator[tuple[int, tuple[RankProduct, np.ndarray]]]:
@@ -461,9 +462,10 @@ class RankSteps:
     def _capture(self) -> Any:
         for name in ("step", "fill_bins") if "BINNED" in self._types else ("step",):
             self._load(name, self.precision == "exact")  # kernels cannot be loaded while capturing
+        pieces = list(self._multiply())
         self._stream.begin_capture()
         for _ in range(CAPTURED_STEPS):
-            self._step()
+            self._step(pieces)
         return self._stream.end_capture()
 
 

@@ -264,13 +264,25 @@ def test_the_program_begins_it_before_it_imports_others(options, begins, monkeyp
     assert bool(begun) == begins
 
 
+class Memory:
+    """A place in memory, as CuPy's `MemoryPointer`, of an array of the host."""
+
+    def __init__(self, array, start=0):
+        self.array, self.start = array, start
+
+    def __add__(self, offset):
+        return Memory(self.array, self.start + offset)
+
+
 def test_small_arrays_are_copied_together(monkeypatch):
     copied, there = [], SimpleNamespace(nbytes=4)  # an array of the device
 
     def put(array):
         copied.append(array.copy())
-        return copied[-1]
+        return SimpleNamespace(data=Memory(copied[-1]))
 
+    cupy = SimpleNamespace(ndarray=lambda shape, dtype, memory: np.ndarray(shape, dtype, memory.array, memory.start))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setattr(device, "put", put)
     arrays = [np.arange(5, dtype=np.int32), there, np.arange(6.0).reshape(2, 3).T, np.zeros((0, 2), np.int64)]
     found = device.put_all(*arrays)
