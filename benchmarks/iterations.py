@@ -10,7 +10,8 @@ import numpy as np
 from benchmarks.machines import Machine
 from mgspmv.kernels.device import free_device_memory
 from mgspmv.kernels.layout import LayoutBuilder
-from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors, choose_weight
+from mgspmv.kernels.modules import choose_weight
+from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import CsrBlock, Precision
 from mgspmv.solvers.options import PageRankOptions, RankTask
@@ -125,7 +126,7 @@ class CapturedIterations:
             is_exact=self._precision == "exact",
         )
         places = rows.place(self._weight)  # of a pattern: counts
-        layout = rows.build_layout(places, places.all_columns, places.n_sent, None)
+        layout = rows.build_layout(places, places.columns, places.n_sent, None)
         self._steps = RankSteps(layout, self._precision)
         x = np.array([1 / n], np.float32 if self._precision == "float32" else np.float64)
         uniform = np.array([1 / n])

@@ -440,18 +440,19 @@ sort_tiles(const int* tile_cells, const int* tile_blocks, const int64* tile_star
 
 // Survey rows for the choice of a layout. Adds to found: the longest row (by maximum); the places of sell-slices, divided by 32; and,
 // of n_samples of the n_entries in `indices`, which begin at entry first_entry, the numbers less than `reach` and `band` columns from the
-// diagonal.
+// diagonal; and the rows up to the last one that has entries (by maximum).
 // row_offset is the global number of row 0.
 extern "C" __global__ void __launch_bounds__(256)
 survey(int64 n_rows, int64 row_offset, const int64* indptr, int64 first_entry, int64 n_entries, const int* indices, int64 n_samples, int64 reach,
        int64 band, int64* found) {
     const int64 first = int64(blockIdx.x) * 256 + threadIdx.x, stride = int64(gridDim.x) * 256;
     int longest = 0, n_near = 0, n_in_band = 0;
-    int64 n_places = 0;
+    int64 n_places = 0, n_filled = 0;
     for (int64 row = first; row - first % 32 < n_rows; row += stride) {
         const int length = row < n_rows ? int(indptr[row + 1] - indptr[row]) : 0, width = find_largest(length);
         longest = max(longest, length);
         n_places += width;
+        if (length) n_filled = row + 1;
     }
     for (int64 sample = first; sample < n_samples; sample += stride) {
         const int64 k = sample * n_entries / n_samples;
@@ -465,9 +466,9 @@ survey(int64 n_rows, int64 row_offset, const int64* indptr, int64 first_entry, i
         n_near += distance > -reach && distance < reach;
         n_in_band += distance > -band && distance < band;
     }
-    int64 own[4] = {longest, n_places, n_near, n_in_band};
-    for (int s = 0; s < 4; ++s) {
-        const bool is_largest = s == 0;
+    int64 own[5] = {longest, n_places, n_near, n_in_band, n_filled};
+    for (int s = 0; s < 5; ++s) {
+        const bool is_largest = s == 0 || s == 4;
         for (int distance = 16; distance > 0 && s != 1; distance /= 2) {  // s = 1: n_places is the same in all lanes
             const int64 other = __shfl_down_sync(FULL, own[s], distance);
             own[s] = is_largest ? max(own[s], other) : own[s] + other;
@@ -479,22 +480,26 @@ survey(int64 n_rows, int64 row_offset, const int64* indptr, int64 first_entry, i
 }
 
 // Key of each row for a sort by length, the longest first: rows that are columns before the others, whose degree, in eight bytes of an
-// integer or a double, is 0. Lengths from MOST_LENGTH on are equal. Adds to n_columns: rows that are columns.
+// integer or a double, is 0. Lengths from MOST_LENGTH on are equal. Adds to n_found: rows that are columns, those of them that have
+// entries, and others that have entries.
 extern "C" __global__ void __launch_bounds__(256)
-key_rows(int64 n_rows, const int64* __restrict__ indptr, const int64* __restrict__ degree, unsigned short* keys, unsigned long long* n_columns) {
-    __shared__ int n_own;
-    if (threadIdx.x == 0) n_own = 0;
+key_rows(int64 n_rows, const int64* __restrict__ indptr, const int64* __restrict__ degree, unsigned short* keys, unsigned long long* n_found) {
+    __shared__ int n_own[3];
+    if (threadIdx.x < 3) n_own[threadIdx.x] = 0;
     __syncthreads();
-    int n = 0;
+    int n[3] = {0, 0, 0};
     for (int64 row = int64(blockIdx.x) * 256 + threadIdx.x; row < n_rows; row += int64(gridDim.x) * 256) {
         const int64 length = min(indptr[row + 1] - indptr[row], int64(MOST_LENGTH));
         const bool is_column = degree[row] != 0;
         keys[row] = static_cast<unsigned short>((is_column ? MOST_LENGTH : 2 * MOST_LENGTH + 1) - length);
-        n += is_column;
+        n[0] += is_column, n[1] += is_column && length, n[2] += !is_column && length;
     }
-    atomicAdd(&n_own, n);
+    for (int k = 0; k < 3; ++k) {
+        for (int distance = 16; distance > 0; distance /= 2) n[k] += __shfl_down_sync(FULL, n[k], distance);
+        if (threadIdx.x % 32 == 0) atomicAdd(n_own + k, n[k]);
+    }
     __syncthreads();
-    if (threadIdx.x == 0) atomicAdd(n_columns, (unsigned long long)n_own);
+    if (threadIdx.x < 3) atomicAdd(n_found + threadIdx.x, (unsigned long long)n_own[threadIdx.x]);
 }
 
 // Store the row at each place of a piece of n_rows rows that begins at row `first`, and the place of each row, from first_place on;

@@ -228,7 +228,7 @@ class EmbeddedMatrix(MatrixProperties):
                 degree = read_out_degree(self.stored, 0, self.shape[0], threads)
             places = rows.place_streamed(degree, plan.streaming)
             del degree
-            return rows.build_layout(places, places.all_columns, places.n_sent, plan.streaming)
+            return rows.build_layout(places, places.columns, places.n_sent, plan.streaming)
 
     def _read_whole(
         self, dtype: str | None, precision: Precision, memory: MemoryLimits, top: int | None

@@ -400,7 +400,7 @@ class DeviceRowBlock(RowBlock):
             join()  # to connect takes as long
             rows, places = surveying.result()
         n_cols = self.stored.info.shape[1]
-        own, columns, n_columns = places.all_columns, None, places.n_sent
+        own, columns, n_columns = places.columns, None, places.n_sent
         release_device_memory()  # else lasting arrays are cut from freed blocks and pin them
         if self.group is not None:
             mark = partial(rows.mark_columns, n_cols) if rows.is_near else None

@@ -132,7 +132,7 @@ class SharedColumns:
 
 def share_columns(
     group: NcclGroup,
-    own: Any,
+    own: Any | None,
     n_sent: int,
     bounds: tuple[int, ...],
     mark: Callable[[], Any] | None,
@@ -141,7 +141,8 @@ def share_columns(
 
     Parameters
     ----------
-    own : (n_rows,) int32, on the device: positions of the rows among the columns that this device sends
+    own : (n_rows,) int32, on the device: positions of the rows among the columns that this device sends; None if it
+        sends all, in their order
     n_sent : number of these columns
     bounds : first row of each device, and the number of rows
     mark : returns (n_cols,) bool, on the device: the columns that this device reads; None if it is likely to read
@@ -152,7 +153,7 @@ def share_columns(
     n, rank = group.n_devices, group.rank
     notes = group.gather(cupy.asarray([n_sent, int(mark is not None)], np.int32), [2] * n).get().reshape(n, 2)
     counts = notes[:, 0].astype(np.int64)
-    slots = group.gather(own, np.diff(bounds).tolist())
+    slots = group.gather(cupy.arange(n_sent, dtype=np.int32) if own is None else own, np.diff(bounds).tolist())
     pieces = [slots[a:b] for a, b in pairwise(bounds)]
     if notes[:, 1].all() and mark is not None:
         is_read = mark()

@@ -169,9 +169,9 @@ def cut_windows(block_nnz: np.ndarray, n_cols: int) -> Windows:
     ----------
     block_nnz : (n_blocks,) int64 entries of each block
     """
-    widths = n_cols * TILE / np.maximum(1, block_nnz)
+    _, bits = np.frexp(n_cols * TILE / np.maximum(1, block_nnz))
     least = max(5, int(np.ceil(np.log2(max(1, n_cols) / WINDOWS))))
-    shifts = np.clip(np.floor(np.log2(np.maximum(1, widths))), least, 32 - ROW_BITS).astype(np.int32)
+    shifts = np.minimum(np.maximum(bits - 1, least), 32 - ROW_BITS)
     return Windows(shifts, _count_cells(shifts, n_cols))
 
 
@@ -182,17 +182,16 @@ def cut_bin_windows(own: Windows, n_cols: int) -> tuple[int, Windows, Windows]:
     -------
     Number of these blocks, windows for bins, and those of the same blocks without bins, no narrower than for bins.
     """
-    is_wide = own.shifts >= WINDOW_BITS
-    n_narrow = int(np.argmax(is_wide)) if is_wide.any() else len(is_wide)
-    rest = np.arange(len(own.shifts)) >= n_narrow
-    binned = np.where(rest, np.int32(WINDOW_BITS), own.shifts)
-    wide = np.where(rest, np.maximum(own.shifts, np.int32(WINDOW_BITS)), own.shifts)
+    n_narrow = int(np.argmax(np.append(own.shifts >= WINDOW_BITS, True)))
+    binned, wide = own.shifts.copy(), own.shifts.copy()
+    binned[n_narrow:] = WINDOW_BITS
+    np.maximum(wide[n_narrow:], WINDOW_BITS, out=wide[n_narrow:])
     return n_narrow, Windows(binned, _count_cells(binned, n_cols)), Windows(wide, _count_cells(wide, n_cols))
 
 
 def _count_cells(shifts: np.ndarray, n_cols: int) -> np.ndarray:
     """Return `cell_starts` of windows."""
-    starts: np.ndarray = accumulate((n_cols + (np.int64(1) << shifts) - 1) >> shifts)
+    starts: np.ndarray = accumulate((np.int64(n_cols - 1) >> shifts) + 1)
     return starts
 
 
@@ -205,6 +204,7 @@ def build_column_sorted_blocks(
     columns: Any | None = None,
     value: np.dtype[Any] | None = None,
     height: int | None = None,
+    n_filled: int | None = None,
     bin_bytes: int = 0,
     is_exact: bool = True,
     is_near: bool = False,
@@ -226,6 +226,7 @@ def build_column_sorted_blocks(
     columns : on the device, int32: place of each column of CSR; None if that is its number
     value : dtype of the values; None for a pattern
     height : rows of a block; default: see `choose_height`
+    n_filled : places up to the last row that has entries; None to count them
     bin_bytes : memory of the device for the products of binned cells, and what else these take beyond chunks
     is_exact : whether steps will be in fixed point, which layouts of either kind allow
     is_near : whether neighboring columns have the same rows, to which a warp should not add at the same time
@@ -240,7 +241,11 @@ def build_column_sorted_blocks(
     import cupy
 
     is_whole = pieces.is_whole
-    starts, jumps, n_filled = _measure_rows(indptr, order, jumps=order is not None and is_whole)
+    if is_whole and order is None and n_filled is not None:
+        starts, jumps = cupy.asarray(indptr, np.int64), None
+    else:
+        starts, jumps, counted = _measure_rows(indptr, order, jumps=order is not None and is_whole)
+        n_filled = int(counted[0]) if n_filled is None else n_filled
     n_rows, nnz = len(indptr) - 1, sum(block.nnz for _, block in pieces.each()) if is_whole else int(indptr[-1])
     if height is None:
         is_tall = is_even and may_bin(n_cols, bin_bytes)
@@ -307,9 +312,9 @@ def _load(name: str, value: np.dtype[Any] | None) -> Any:
     return load_kernel("column_sorted_blocks.cu", name, ENTRIES_PER_THREAD=JOB_SIZES[0], **value_types(value))
 
 
-def _measure_rows(indptr: Any, order: Any | None, *, jumps: bool) -> tuple[Any, Any, int]:
-    """Return the first entry of each row in an order, and the number of all; the jumps of `_Jobs`, or None; and the
-    number of rows up to the last one that has entries."""
+def _measure_rows(indptr: Any, order: Any | None, *, jumps: bool) -> tuple[Any, Any, Any]:
+    """Return the first entry of each row in an order, and the number of all; the jumps of `_Jobs`, or None; and
+    (1,) int64, the number of rows up to the last one that has entries."""
     import cupy
 
     n_rows = len(indptr) - 1
@@ -320,7 +325,7 @@ def _measure_rows(indptr: Any, order: Any | None, *, jumps: bool) -> tuple[Any, 
     starts = accumulate(lengths)
     if begins is not None:
         begins -= starts[:-1]
-    return starts, begins, int(n_filled[0])
+    return starts, begins, n_filled
 
 
 def _group_rows(indptr: Any, order: Any | None, cuts: Sequence[int], bounds: np.ndarray) -> tuple[Any, Any, Any, Any]:
@@ -479,20 +484,22 @@ class _Jobs:
         n_rows, n_jobs, n_starts = len(starts) - 1, int(bounds[-1]), len(block_starts) - 1
         blocks, ranges = cupy.empty(n_jobs, np.int32), cupy.empty((3, n_jobs), np.int64)
         sizes = map(np.int64, (n_jobs, windows.job_entries, n_starts))
-        # keep the memory alive until the enqueued kernels have run
-        self._tables = (block_starts, job_starts, np.int64(n_rows), starts)
-        self._jobs, self._rows, self._bounds = (blocks, *ranges), (n_rows, starts, jumps, places), bounds
+        tables, jobs, rows = (block_starts, job_starts, np.int64(n_rows), starts), (blocks, *ranges), (jumps, places)
+        self._held = tables, jobs, rows  # keeps the memory alive until the enqueued kernels have run
         if n_jobs:
             kernel = load_kernel("column_sorted_blocks.cu", "cut_jobs", **self._types)
-            kernel((count_blocks(n_jobs, CUT_THREADS),), (CUT_THREADS,), (*sizes, *self._tables, *self._jobs))
+            kernel((count_blocks(n_jobs, CUT_THREADS),), (CUT_THREADS,), (*sizes, *tables, *jobs))
         if len(bounds) > 2:
             blocks %= n_starts // (len(bounds) - 1)
+        self._packed = [
+            (last - first, pack(*(table[first:last] for table in jobs), n_rows, starts, *rows))
+            for first, last in pairwise(bounds.tolist())
+        ]
 
     def run(self, name: str, piece: int, arguments: tuple[Any, ...]) -> None:
         """Count or place the entries of a piece."""
-        first, last = int(self._bounds[piece]), int(self._bounds[min(piece + 1, len(self._bounds) - 1)])
         kernel = load_kernel("column_sorted_blocks.cu", name, **self._types)
         reclaim_memory(kernel, self._room)
-        if last > first:
-            own = pack(*(table[first:last] for table in self._jobs), *self._rows)
-            kernel((last - first,), (JOB_THREADS,), (own, *arguments), shared_mem=self._room)
+        n_jobs, packed = self._packed[piece] if self._packed else (0, None)
+        if n_jobs:
+            kernel((n_jobs,), (JOB_THREADS,), (packed, *arguments), shared_mem=self._room)

@@ -24,7 +24,7 @@ from mgspmv.kernels.bins import may_bin
 from mgspmv.kernels.column_sorted_blocks import ColumnSortedBlocks, build_column_sorted_blocks, run_rows
 from mgspmv.kernels.device import PieceReader, address, load_kernel, release_device_memory
 from mgspmv.kernels.features import EVEN_ROWS
-from mgspmv.kernels.formats import MatrixFormat, array_module, cut_pieces
+from mgspmv.kernels.formats import MatrixFormat, accumulate, array_module, cut_pieces
 from mgspmv.kernels.modules import value_types
 from mgspmv.kernels.streaming import ChunkStream, hold_pieces
 from mgspmv.model import CsrBlock
@@ -120,6 +120,8 @@ class Survey:
     """Share of the entries that are near the diagonal, estimated from a sample."""
     in_band: float
     """Share of those that are next to it, likewise."""
+    n_filled: int = 0
+    """Rows up to the last one that has entries."""
 
     def is_even(self, nnz: int, n_rows: int, *, may_bin: bool) -> bool:
         """Return whether no row is much longer than the mean; of rows that may be binned, than few threads add to."""
@@ -141,12 +143,12 @@ def survey_rows(indptr: Any, piece: CsrBlock, first_row: int, row_offset: int) -
     """
     import cupy
 
-    found, n_samples = cupy.zeros(4, np.int64), min(piece.nnz, SAMPLES)
+    found, n_samples = cupy.zeros(5, np.int64), min(piece.nnz, SAMPLES)
     first_entry = int(indptr[first_row]) if first_row else 0
     sample = (np.int64(first_entry), np.int64(piece.nnz), piece.indices, *map(np.int64, (n_samples, REACH, BAND)))
     run_rows("survey", len(indptr) - 1, (np.int64(row_offset), indptr, *sample, found))
-    longest, places, n_near, n_in_band = map(int, found.get())
-    return Survey(longest, 32 * places, n_near / max(1, n_samples), n_in_band / max(1, n_samples))
+    longest, places, n_near, n_in_band, n_filled = map(int, found.get())
+    return Survey(longest, 32 * places, n_near / max(1, n_samples), n_in_band / max(1, n_samples), n_filled)
 
 
 def choose_layout(nnz: int, n_rows: int, survey: Survey, *, may_bin: bool = False) -> tuple[LayoutName, Order]:
@@ -172,18 +174,15 @@ class RowOrder:
 
     by_place: Any | None
     """(n_rows,) int32: row at each place; None if places are rows."""
-    columns: Any
-    """(n_rows,) int32: place of each row among the `n_sent` that are columns, any for the others; None once the layout
-    is built."""
+    columns: Any | None
+    """(n_rows,) int32: place of each row among the `n_sent` that are columns, any for the others; None if places are
+    rows, or once the layout is built."""
     rows: tuple[int, ...]
     """First row of each piece, and the number of rows."""
     sent: tuple[int, ...]
     """First column of each piece, whose rows that are columns come first, and the number of columns."""
-
-    @property
-    def all_columns(self) -> Any | None:
-        """`columns` for a layout of all rows of a matrix: None where places are rows."""
-        return None if self.by_place is None else self.columns
+    filled: tuple[int, ...] | None = None
+    """Places of each piece up to the last row that has entries; None if they were not counted."""
 
     @property
     def n_sent(self) -> int:
@@ -313,18 +312,21 @@ class LayoutBuilder:
         assert degree.dtype.itemsize == 8
         cuts = (0, n_rows) if cuts is None else tuple(cuts)
         if self.order == "none":
-            return RowOrder(None, cupy.arange(n_rows, dtype=np.int32), cuts, cuts)
-        by_place, columns, n_sent = cupy.empty(n_rows, np.int32), cupy.empty(n_rows, np.int32), [0]
-        n_columns = cupy.zeros(len(cuts) - 1, np.uint64)
+            filled = (self._survey.n_filled,) if len(cuts) == 2 else None
+            return RowOrder(None, None, cuts, cuts, filled)
+        keys, found = cupy.empty(n_rows, np.uint16), cupy.zeros((len(cuts) - 1, 3), np.uint64)
         for k, (first, last) in enumerate(pairwise(cuts)):
-            indptr, keys = cupy.asarray(self._indptr[first : last + 1], np.int64), cupy.empty(last - first, np.uint16)
+            indptr = cupy.asarray(self._indptr[first : last + 1], np.int64)
+            run_rows("key_rows", last - first, (indptr, degree[first:last], keys[first:], found[k:]))
+        n_columns, n_filled, n_others = found.get().astype(np.int64).T
+        filled = np.where(n_others, n_columns + n_others, n_filled)
+        sent = accumulate(n_columns)
+        by_place, columns = cupy.empty(n_rows, np.int32), cupy.empty(n_rows, np.int32)
+        for first, last, n_before in zip(cuts, cuts[1:], sent.tolist(), strict=False):
             if last > first:
-                run_rows("key_rows", last - first, (indptr, degree[first:last], keys, n_columns[k:]))
-                order = cupy.argsort(keys, kind="stable")
-                there = (np.int64(first), np.int64(n_sent[-1]), order, by_place, columns)
-                run_rows("place_rows", last - first, there)
-            n_sent.append(n_sent[-1] + int(n_columns[k]))
-        return RowOrder(by_place, columns, cuts, tuple(n_sent))
+                order = cupy.argsort(keys[first:last], kind="stable")
+                run_rows("place_rows", last - first, (*map(np.int64, (first, n_before)), order, by_place, columns))
+        return RowOrder(by_place, columns, cuts, tuple(sent.tolist()), tuple(filled.tolist()))
 
     def build_share(
         self, places: RowOrder, columns: Any, n_columns: int, k: int | None = None
@@ -347,7 +349,8 @@ class LayoutBuilder:
             pieces = PieceReader(partial(_read_shifted, self._read, first), (0, last - first))
         if self.layout == "sell-slices":
             return build_sell_slices(indptr, n_columns, pieces, columns=columns)
-        options = {"order": order, "columns": columns, "value": self._value}
+        n_filled = None if places.filled is None else places.filled[k or 0]
+        options = {"order": order, "columns": columns, "value": self._value, "n_filled": n_filled}
         kinds: dict[str, Any] = {"is_exact": self._is_exact, "is_near": self.is_near, "is_even": self._is_even}
         if k is None and self.is_near and not self._is_even:  # smaller blocks have as many near entries
             kinds["n_resident"] = NEAR_RESIDENT

@@ -145,6 +145,14 @@ def find_many_words(width: int, dtype: np.dtype[Any]) -> int:
 
 COUNTS, SMALL_COUNTS = np.dtype(np.uint32), np.dtype(np.uint8)
 """Types of out-degrees on a device, and of those that are below 256."""
+MANY_WEIGHTS = 1 << 20
+"""Out-weights from which it saves time to find out whether they are below 256."""
+
+
+def choose_weight(counts: Any) -> np.dtype[Any]:
+    """Choose the type of out-weights that are counts, of NumPy or CuPy."""
+    is_small = len(counts) >= MANY_WEIGHTS and float(counts.max()) <= np.iinfo(SMALL_COUNTS).max
+    return SMALL_COUNTS if is_small else COUNTS
 
 
 def value_types(value: np.dtype[Any] | None) -> dict[str, Any]:

@@ -469,11 +469,6 @@ class RankSteps:
         return self._stream.end_capture()
 
 
-def choose_weight(counts: Any) -> np.dtype[Any]:
-    """Choose the type of out-weights that are counts, of NumPy or CuPy."""
-    return SMALL_COUNTS if not len(counts) or float(counts.max()) <= np.iinfo(SMALL_COUNTS).max else COUNTS
-
-
 def begin_compiling(value: np.dtype[Any] | None, precision: Precision, n_columns: int) -> None:
     """Begin to compile what a usual run on column-sorted blocks needs, while the rows are read."""
     weights = (COUNTS, SMALL_COUNTS) if value is None else (COUNTS,)

@@ -12,6 +12,7 @@ import numpy as np
 
 from mgspmv.exchange.exchange import Exchange, LocalExchange
 from mgspmv.kernels.formats import count_true
+from mgspmv.kernels.modules import choose_weight
 from mgspmv.model import FIXED_POINT, RowCheck, StepSums
 from mgspmv.solvers.mass_check import MassCheck, Rounding, check_rows, find_tolerance
 from mgspmv.solvers.options import PageRankOptions, RankTask
@@ -286,7 +287,7 @@ class DeviceSteps(RowSteps):
         *,
         is_counted: bool = True,
     ) -> None:
-        from mgspmv.kernels.rank_steps import RankRules, choose_weight  # imported here, as it needs a device
+        from mgspmv.kernels.rank_steps import RankRules  # imported here, as it needs a device
 
         super().__init__(vectors, device.precision, has_values=device.has_values)
         self._device, self._alpha = device, task.options.alpha

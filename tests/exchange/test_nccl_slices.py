@@ -104,6 +104,17 @@ SHARED = pytest.mark.parametrize(
 )
 
 
+def test_devices_may_send_all_columns_in_order(nccl):
+    def work(rank):
+        in_order = on_device(np.arange(40, dtype=np.int32))
+        given = [share_columns(groups[rank], own, 40, bounds, None) for own in (None, in_order)]
+        return [(shared.slices, shared.places.tolist()) for shared in given]
+
+    groups, bounds = start_groups(nccl, 2), (0, 40, 80)
+    for given, wanted in run_ranks(2, work):
+        assert given == wanted
+
+
 @SHARED
 def test_all_columns_are_shared_by_devices_that_may_read_most(nccl, bounds):
     """And by those that do not know what they read."""

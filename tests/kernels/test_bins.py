@@ -239,7 +239,7 @@ def test_steps_with_bins_have_the_bits_of_those_without(precision, device, wide_
             wide_block.indptr, read_to_device(wide_block), layout="column-sorted-blocks", bin_bytes=bin_bytes
         )
         places = rows.place(cupy.asarray(weight))
-        steps = RankSteps(rows.build_layout(places, places.all_columns, places.n_sent, None), precision)
+        steps = RankSteps(rows.build_layout(places, places.columns, places.n_sent, None), precision)
         one = np.array([1 / n])
         sums = [steps.start(RankVectors(x, weight, one, one), RankRules(0.85, -1.0, False)), *steps.advance(17)]
         found.append((sums, steps.ranks().tobytes(), steps.check_rows(), steps.residual(0.1)))

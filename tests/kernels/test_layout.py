@@ -85,6 +85,7 @@ def survey_in_numpy(block, first_row, last_row) -> Survey:
         32 * int(padded.max(axis=1).sum()) if len(lengths) else 0,
         float(near),
         float(in_band),
+        int(np.flatnonzero(lengths).max(initial=-1)) + 1,
     )
 
 
@@ -127,5 +128,5 @@ def test_thread_blocks_of_near_and_uneven_rows_share_a_multiprocessor(reach, lon
     block = CsrBlock(0, n, np.append(0, np.cumsum(lengths)), columns[order].astype(np.int32), None)
     builder = LayoutBuilder(block.indptr, read_to_device(block), layout="column-sorted-blocks")
     places = builder.place(cupy.ones(n, np.int64))
-    layout = builder.build_layout(places, places.all_columns, n, None)
+    layout = builder.build_layout(places, places.columns, n, None)
     assert layout.feed.kept[0].n_resident == n_resident
