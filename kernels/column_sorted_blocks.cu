@@ -33,7 +33,7 @@ typedef long long int64;
 #define BUCKET_BITS 11
 #define BUCKETS (1 << BUCKET_BITS)
 #define COUNT(n, size) (((n) + int64(size) - 1) / (size))  // parts of `size` in n, rounded up
-#define MOST_LENGTH 32767
+#define LENGTH_CLASSES 128  // two of each have keys of a byte
 #define BINNED 0x80000000u
 #ifndef MOST_SLOTS
 #define MOST_SLOTS BINNED  // slots of a block from which they are not counted from its first one, as a word could not hold their number
@@ -479,19 +479,26 @@ survey(int64 n_rows, int64 row_offset, const int64* indptr, int64 first_entry, i
     }
 }
 
-// Key of each row for a sort by length, the longest first: rows that are columns before the others, whose degree, in eight bytes of an
-// integer or a double, is 0. Lengths from MOST_LENGTH on are equal. Adds to n_found: rows that are columns, those of them that have
-// entries, and others that have entries.
+// Return the class of a row's length: lengths below 64 are classes, and from there on each eighth of a power of 2, up to the last one.
+__device__ __forceinline__ int classify(int length) {
+    if (length < 64) return length;
+    const int bits = 31 - __clz(length);
+    return min(LENGTH_CLASSES - 1, 64 + 8 * (bits - 6) + (length >> (bits - 3)) % 8);
+}
+
+// Key of each row for a sort by classes of lengths, the longest first: rows that are columns before the others, whose degree, in eight
+// bytes of an integer or a double, is 0. Adds to n_found: rows that are columns, those of them that have entries, and others that have
+// entries.
 extern "C" __global__ void __launch_bounds__(256)
-key_rows(int64 n_rows, const int64* __restrict__ indptr, const int64* __restrict__ degree, unsigned short* keys, unsigned long long* n_found) {
+key_rows(int64 n_rows, const int64* __restrict__ indptr, const int64* __restrict__ degree, unsigned char* keys, unsigned long long* n_found) {
     __shared__ int n_own[3];
     if (threadIdx.x < 3) n_own[threadIdx.x] = 0;
     __syncthreads();
     int n[3] = {0, 0, 0};
     for (int64 row = int64(blockIdx.x) * 256 + threadIdx.x; row < n_rows; row += int64(gridDim.x) * 256) {
-        const int64 length = min(indptr[row + 1] - indptr[row], int64(MOST_LENGTH));
+        const int length = int(indptr[row + 1] - indptr[row]);
         const bool is_column = degree[row] != 0;
-        keys[row] = static_cast<unsigned short>((is_column ? MOST_LENGTH : 2 * MOST_LENGTH + 1) - length);
+        keys[row] = static_cast<unsigned char>((is_column ? LENGTH_CLASSES : 2 * LENGTH_CLASSES) - 1 - classify(length));
         n[0] += is_column, n[1] += is_column && length, n[2] += !is_column && length;
     }
     for (int k = 0; k < 3; ++k) {

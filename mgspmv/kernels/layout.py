@@ -24,7 +24,7 @@ from mgspmv.kernels.bins import may_bin
 from mgspmv.kernels.column_sorted_blocks import ColumnSortedBlocks, build_column_sorted_blocks, run_rows
 from mgspmv.kernels.device import PieceReader, address, load_kernel, release_device_memory
 from mgspmv.kernels.features import EVEN_ROWS
-from mgspmv.kernels.formats import MatrixFormat, accumulate, array_module, cut_pieces
+from mgspmv.kernels.formats import MatrixFormat, array_module, cut_pieces
 from mgspmv.kernels.modules import value_types
 from mgspmv.kernels.streaming import ChunkStream, hold_pieces
 from mgspmv.model import CsrBlock
@@ -314,19 +314,18 @@ class LayoutBuilder:
         if self.order == "none":
             filled = (self._survey.n_filled,) if len(cuts) == 2 else None
             return RowOrder(None, None, cuts, cuts, filled)
-        keys, found = cupy.empty(n_rows, np.uint16), cupy.zeros((len(cuts) - 1, 3), np.uint64)
+        keys, found = cupy.empty(n_rows, np.uint8), cupy.zeros((len(cuts) - 1, 3), np.uint64)
+        by_place, columns, sent, filled = cupy.empty(n_rows, np.int32), cupy.empty(n_rows, np.int32), [0], []
         for k, (first, last) in enumerate(pairwise(cuts)):
             indptr = cupy.asarray(self._indptr[first : last + 1], np.int64)
             run_rows("key_rows", last - first, (indptr, degree[first:last], keys[first:], found[k:]))
-        n_columns, n_filled, n_others = found.get().astype(np.int64).T
-        filled = np.where(n_others, n_columns + n_others, n_filled)
-        sent = accumulate(n_columns)
-        by_place, columns = cupy.empty(n_rows, np.int32), cupy.empty(n_rows, np.int32)
-        for first, last, n_before in zip(cuts, cuts[1:], sent.tolist(), strict=False):
+        for (first, last), (n_columns, n_filled, n_others) in zip(pairwise(cuts), found.get().tolist(), strict=True):
             if last > first:
-                order = cupy.argsort(keys[first:last], kind="stable")
-                run_rows("place_rows", last - first, (*map(np.int64, (first, n_before)), order, by_place, columns))
-        return RowOrder(by_place, columns, cuts, tuple(sent.tolist()), tuple(filled.tolist()))
+                there = (np.int64(first), np.int64(sent[-1]), cupy.argsort(keys[first:last], kind="stable"))
+                run_rows("place_rows", last - first, (*there, by_place, columns))
+            sent.append(sent[-1] + n_columns)
+            filled.append(n_columns + n_others if n_others else n_filled)
+        return RowOrder(by_place, columns, cuts, tuple(sent), tuple(filled))
 
     def build_share(
         self, places: RowOrder, columns: Any, n_columns: int, k: int | None = None

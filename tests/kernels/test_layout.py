@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -111,6 +112,40 @@ def test_survey(name, device, monkeypatch):
         wanted = survey_in_numpy(block, first, last)
         shares = {name: pytest.approx(getattr(wanted, name), abs=1e-12) for name in ("near", "in_band")}
         assert got == replace(wanted, **shares)
+
+
+def classify(length):
+    """Each length below 64, then eighths of powers of 2."""
+    bits = int(length).bit_length() - 1
+    return min(127, 64 + 8 * (bits - 6) + (int(length) >> (bits - 3)) % 8) if length >= 64 else int(length)
+
+
+@ON_BOTH
+@pytest.mark.parametrize("cuts", [None, (0, 400, 400, 2000)])
+def test_rows_are_placed_by_length(cuts, device, monkeypatch):
+    """In each piece, those that are columns first; equal lengths in their order."""
+    use(device, monkeypatch)
+    import cupy
+
+    rng = np.random.default_rng(11)
+    chosen = [40_000, 16_383, 16_384, 16_385, 71, 72, 63, 64]
+    lengths = rng.permutation(np.r_[rng.zipf(1.6, 1500).clip(1, 40_000) - 1, chosen, np.zeros(492, int)])
+    degree = rng.integers(0, 3, 2000)
+    block = make_random(lengths, 2000)
+    builder = LayoutBuilder(block.indptr, read_to_device(block), layout="column-sorted-blocks", order="degree")
+    places = builder.place(cupy.asarray(degree), cuts)
+    by_place, columns, n_sent = places.by_place.get(), places.columns.get(), 0
+    assert places.rows == (cuts or (0, 2000))
+    for k, (first, last) in enumerate(pairwise(places.rows)):
+        own = np.arange(first, last)
+        keys = [(degree[row] == 0, -classify(lengths[row]), row) for row in own]
+        wanted = [row for *_, row in sorted(keys)]
+        assert by_place[first:last].tolist() == wanted
+        sent = int(np.count_nonzero(degree[own]))
+        assert columns[wanted[:sent]].tolist() == list(range(n_sent, n_sent + sent))
+        n_sent += sent
+        assert places.sent[k + 1] == n_sent
+        assert places.filled[k] == np.flatnonzero(lengths[wanted]).max(initial=-1) + 1
 
 
 @ON_BOTH

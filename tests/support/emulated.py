@@ -65,17 +65,16 @@ def pack(*fields: Any) -> np.ndarray:
     """As `mgspmv.kernels.device.pack`, of arrays of NumPy."""
     words = [find_address(own) if own is None or isinstance(own, np.ndarray) else own for own in fields]
     packed = b"".join(np.array([own], np.float64 if isinstance(own, float) else np.int64).tobytes() for own in words)
-    return np.frombuffer(bytearray(packed), np.uint8)
+    return np.frombuffer(bytearray(packed), np.uint8).view(Packed)
+
+
+class Packed(np.ndarray):
+    """The bytes of a structure, which is passed by value."""
 
 
 def _find_bytes(argument: Any) -> np.ndarray:
     """The bytes of an argument: a packed structure, a scalar, or the address of an array."""
-    if (
-        isinstance(argument, np.ndarray)
-        and argument.dtype == np.uint8
-        and argument.ndim == 1
-        and argument.base is not None
-    ):
+    if isinstance(argument, Packed):
         return argument
     if argument is None or isinstance(argument, np.ndarray):
         return np.array([find_address(argument)], np.int64)
