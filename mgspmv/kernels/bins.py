@@ -62,6 +62,10 @@ PADDING_BYTES = (max(UNIT_OCTETS.values()) * OCTET - 1) * (ENTRY_BYTES + 4 + 8)
 """Most bytes of the padding of a cell."""
 
 
+RATES = 7
+"""Numbers of `CellRates`."""
+
+
 @dataclass(frozen=True)
 class CellRates:
     """Reads of a step with bins and without, as the kernel `rate_cells` expects them."""
@@ -76,6 +80,11 @@ class CellRates:
     """Expected sectors of z that the latter read, for z in float32 and in fixed point."""
     wide_sectors: tuple[int, int]
     """Expected sectors of z that wider cells would read without bins."""
+
+    @classmethod
+    def of(cls, n_binned: int, n_cells: int, n_dense: int, *sectors: int) -> CellRates:
+        """Return the rates of the `RATES` numbers that the kernel found."""
+        return cls(n_binned, n_cells, n_dense, (sectors[0], sectors[1]), (sectors[2], sectors[3]))
 
     def pays(self, nnz: int, n_cols: int, n_passes: float, cache_bytes: int) -> bool:
         """Return whether steps are faster with bins.

@@ -18,7 +18,7 @@ Source: this project's; after cache-aware binning (Lakhotia, Kannan, Prasanna, U
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
@@ -31,6 +31,7 @@ from mgspmv.kernels.bins import (
     LEAST_DENSE,
     NO_BINS,
     PADDING_ROWS,
+    RATES,
     WINDOW_BITS,
     BinBuilder,
     Bins,
@@ -278,17 +279,11 @@ def build_column_sorted_blocks(
     for k, piece in pieces.each():
         jobs.run("count_cells", k, (cells.there, piece.indices, address(found), counts))
         del piece
-    if wide_windows is not None:
-        wide = _Cells(wide_windows, tables[4:], columns, height)
-        rates, wide_counts = _rate_cells(cells, counts, wide, n_binned, value)
-        if not rates.pays(nnz, n_cols, cells.n_blocks / shared_memory()[0], cache_bytes()):
-            cells, counts, n_binned = wide, wide_counts, 0
-    tiles, n_found = _cut_cells(cells, counts, nnz, value)
-    builder = None
-    if n_binned:
-        n_before, load = cells.n_blocks - n_binned, partial(_load, value=value)
-        builder = BinBuilder(counts[cells.first_bin :], n_before, n_binned, value, load, is_exact=is_exact)
-    *block_chunks, n_tiles = n_found.get()
+    wide = None if wide_windows is None else _Cells(wide_windows, tables[4:], columns, height)
+    load, n_before = partial(_load, value=value), cells.n_blocks - n_binned
+    make = partial(BinBuilder, n_before=n_before, n_blocks=n_binned, value=value, load=load, is_exact=is_exact)
+    cells, counts, tiles, cut, builder = _choose_cells(cells, counts, wide, make, n_binned, nnz, n_cols)
+    block_chunks, n_tiles = cut[:-1], int(cut[-1])
     if not is_whole:
         release_device_memory()
     n_chunks = int(block_chunks[-1])
@@ -300,10 +295,10 @@ def build_column_sorted_blocks(
         arrays = (piece.indices, address(found), address(piece.data))
         jobs.run("place_entries", k, (cells.there, *arrays, *target))
         del piece, arrays
-    _sort_tiles(int(n_tiles), tiles, (counts, cells.there, np.int64(is_near), entries, address(values), columns), value)
+    _sort_tiles(n_tiles, tiles, (counts, cells.there, np.int64(is_near), entries, address(values), columns), value)
     nnz += 0 if band is None else band.nnz
     return ColumnSortedBlocks(
-        (n_rows, n_cols), nnz, height, np.array(block_chunks), entries, columns, values, bins, n_resident, band
+        (n_rows, n_cols), nnz, height, block_chunks, entries, columns, values, bins, n_resident, band
     )
 
 
@@ -401,44 +396,69 @@ class _Tiles:
     """(n_tiles,) int32, or longer: block of each tile."""
 
 
-def _cut_cells(cells: _Cells, counts: Any, nnz: int, value: np.dtype[Any] | None) -> tuple[_Tiles, Any]:
-    """Cut cells of these entry counts into chunks and tiles; return them and, on the device, `block_chunks` of
-    `ColumnSortedBlocks` and the number of tiles."""
+def _choose_cells(
+    cells: _Cells,
+    counts: Any,
+    wide: _Cells | None,
+    make: Callable[[Any], BinBuilder],
+    n_binned: int,
+    nnz: int,
+    n_cols: int,
+) -> tuple[_Cells, Any, _Tiles, np.ndarray, BinBuilder | None]:
+    """Choose between cells that may be binned and wide ones, and cut them into chunks and tiles. Both are cut before it
+    is known which are taken, while the device is busy, so that it is waited for once.
+
+    Parameters
+    ----------
+    wide : None if no cells may be binned
+    make : makes the builder of bins from the counts of the last `n_binned` blocks
+
+    Returns
+    -------
+    The cells, their entry counts, their tiles; `block_chunks` of `ColumnSortedBlocks`, followed by the number of tiles;
+    and the builder, None if no cells are binned.
+    """
+    import cupy
+
+    n_found, builder, kinds = cells.n_blocks + 2, None, [(cells, counts)]
+    found = cupy.zeros((1 if wide is None else 3, max(RATES, n_found)), np.int64)
+    if wide is not None:
+        kinds.append((wide, _rate_cells(cells, counts, wide, n_binned, found[2])))
+    tiles = [_cut_cells(*kind, nnz, row) for kind, row in zip(kinds, found, strict=False)]
+    if n_binned:
+        builder = make(counts[cells.first_bin :])
+    rows, taken = found.get(), 0
+    if wide is not None:
+        n_passes = cells.n_blocks / shared_memory()[0]
+        if not CellRates.of(*rows[2, :RATES].tolist()).pays(nnz, n_cols, n_passes, cache_bytes()):
+            taken, builder = 1, None
+    return *kinds[taken], tiles[taken], rows[taken, :n_found], builder
+
+
+def _cut_cells(cells: _Cells, counts: Any, nnz: int, found: Any) -> _Tiles:
+    """Cut cells of these entry counts into chunks and tiles; `found` gets `block_chunks` and the number of tiles."""
     import cupy
 
     chunk_starts, starts = cupy.empty((2, cells.n + 1), np.int64)
     tile_cells, tile_blocks = cupy.empty((2, nnz // TILE + cells.n), np.int32)
-    found = cupy.empty(cells.n_blocks + 2, np.int64)
-    cut = _load("cut_cells", value)
+    sizes, bounds = map(np.int64, (cells.n, cells.n_blocks + 1)), map(np.int64, (cells.first_bin, LEAST_DENSE))
+    made = (chunk_starts, starts, tile_cells, tile_blocks, found)
     grid = max(1, min(shared_memory()[0], cells.n // JOB_THREADS))
-    sizes, bounds = (
-        (np.int64(cells.n), np.int64(cells.n_blocks + 1)),
-        (np.int64(cells.first_bin), np.int64(LEAST_DENSE)),
-    )
-    cut(
-        (grid,),
-        (JOB_THREADS,),
-        (*sizes, counts, cells.starts, *bounds, chunk_starts, starts, tile_cells, tile_blocks, found),
-    )
-    return _Tiles(chunk_starts, starts, tile_cells, tile_blocks), found
+    _load("cut_cells", None)((grid,), (JOB_THREADS,), (*sizes, counts, cells.starts, *bounds, *made))
+    return _Tiles(chunk_starts, starts, tile_cells, tile_blocks)
 
 
-def _rate_cells(
-    cells: _Cells, counts: Any, wide: _Cells, n_binned: int, value: np.dtype[Any] | None
-) -> tuple[CellRates, Any]:
-    """Rate the cells of the last `n_binned` blocks by their entry counts; return the wide counts too."""
+def _rate_cells(cells: _Cells, counts: Any, wide: _Cells, n_binned: int, found: Any) -> Any:
+    """Rate cells of the last `n_binned` blocks by their entry counts, in `found`; return the counts of wide ones."""
     import cupy
 
-    found, wide_counts = cupy.zeros(7, np.uint64), cupy.empty(wide.n, np.uint32)
-    first, n_before = cells.first_bin, cells.n_blocks - n_binned
+    wide_counts, first, n_before = cupy.empty(wide.n, np.uint32), cells.first_bin, cells.n_blocks - n_binned
     wide_counts[:first] = counts[:first]
-    kernel = _load("rate_cells", value)
     of_blocks = (wide.shifts[n_before:], wide.starts[n_before:])
     if n_binned:
         sizes = (np.int64(cells.n_windows), *of_blocks, counts[first:], np.int64(LEAST_DENSE))
-        kernel((n_binned,), (256,), (*sizes, wide_counts, found))
-    n_sparse, n_cells, n_dense, *costs = map(int, found.get())
-    return CellRates(n_sparse, n_cells, n_dense, (costs[0], costs[1]), (costs[2], costs[3])), wide_counts
+        _load("rate_cells", None)((n_binned,), (256,), (*sizes, wide_counts, found))
+    return wide_counts
 
 
 def _sort_tiles(n_tiles: int, tiles: _Tiles, arrays: tuple[Any, ...], value: np.dtype[Any] | None) -> None:

@@ -312,10 +312,9 @@ class LayoutBuilder:
         assert degree.dtype.itemsize == 8
         cuts = (0, n_rows) if cuts is None else tuple(cuts)
         if self.order == "none":
-            filled = (self._survey.n_filled,) if len(cuts) == 2 else None
-            return RowOrder(None, None, cuts, cuts, filled)
+            return RowOrder(None, None, cuts, cuts, (self._survey.n_filled,) if len(cuts) == 2 else None)
         keys, found = cupy.empty(n_rows, np.uint8), cupy.zeros((len(cuts) - 1, 3), np.uint64)
-        by_place, columns, sent, filled = cupy.empty(n_rows, np.int32), cupy.empty(n_rows, np.int32), [0], []
+        by_place, columns, sent, filled = cupy.empty(n_rows, np.int32), cupy.empty(n_rows, np.int32), [0], list[int]()
         for k, (first, last) in enumerate(pairwise(cuts)):
             indptr = cupy.asarray(self._indptr[first : last + 1], np.int64)
             run_rows("key_rows", last - first, (indptr, degree[first:last], keys[first:], found[k:]))

@@ -192,7 +192,7 @@ def cut_cells(
     tile_blocks[: len(own)] = np.searchsorted(cell_starts, own, side="right") - 1
     assert len(tile_cells) >= len(own)
     assert len(cell_starts) == n_starts
-    found[:] = [*chunk_starts[cell_starts], tile_starts[-1]]
+    found[: n_starts + 1] = [*chunk_starts[cell_starts], tile_starts[-1]]
 
 
 def sort_tiles(
