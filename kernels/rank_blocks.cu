@@ -79,15 +79,6 @@ __device__ __forceinline__ int& is_wrong() {
     return flag;
 }
 
-// Return value z, rounded once: to a multiple of 1 / scale for float, to an integer for exact fixed point.
-__device__ __forceinline__ uint64 round_product(VALUE value, float z, float scale, bool& is_right) {
-    const float scaled = (PATTERN ? z : float(value * z)) * scale;
-    is_right &= scaled < 9223372036854775808.0f;
-    return __float2ull_rn(scaled);
-}
-__device__ __forceinline__ uint64 round_product(VALUE, int64 z, float, bool&) { return uint64(z); }
-__device__ __forceinline__ uint64 round_product(VALUE value, double z, float, bool&) { return uint64(__double2ll_rn(value * z)); }
-
 // Add value z to a row for each entry.
 template <int N>
 __device__ __forceinline__ void contribute(unsigned* low, unsigned* high, unsigned spare, const unsigned (&rows)[N], const VALUE (&values)[N],

@@ -49,6 +49,15 @@ struct Run {
     __device__ __forceinline__ int64* own_sums(int64 made) const { return shared[0] ? shared[made & 1] : sums(made); }
 };
 
+// Return value z, rounded once: to a multiple of 1 / scale for float, to an integer for exact fixed point.
+__device__ __forceinline__ uint64 round_product(VALUE value, float z, float scale, bool& is_right) {
+    const float scaled = (PATTERN ? z : float(value * z)) * scale;
+    is_right &= scaled < 9223372036854775808.0f;
+    return __float2ull_rn(scaled);
+}
+__device__ __forceinline__ uint64 round_product(VALUE, int64 z, float, bool&) { return uint64(z); }
+__device__ __forceinline__ uint64 round_product(VALUE value, double z, float, bool&) { return uint64(__double2ll_rn(value * z)); }
+
 // Record that `made` steps are complete, and whether the run stops; called by one thread once the sums of the last step are complete.
 __device__ __forceinline__ void judge(const Run& run, int64 made) {
     const int64* sums = run.sums(made);

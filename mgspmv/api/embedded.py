@@ -208,10 +208,9 @@ class EmbeddedMatrix(MatrixProperties):
     def _lay_out(self, dtype: str | None, precision: Precision, layout: StepLayout, top: int | None) -> MatrixLayout:
         """Make the layout of `bind_steps`."""
         from mgspmv.kernels.layout import LayoutBuilder
-        from mgspmv.kernels.rank_steps import begin_compiling
+        from mgspmv.kernels.rank_products import begin_compiling
 
-        if layout != "sell-slices":
-            begin_compiling(None if dtype is None else np.dtype(dtype), precision, self.shape[1])
+        begin_compiling(layout, None if dtype is None else np.dtype(dtype), precision, self.shape, self.nnz)
         begin_sorting(current_device())
         memory, threads = limit_to_free(self.place.limits), self.place.threads
         indptr, read, plan = self._read_whole(dtype, precision, memory, top) or self._read_pieces(
@@ -221,7 +220,13 @@ class EmbeddedMatrix(MatrixProperties):
         with report_full_device("the layout of the matrix for steps of PageRank"):
             piece = choose_piece(plan, is_there=is_on_device(self.stored))
             rows = LayoutBuilder(
-                indptr, read, layout=named, piece_entries=piece, bin_bytes=plan.bin_bytes, is_exact=precision == "exact"
+                indptr,
+                read,
+                layout=named,
+                piece_entries=piece,
+                bin_bytes=plan.bin_bytes,
+                is_exact=precision == "exact",
+                may_stream=plan.streaming is not None,
             )
             degree = self._loaded.out_degree
             if degree is None:

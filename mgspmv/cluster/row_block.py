@@ -42,7 +42,8 @@ from mgspmv.kernels.device import (
     report_full_device,
 )
 from mgspmv.kernels.layout import LayoutBuilder, MatrixLayout, RowOrder
-from mgspmv.kernels.rank_steps import RankSteps, begin_compiling
+from mgspmv.kernels.rank_products import begin_compiling
+from mgspmv.kernels.rank_steps import RankSteps
 from mgspmv.kernels.select import (
     BoundKernel,
     BoundMany,
@@ -374,8 +375,11 @@ class DeviceRowBlock(RowBlock):
             if self._streaming is not None:  # earlier products hold the memory that is planned for the layout
                 with self._lock:
                     self._products.clear()
-            if layout != "sell-slices":
-                begin_compiling(None if key[0] is None else np.dtype(key[0]), precision, self.stored.info.shape[1])
+            value, shape = (
+                None if key[0] is None else np.dtype(key[0]),
+                (self.stop - self.start, self.stored.info.shape[1]),
+            )
+            begin_compiling(layout, value, precision, shape, self.nnz)
             begin_sorting(current_device())
             with report_full_device("the layout of the matrix for steps of PageRank"):
                 self._layouts[key] = self._lay_out(*key, precision == "exact", join, check)
@@ -439,6 +443,7 @@ class DeviceRowBlock(RowBlock):
                 row_offset=self.start,
                 bin_bytes=self._plan.bin_bytes,
                 is_exact=is_exact,
+                may_stream=streaming is not None,
             )
             if degree is None:
                 degree = read_out_degree(self.stored, self.start, self.stop, self.threads)

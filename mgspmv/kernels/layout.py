@@ -1,4 +1,8 @@
-"""Choice and construction of the two matrix layouts for PageRank steps on a device.
+"""Choice and construction of the three matrix layouts for PageRank steps on a device.
+
+Entries in coordinate format (COO) suit small matrices, which stay in the cache: they are those of CSR, with the row of
+each, so that next to nothing is built, and rows are not surveyed. kernels/coo_rows.cu finds the rows, and
+kernels/rank_coo.cu multiplies. Source: segmented reduction of COO, Bell and Garland, NVIDIA NVR-2008-004, 2008.
 
 SELL slices suit short rows of similar length with nearby columns, as in grids and meshes: one thread per row, and no
 sums in shared memory. 32 consecutive rows are a slice, padded to its longest row; the k-th entries of its rows are
@@ -13,16 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
 from mgspmv.kernels.band_slices import BAND, LEAST_IN_ROW, SLICE, split_rows
 from mgspmv.kernels.bins import may_bin
 from mgspmv.kernels.column_sorted_blocks import ColumnSortedBlocks, build_column_sorted_blocks, run_rows
-from mgspmv.kernels.device import PieceReader, address, load_kernel, release_device_memory
+from mgspmv.kernels.device import PieceReader, address, count_blocks, load_kernel, release_device_memory
 from mgspmv.kernels.features import EVEN_ROWS
 from mgspmv.kernels.formats import MatrixFormat, array_module, cut_pieces
 from mgspmv.kernels.modules import value_types
@@ -30,9 +34,11 @@ from mgspmv.kernels.streaming import ChunkStream, hold_pieces
 from mgspmv.model import CsrBlock
 from mgspmv.plan import Streaming
 
-LayoutName = Literal["column-sorted-blocks", "sell-slices"]
+LayoutName = Literal["column-sorted-blocks", "sell-slices", "coo"]
 Order = Literal["none", "degree"]
 
+SMALL_ENTRIES = 1 << 22
+"""Entries and rows up to which a matrix is small: its entries, of 8 bytes without values, are in the cache."""
 NEAR = 0.5
 """Share of entries near the diagonal above which rows are assumed to read the same columns as their neighbors."""
 LEAST_FILL = 0.8
@@ -50,6 +56,8 @@ NEAR_RESIDENT = 2
 """Thread blocks that a multiprocessor runs at a time where rows are near but not even."""
 
 _THREADS = 1024
+_COO_THREADS, _COO_ITEMS = 256, 8
+"""Threads of a thread block of kernels/coo_rows.cu, and entries of a thread."""
 
 
 # --- SELL slices -----------------------------------------------------------------------------------------------------
@@ -105,6 +113,61 @@ def build_sell_slices(indptr: Any, n_cols: int, pieces: PieceReader, *, columns:
     return SellSlices((n_rows, n_cols), nnz, starts, placed, values)
 
 
+# --- entries in coordinate format -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class CooEntries(MatrixFormat):
+    """Entries of a matrix in coordinate format, in the order of CSR, on the device."""
+
+    shape: tuple[int, int]
+    nnz: int
+    rows: Any
+    """(nnz,) int32, ascending."""
+    columns: Any
+    """(nnz,) int32: place of each column in z."""
+    values: Any | None
+    """(nnz,) float32 or float64; None for a pattern."""
+
+    name: ClassVar[Literal["coo"]] = "coo"
+
+
+def build_coo_entries(indptr: Any, n_cols: int, pieces: PieceReader, *, columns: Any | None = None) -> CooEntries:
+    """Build COO entries on the current device; parameters and errors as for `build_column_sorted_blocks`.
+
+    Columns and values of a single piece are not copied, unless other places of columns are given.
+    """
+    import cupy
+
+    n_rows = len(indptr) - 1
+    if pieces.is_whole:
+        [(_, piece)] = pieces.each()
+        nnz, values = piece.nnz, piece.data
+        placed = piece.indices if columns is None else columns[piece.indices]
+    else:
+        nnz, values = int(indptr[-1]), None
+        placed = cupy.empty(nnz, np.int32)
+        for k, piece in pieces.each():
+            first, last = (int(indptr[row]) for row in pieces.cuts[k : k + 2])
+            placed[first:last] = piece.indices if columns is None else columns[piece.indices]
+            if piece.data is not None:
+                values = cupy.empty(nnz, piece.data.dtype) if values is None else values
+                values[first:last] = piece.data
+            del piece  # frees it before the next one is read
+    rows, starts = cupy.empty(nnz, np.int32), cupy.asarray(indptr, np.int64)
+    if nnz:
+        grid = count_blocks(nnz, _COO_THREADS * _COO_ITEMS)
+        load_kernel("coo_rows.cu", "expand_rows")(
+            (grid,), (_COO_THREADS,), (np.int64(n_rows), np.int64(nnz), starts, rows)
+        )
+    return CooEntries((n_rows, n_cols), nnz, rows, placed, values)
+
+
+def is_small(nnz: int, n_rows: int) -> bool:
+    """Return whether a matrix is so small that its steps take COO entries, whatever its rows are."""
+    return nnz <= SMALL_ENTRIES and n_rows <= SMALL_ENTRIES
+
+
 # --- layouts ---------------------------------------------------------------------------------------------------------
 
 
@@ -152,7 +215,7 @@ def survey_rows(indptr: Any, piece: CsrBlock, first_row: int, row_offset: int) -
 
 
 def choose_layout(nnz: int, n_rows: int, survey: Survey, *, may_bin: bool = False) -> tuple[LayoutName, Order]:
-    """Choose the layout that suits a square matrix, and whether column-sorted blocks place long rows first.
+    """Choose the layout that suits a large square matrix, and whether column-sorted blocks place long rows first.
 
     Rows of even length gain nothing from that order, and where most entries are near the diagonal, it would separate
     neighboring rows, which read the same columns. Binned rows gain only if some are so long that they are added to by
@@ -194,6 +257,9 @@ class RowOrder:
         return len(self.sent) - 1
 
 
+LayoutPiece: TypeAlias = ColumnSortedBlocks | SellSlices | CooEntries
+
+
 @dataclass(frozen=True, eq=False)
 class MatrixLayout:
     """Rows of a square matrix in a layout, in one or several pieces, which are on the device or streamed to it."""
@@ -205,7 +271,7 @@ class MatrixLayout:
     """Dtype of the values; None for a pattern."""
     name: LayoutName
     places: RowOrder
-    feed: ChunkStream[ColumnSortedBlocks | SellSlices]
+    feed: ChunkStream[LayoutPiece]
 
     @property
     def nbytes(self) -> int:
@@ -214,7 +280,7 @@ class MatrixLayout:
         return self.feed.nbytes + (0 if by_place is None else int(by_place.nbytes))
 
 
-def hold_whole(layout: ColumnSortedBlocks | SellSlices, n_sent: int, order: Any | None = None) -> MatrixLayout:
+def hold_whole(layout: LayoutPiece, n_sent: int, order: Any | None = None) -> MatrixLayout:
     """Wrap a layout that is on the device in one piece.
 
     Parameters
@@ -228,7 +294,7 @@ def hold_whole(layout: ColumnSortedBlocks | SellSlices, n_sent: int, order: Any 
 
 
 class LayoutBuilder:
-    """Builder of a layout: surveys the rows, then orders them, then builds.
+    """Builder of a layout: surveys the rows, unless they are few, then orders them, then builds.
 
     Parameters
     ----------
@@ -239,6 +305,7 @@ class LayoutBuilder:
     layout, order : None for the one that suits the rows
     row_offset : global number of the first row
     bin_bytes, is_exact : as for `build_column_sorted_blocks`
+    may_stream : whether the layout may be streamed: then COO entries, which take more memory than blocks, must be named
 
     Attributes
     ----------
@@ -256,26 +323,41 @@ class LayoutBuilder:
         row_offset: int = 0,
         bin_bytes: int = 0,
         is_exact: bool = True,
+        may_stream: bool = False,
     ) -> None:
         import cupy
 
-        there, self._read = cupy.asarray(indptr, np.int64), read
+        there, n_rows, self._read, self._row_offset = cupy.asarray(indptr, np.int64), len(indptr) - 1, read, row_offset
         self._pieces = PieceReader(read, cut_pieces(indptr, piece_entries, SLICE))
         if self._pieces.is_whole:
-            [(first, piece)] = self._pieces.each()
+            [(_, piece)] = self._pieces.each()
             self._indptr, nnz = there, piece.nnz
+            if layout is None and is_small(nnz, n_rows) and not may_stream:
+                layout = "coo"
         else:
             first, last = find_middle(indptr, min(SURVEYED_ENTRIES, piece_entries or SURVEYED_ENTRIES))
             piece, self._indptr, nnz = read(first, last), indptr, int(indptr[-1])
-        self._survey = survey_rows(there, piece, first, row_offset)
+            self._survey = survey_rows(there, piece, first, row_offset)
         self._value = None if piece.data is None else piece.data.dtype
-        has_bins = may_bin(len(indptr) - 1, bin_bytes)
-        found, suited = choose_layout(nnz, len(indptr) - 1, self._survey, may_bin=has_bins)
-        self.layout: LayoutName = layout or found
-        self._is_even = self._survey.is_even(nnz, len(indptr) - 1, may_bin=has_bins)
-        self._has_band = self._is_even and self._survey.has_band(nnz, len(indptr) - 1)
-        self._bin_bytes, self._is_exact, self._row_offset = bin_bytes, is_exact, row_offset
-        self.order: Order = "none" if self.layout == "sell-slices" else order or suited
+        self._bin_bytes, self._is_exact = bin_bytes, is_exact
+        self.layout: LayoutName
+        self.order: Order = "none"
+        if layout == "coo":
+            self.layout = layout
+            return
+        has_bins = may_bin(n_rows, bin_bytes)
+        found, suited = choose_layout(nnz, n_rows, self._survey, may_bin=has_bins)
+        self.layout = layout or found
+        self._is_even = self._survey.is_even(nnz, n_rows, may_bin=has_bins)
+        self._has_band = self._is_even and self._survey.has_band(nnz, n_rows)
+        if self.layout == "column-sorted-blocks":
+            self.order = order or suited
+
+    @cached_property
+    def _survey(self) -> Survey:
+        """Survey of the rows of a single piece, when it is first needed: it waits for the device."""
+        [(_, piece)] = self._pieces.each()
+        return survey_rows(self._indptr, piece, 0, self._row_offset)
 
     @property
     def is_near(self) -> bool:
@@ -326,9 +408,7 @@ class LayoutBuilder:
             filled.append(n_columns + n_others if n_others else n_filled)
         return RowOrder(by_place, columns, cuts, tuple(sent), tuple(filled))
 
-    def build_share(
-        self, places: RowOrder, columns: Any, n_columns: int, k: int | None = None
-    ) -> ColumnSortedBlocks | SellSlices:
+    def build_share(self, places: RowOrder, columns: Any, n_columns: int, k: int | None = None) -> LayoutPiece:
         """Build the layout of these rows of a larger matrix, or of one piece of them.
 
         Parameters
@@ -345,6 +425,8 @@ class LayoutBuilder:
             indptr = indptr[first : last + 1] - indptr[first]
             order = None if order is None else order[first:last] - first
             pieces = PieceReader(partial(_read_shifted, self._read, first), (0, last - first))
+        if self.layout == "coo":
+            return build_coo_entries(indptr, n_columns, pieces, columns=columns)
         if self.layout == "sell-slices":
             return build_sell_slices(indptr, n_columns, pieces, columns=columns)
         n_filled = None if places.filled is None else places.filled[k or 0]

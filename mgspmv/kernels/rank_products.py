@@ -1,18 +1,20 @@
-"""Launch parameters of the kernels that multiply a layout in a PageRank step."""
+"""Launch parameters and types of the kernels that multiply a layout in a PageRank step."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from mgspmv.kernels.band_slices import SLICE
-from mgspmv.kernels.bins import OCTET, PADDING_ROWS, WINDOW_BITS, Bins
-from mgspmv.kernels.column_sorted_blocks import CHUNK, ColumnSortedBlocks
-from mgspmv.kernels.device import pack, put_all, reclaim_memory, shared_memory
-from mgspmv.kernels.layout import SellSlices
+from mgspmv.kernels.bins import LEAST_COLUMNS, OCTET, PADDING_ROWS, WINDOW_BITS, Bins
+from mgspmv.kernels.column_sorted_blocks import CHUNK, JOB_SIZES, ColumnSortedBlocks
+from mgspmv.kernels.device import count_blocks, pack, put_all, reclaim_memory, shared_memory
+from mgspmv.kernels.layout import CooEntries, SellSlices, is_small
+from mgspmv.kernels.modules import COUNTS, SMALL_COUNTS, compile_ahead, rank_types, specialize, value_types
+from mgspmv.model import Precision
 
 LEAST_ITEM = 64
 """Minimum chunks for which a separate work item is worthwhile."""
@@ -33,8 +35,12 @@ LEAST_FILL = 4096
 octets move."""
 GRIDS = {True: 4, False: 2}
 """Resident thread blocks per multiprocessor that multiply slices: for a pattern (True), and with values (False)."""
+COO_ITEMS = 8
+"""Entries of a thread of kernels/rank_coo.cu."""
+COO_GRID = 8
+"""Most thread blocks per multiprocessor that finish rows of COO entries."""
 FLOAT32_BITS = 27
-"""Bits of float32 products of column-sorted blocks below a mean contribution or rank, 1 / max(nnz, n_rows)."""
+"""Bits of float32 products in fixed point below a mean contribution or rank, 1 / max(nnz, n_rows)."""
 
 
 class BinProducts:
@@ -157,9 +163,11 @@ class BlockProduct:
     Attributes
     ----------
     types : macros that the kernels are compiled with, besides their types
+    first_kernel : kernel that is launched before `step` and `residual`; None for none
     """
 
     source, threads = "rank_blocks.cu", 1024
+    first_kernel: str | None = None
 
     def __init__(self, blocks: ColumnSortedBlocks) -> None:
         import cupy
@@ -177,6 +185,7 @@ class BlockProduct:
         self.bins = BinProducts(bins, shared_memory()[0])
         if self.bins.grid:
             self.types["BINNED"] = 1
+            self.first_kernel = "fill_bins"
         if blocks.band is not None:
             self.types["BANDED"] = 1
         if blocks.n_resident > 1:
@@ -186,6 +195,10 @@ class BlockProduct:
     def held(self) -> tuple[Any, ...]:
         """Arrays on the device."""
         return (*self._tables, *self.bins.held)
+
+    def launch_first(self, kernel: Any, z: np.dtype[Any], arguments: tuple[Any, ...]) -> None:
+        """Enqueue the first kernel for z of this dtype."""
+        self.bins.fill(kernel, z, arguments)
 
     def pack(self, layout: Any) -> np.ndarray:
         """Pack the structure that describes the matrix, whose address may differ between steps."""
@@ -200,6 +213,7 @@ class SliceProduct:
     source, threads, room = "rank_slices.cu", 256, 0
     held: tuple[Any, ...] = ()
     types: ClassVar[dict[str, int]] = {}
+    first_kernel: str | None = None
     bins = BinProducts(None, 0)
 
     def __init__(self, slices: SellSlices) -> None:
@@ -211,6 +225,47 @@ class SliceProduct:
         arrays = (layout.starts, layout.columns, layout.values)
         return pack(len(layout.starts) - 1, *arrays, layout.shape[1])
 
+    def launch_first(self, kernel: Any, z: np.dtype[Any], arguments: tuple[Any, ...]) -> None:
+        """Do nothing, as there is no first kernel."""
+
+
+class CooProduct:
+    """Launch parameters of the kernels of COO entries, as in `BlockProduct`: `grid` is that of rows."""
+
+    source, threads, room = "rank_coo.cu", 256, 0
+    types: ClassVar[dict[str, int]] = {}
+    first_kernel: str | None = "add_entries"
+    bins = BinProducts(None, 0)
+
+    def __init__(self, entries: CooEntries) -> None:
+        import cupy
+
+        most = shared_memory()[0] * COO_GRID
+        self.grid = max(1, min(most, count_blocks(entries.shape[0], self.threads)))
+        self._entry_grid = max(1, count_blocks(entries.nnz, self.threads * COO_ITEMS))
+        self._sums = cupy.zeros(entries.shape[0] + 1, np.uint64)
+
+    @property
+    def held(self) -> tuple[Any, ...]:
+        """Arrays on the device."""
+        return (self._sums,)
+
+    def pack(self, layout: Any) -> np.ndarray:
+        return pack(layout.nnz, layout.rows, layout.columns, layout.values, self._sums)
+
+    def launch_first(self, kernel: Any, z: np.dtype[Any], arguments: tuple[Any, ...]) -> None:
+        """Enqueue the kernel that adds products to the sums of rows."""
+        kernel((self._entry_grid,), (self.threads,), arguments)
+
+
+RankProduct: TypeAlias = BlockProduct | SliceProduct | CooProduct
+PRODUCTS: dict[str, Any] = {
+    ColumnSortedBlocks.name: BlockProduct,
+    SellSlices.name: SliceProduct,
+    CooEntries.name: CooProduct,
+}
+"""Launch parameters by layout name."""
+
 
 def find_bits(layout: str, n_terms: int) -> int:
     """Return the bits after the point of products in float32; 0 if they are added in floating point.
@@ -219,4 +274,45 @@ def find_bits(layout: str, n_terms: int) -> int:
     ----------
     n_terms : entries of the whole matrix, or rows, if those are more
     """
-    return min(62, FLOAT32_BITS + math.ceil(math.log2(max(1, n_terms)))) if layout == ColumnSortedBlocks.name else 0
+    return 0 if layout == SellSlices.name else min(62, FLOAT32_BITS + math.ceil(math.log2(max(1, n_terms))))
+
+
+def choose_z(value: np.dtype[Any] | None, is_exact: bool) -> np.dtype[Any]:
+    """Choose the type of z."""
+    if not is_exact:
+        return np.dtype(np.float32)
+    return np.dtype(np.int64 if value is None else np.float64)
+
+
+def choose_rank(precision: Precision) -> np.dtype[Any]:
+    """Choose the type of ranks."""
+    return np.dtype(np.float32 if precision == "float32" else np.float64)
+
+
+def begin_compiling(
+    layout: str, value: np.dtype[Any] | None, precision: Precision, shape: tuple[int, int], nnz: int
+) -> None:
+    """Begin to compile what a usual run needs, while the rows are read.
+
+    Parameters
+    ----------
+    layout : name of the layout, or `auto`; nothing is compiled for SELL slices
+    shape : number of rows of this device, and of columns
+    nnz : entries of these rows
+    """
+    if layout == "auto":
+        layout = CooEntries.name if is_small(nnz, shape[0]) else ColumnSortedBlocks.name
+    weights = (COUNTS, SMALL_COUNTS) if value is None else (COUNTS,)
+    each_z = [choose_z(value, is_exact) for is_exact in {precision == "exact", True}]
+    runs = [rank_types(value, z, choose_rank(precision), weight=weight) for z in each_z for weight in weights]
+    layouts = [value_types(own) | {"ENTRIES_PER_THREAD": JOB_SIZES[0]} for own in {None, value}]
+    if layout == CooEntries.name:
+        compile_ahead([specialize("coo_rows.cu"), *(specialize(CooProduct.source, **types) for types in runs)])
+    elif layout == ColumnSortedBlocks.name:
+        compile_ahead(
+            [
+                *(specialize("column_sorted_blocks.cu", **types) for types in layouts),
+                *(specialize(BlockProduct.source, **types) for types in runs),
+                *(specialize(BlockProduct.source, **types, BINNED=1) for types in runs if shape[1] >= LEAST_COLUMNS),
+            ]
+        )

@@ -1,6 +1,6 @@
-"""PageRank steps on one device: one kernel per step, and several steps at a time without the host.
+"""PageRank steps on one device: one or two kernels per step, and several steps at a time without the host.
 
-A matrix that does not fit on the device is streamed in pieces: one kernel per piece.
+A matrix that does not fit on the device is streamed in pieces: as many kernels per piece.
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mgspmv.kernels.bins import LEAST_COLUMNS
-from mgspmv.kernels.column_sorted_blocks import JOB_SIZES, ColumnSortedBlocks
 from mgspmv.kernels.dense import sum_vector
 from mgspmv.kernels.device import (
     address,
@@ -26,9 +24,9 @@ from mgspmv.kernels.device import (
     reclaim_memory,
     report_full_device,
 )
-from mgspmv.kernels.layout import MatrixLayout, SellSlices
-from mgspmv.kernels.modules import COUNTS, SMALL_COUNTS, compile_ahead, rank_types, specialize, value_types
-from mgspmv.kernels.rank_products import BlockProduct, SliceProduct, find_bits
+from mgspmv.kernels.layout import MatrixLayout
+from mgspmv.kernels.modules import COUNTS, rank_types
+from mgspmv.kernels.rank_products import PRODUCTS, RankProduct, choose_rank, choose_z, find_bits
 from mgspmv.model import FIXED_POINT, FLOAT32_ROUNDING, Precision, RowCheck, StepSums
 
 if TYPE_CHECKING:
@@ -41,10 +39,6 @@ KEPT_SUMS = 256
 """Number of last steps whose sums are kept on the device."""
 FLAGS_BYTES = 256
 """Bytes at the beginning of memory that devices share, for their int64 flags."""
-
-RankProduct: TypeAlias = BlockProduct | SliceProduct
-PRODUCTS: dict[str, Any] = {ColumnSortedBlocks.name: BlockProduct, SellSlices.name: SliceProduct}
-"""Launch parameters by layout name."""
 
 
 @dataclass(eq=False)
@@ -101,8 +95,8 @@ class RankSteps:
     stream, as CuPy pools free memory by stream, and released when the separate stream is idle.
 
     In `exact`, results are bit-identical to the CPU's. In `float32`, ranks and z are float32; products are added in
-    column-sorted blocks as multiples of 2^-27 / max(nnz, n_rows), without further rounding, and in SELL slices as
-    float64: the ranks are the same in each run.
+    column-sorted blocks and COO entries as multiples of 2^-27 / max(nnz, n_rows), without further rounding, and in SELL
+    slices as float64: the ranks are the same in each run.
 
     With several devices, each has a layout of its rows, and all make the same calls. Sums that a method returns are
     those of all rows; ranks and the residual are those of the device's rows. If the devices can write to each other's
@@ -179,9 +173,8 @@ class RankSteps:
     def compile(self, rules: RankRules = PLAIN_RULES) -> None:
         """Compile or load the kernels of a run, so that no step's time includes it."""
         is_exact, self._rules = self.precision == "exact", rules
-        fill = ["fill_bins"] if "BINNED" in self._types else []
-        names = [(name, is_exact) for name in ("start", "step", "check_rows", *fill)]
-        for name, own in [*names, *((name, True) for name in ("start", "residual", *fill))]:
+        names = [(name, is_exact) for name in ("start", "step", "check_rows", *self._first_kernels)]
+        for name, own in [*names, *((name, True) for name in ("start", "residual", *self._first_kernels))]:
             self._load(name, own)
         if self._exchange is not None:  # loading would wait for kernels that wait for other devices
             for name in ("join", "meet"):
@@ -382,7 +375,7 @@ class RankSteps:
         self._stream.wait_event(self._cupy.cuda.get_current_stream().record())
 
     def _choose_z(self, is_exact: bool) -> np.dtype[Any]:
-        return _choose_z(self.layout.value, is_exact)
+        return choose_z(self.layout.value, is_exact)
 
     def _pack_runs(self, is_exact: bool) -> list[np.ndarray]:
         """Pack the structure Run of kernels/rank_steps.cuh for each piece."""
@@ -424,15 +417,16 @@ class RankSteps:
     def _load(self, name: str, is_exact: bool) -> Any:
         key = name, is_exact, self._rules.is_relative, self._rules.weight
         if key not in self._kernels:
-            own = self.layout.value, self._choose_z(is_exact), _choose_rank(self.precision)
+            own = self.layout.value, self._choose_z(is_exact), choose_rank(self.precision)
             types = rank_types(*own, is_relative=self._rules.is_relative, weight=self._rules.weight)
             self._kernels[key] = load_kernel(self._bind.source, name, **types, **self._types)
         return self._kernels[key]
 
     def _launch(self, name: str, is_exact: bool, product: RankProduct, arguments: tuple[Any, ...]) -> None:
         kernel = self._load(name, is_exact)
-        if product.bins.grid > 0:
-            product.bins.fill(self._load("fill_bins", is_exact), self._choose_z(is_exact), arguments[:2])
+        if product.first_kernel is not None:
+            first = self._load(product.first_kernel, is_exact)
+            product.launch_first(first, self._choose_z(is_exact), arguments[:2])
         if product.room:
             reclaim_memory(kernel, product.room)
         kernel((product.grid,), (product.threads,), arguments, shared_mem=product.room)
@@ -455,40 +449,20 @@ class RankSteps:
             yield k, (self._products[k], self._products[k].pack(laid))
 
     @property
+    def _first_kernels(self) -> set[str]:
+        """Kernels that are launched before `step` and `residual`; also for pieces that are streamed."""
+        return {p.first_kernel for p in (self._bind, *self._products.values()) if p.first_kernel is not None}
+
+    @property
     def _is_captured(self) -> bool:
         """True if steps are launched as graphs: on one device, without streaming."""
         return self._exchange is None and not self.streams
 
     def _capture(self) -> Any:
-        for name in ("step", "fill_bins") if "BINNED" in self._types else ("step",):
+        for name in ("step", *self._first_kernels):
             self._load(name, self.precision == "exact")  # kernels cannot be loaded while capturing
         pieces = list(self._multiply())
         self._stream.begin_capture()
         for _ in range(CAPTURED_STEPS):
             self._step(pieces)
         return self._stream.end_capture()
-
-
-def begin_compiling(value: np.dtype[Any] | None, precision: Precision, n_columns: int) -> None:
-    """Begin to compile what a usual run on column-sorted blocks needs, while the rows are read."""
-    weights = (COUNTS, SMALL_COUNTS) if value is None else (COUNTS,)
-    each_z = [_choose_z(value, is_exact) for is_exact in {precision == "exact", True}]
-    runs = [rank_types(value, z, _choose_rank(precision), weight=weight) for z in each_z for weight in weights]
-    layouts = [value_types(own) | {"ENTRIES_PER_THREAD": JOB_SIZES[0]} for own in {None, value}]
-    compile_ahead(
-        [
-            *(specialize("column_sorted_blocks.cu", **types) for types in layouts),
-            *(specialize(BlockProduct.source, **types) for types in runs),
-            *(specialize(BlockProduct.source, **types, BINNED=1) for types in runs if n_columns >= LEAST_COLUMNS),
-        ]
-    )
-
-
-def _choose_z(value: np.dtype[Any] | None, is_exact: bool) -> np.dtype[Any]:
-    if not is_exact:
-        return np.dtype(np.float32)
-    return np.dtype(np.int64 if value is None else np.float64)
-
-
-def _choose_rank(precision: Precision) -> np.dtype[Any]:
-    return np.dtype(np.float32 if precision == "float32" else np.float64)

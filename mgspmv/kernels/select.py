@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mgspmv.kernels.cpu_many import CpuMany
     from mgspmv.kernels.cuda import CudaBlock, CudaMany
 
-StepLayout = Literal["auto", "column-sorted-blocks", "sell-slices"]
+StepLayout = Literal["auto", "column-sorted-blocks", "sell-slices", "coo"]
 BoundKernel: TypeAlias = "CpuBlock | SmallBlock | CudaBlock"
 """Kernels bound to one block; `CpuBlock` documents the methods. Vectors are on the block's device."""
 BoundMany: TypeAlias = "CpuMany | CudaMany"
