@@ -162,6 +162,7 @@ KERNELS = {
             "coo",
             "entries in equal chunks, by segmented scan",
             "Bell, Garland 2008",
+            step_backends=("cuda",),
             builder="formats:build_coo",
             keeps_csr=False,
         ),

@@ -154,9 +154,9 @@ def test_events_say_what_each_device_did(devices, stores):
 def test_precisions_and_kernels(precision, devices, stores):
     A = stores["weighted"]
     wanted = mg.pagerank(A.on("cpu"), tol=1e-5, precision=precision)
-    for kernel in ("auto", "column-sorted-blocks", "sell-slices", "csr-split"):
+    for kernel in ("auto", "column-sorted-blocks", "sell-slices", "coo", "csr-split"):
         with A.distribute(devices, precision=precision) as D:
-            if precision == "float64" and kernel in ("column-sorted-blocks", "sell-slices"):
+            if precision == "float64" and kernel in ("column-sorted-blocks", "sell-slices", "coo"):
                 with pytest.raises(mg.errors.FormatError, match="adds in fixed point"):
                     mg.pagerank(D.on(kernel=kernel), tol=1e-5, precision=precision)
                 continue

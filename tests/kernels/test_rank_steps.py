@@ -18,8 +18,9 @@ from mgspmv.kernels.column_sorted_blocks import ColumnSortedBlocks, build_column
 from mgspmv.kernels.device import PieceReader, shared_memory
 from mgspmv.kernels.layout import LayoutBuilder, MatrixLayout, SellSlices, build_sell_slices, hold_whole
 from mgspmv.kernels.modules import choose_weight
-from mgspmv.kernels.rank_products import cut_items
+from mgspmv.kernels.rank_products import PRODUCTS, cut_items
 from mgspmv.kernels.rank_steps import KEPT_SUMS, RankRules, RankSteps, RankVectors
+from mgspmv.kernels.streaming import ChunkStream
 from mgspmv.model import CsrBlock
 from mgspmv.plan import HELD_PIECES
 from tests.support.blocks import make_block, make_random, read_pieces, read_to_device
@@ -132,7 +133,7 @@ LAYOUTS = {
     "slices": lambda block, read: hold_whole(
         build_sell_slices(block.indptr, block.n_cols, read_pieces(block, read)), block.n_rows
     ),
-    "what suits": build_layout,
+    "coo": lambda block, read: build_layout(block, read, layout="coo"),
 }
 VALUES = pytest.mark.parametrize("is_pattern", [True, False], ids=["pattern", "values"])
 BY_LAYOUT = pytest.mark.parametrize("layout", LAYOUTS)
@@ -220,6 +221,8 @@ def test_exact_steps_have_the_bits_of_the_cpu(layout, is_pattern):
         ("bins in order", False),
         ("a band and bins", True),
         ("a band and low blocks", False),
+        ("coo", True),
+        ("coo", False),
     ],
 )
 def test_exact_steps_of_emulated_kernels_have_the_bits_of_the_cpu(layout, is_pattern, monkeypatch):
@@ -228,7 +231,7 @@ def test_exact_steps_of_emulated_kernels_have_the_bits_of_the_cpu(layout, is_pat
 
 
 @ON_BOTH
-@pytest.mark.parametrize("layout", ["bins in order", "slices"])
+@pytest.mark.parametrize("layout", ["bins in order", "slices", "coo"])
 def test_small_weights_give_the_same_bits(device, layout, monkeypatch):
     use(device, monkeypatch)
     _, weight = make_graph("grid", is_pattern=True)
@@ -237,6 +240,95 @@ def test_small_weights_give_the_same_bits(device, layout, monkeypatch):
     assert choose_weight(weight) == choose_weight(weight + 250) == np.uint8
     assert choose_weight(weight + 251) == np.uint32
     check_exact_steps("grid", layout, True, replace(UNSTOPPED, weight=choose_weight(weight)))
+
+
+@needs_compiler
+@pytest.mark.slow
+@VALUES
+def test_steps_of_emulated_entries(is_pattern, monkeypatch):
+    """In `exact` with the bits of the CPU, in `float32` with those of blocks; and their residuals."""
+    emulate(monkeypatch)
+    for name in MANY:
+        with naming(name):
+            check_exact_steps(name, "coo", is_pattern)
+            check_float32_steps(name, "coo", is_pattern)
+            check_entries_beside_blocks(name, is_pattern)
+
+
+def check_entries_beside_blocks(name, is_pattern) -> None:
+    block, weight = make_graph(name, is_pattern=is_pattern, dtype=np.float32)
+    vectors, found = make_vectors(block.n_rows, weight, kind="all", dtype=np.float32), []
+    for layout in ("coo", "low blocks in order"):
+        steps = make_steps(layout, block, "float32")
+        sums = [steps.start(vectors, UNSTOPPED), *steps.advance(3)]
+        found.append((sums, steps.ranks().tobytes(), steps.residual(0.25)))
+    assert found[0] == found[1]
+
+
+@ON_BOTH
+@pytest.mark.parametrize("precision", ["exact", "float32"])
+def test_entries_of_one_row_and_of_no_rows(precision, device, monkeypatch):
+    use(device, monkeypatch)
+    for n, n_arcs in ((0, 0), (1, 0), (1, 9)):
+        block = make_random([n_arcs] * n, n, data=None)
+        dtype = np.float32 if precision == "float32" else np.float64
+        vectors = make_vectors(max(1, n), np.full(n, float(n_arcs)), dtype=dtype)
+        steps, played = make_steps("coo", block, precision), PlayedDevice(block, precision)
+        got, wanted = run_beside(steps, played, vectors, UNSTOPPED, 3)
+        assert got == wanted
+        assert steps.ranks().tobytes() == played.ranks().tobytes()
+        assert steps.residual(0.0) == pytest.approx(played.residual(0.0), rel=1e-6, abs=1e-15)
+
+
+@ON_BOTH
+@VALUES
+def test_entries_of_rows_in_pieces(is_pattern, device, monkeypatch):
+    use(device, monkeypatch)
+    import cupy
+
+    block, weight = make_graph("hub rows longer than a tile", is_pattern=is_pattern)
+    rows, cuts = LayoutBuilder(block.indptr, read_to_device(block), layout="coo"), [0, 1000, 2500, block.n_rows]
+    places = rows.place(cupy.ones(block.n_rows, np.int64), cuts)
+    pieces = {k: rows.build_share(places, places.columns, places.n_sent, k) for k in range(3)}
+    value = None if is_pattern else block.data.dtype
+    laid = MatrixLayout((block.n_rows,) * 2, block.nnz, value, "coo", places, ChunkStream(pieces, None, 3))
+    steps, played = RankSteps(laid, "exact"), PlayedDevice(block)
+    check_bits(steps, played, run_beside(steps, played, make_vectors(block.n_rows, weight, kind="all"), UNSTOPPED, 4))
+    assert steps.residual(0.25) == pytest.approx(played.residual(0.25), rel=1e-6, abs=1e-15)
+
+
+@ON_BOTH
+def test_entries_at_addresses_that_are_not_aligned(device, monkeypatch):
+    use(device, monkeypatch)
+    block, weight = make_graph("skewed rows", is_pattern=True)
+    vectors, found = make_vectors(block.n_rows, weight), []
+    for n_before in range(3):
+        laid = LAYOUTS["coo"](block, read_to_device(block))
+        own = laid.feed.kept[0]
+        shifted = np.append(np.zeros(n_before, np.int32), block.indices)
+        put = read_to_device(CsrBlock(0, block.n_rows, np.array([0, len(shifted)]), shifted, None))
+        columns = put(0, 1).indices[n_before:]
+        laid.feed.kept[0] = replace(own, columns=columns)
+        steps = RankSteps(laid, "exact")
+        found.append([steps.start(vectors, UNSTOPPED), *steps.advance(3), steps.ranks().tobytes()])
+    assert found[0] == found[1] == found[2]
+
+
+@ON_BOTH
+@pytest.mark.parametrize("layout", ["coo", "low blocks"])
+def test_products_that_are_too_large_stop_a_run(layout, device, monkeypatch):
+    """A contribution of 2^120, which no sum of products in fixed point has room for; a run after it is not affected."""
+    use(device, monkeypatch)
+    n = 300
+    block = CsrBlock(0, n, np.arange(n + 1), (np.arange(n, dtype=np.int32) + 1) % n, np.ones(n, np.float32))
+    vectors = make_vectors(n, np.ones(n), dtype=np.float32)
+    wrong = replace(vectors, weight=np.where(np.arange(n) == 77, 2.0**-120, 1.0))
+    steps = make_steps(layout, block, "float32")
+    wanted = [steps.start(vectors, UNSTOPPED), *steps.advance(4)]
+    assert steps.start(wrong, UNSTOPPED).n_wrong == 0
+    [last] = steps.advance(4)
+    assert last.n_wrong > 0
+    assert [steps.start(vectors, UNSTOPPED), *steps.advance(4)] == wanted
 
 
 def check_exact_steps(name, layout, is_pattern, rules=UNSTOPPED) -> None:
@@ -251,7 +343,7 @@ def check_exact_steps(name, layout, is_pattern, rules=UNSTOPPED) -> None:
 
 @pytest.mark.gpu
 @cover_pairs(
-    layout=["low blocks", "blocks in order", "slices"],
+    layout=["low blocks", "blocks in order", "slices", "coo"],
     kind=["uniform", "x of one", "dangling", "personalization", "all", "dropped"],
     is_pattern={"pattern": True, "values": False},
 )
@@ -313,7 +405,7 @@ def test_blocks_that_are_split_over_several_items(order, is_pattern):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("layout", ["low blocks", "slices"])
+@pytest.mark.parametrize("layout", ["low blocks", "slices", "coo"])
 def test_steps_in_uneven_portions_are_those_of_one_go(layout):
     block, weight = make_graph("skewed rows", is_pattern=True)
     vectors = make_vectors(block.n_rows, weight)
@@ -333,7 +425,7 @@ def test_steps_in_uneven_portions_are_those_of_one_go(layout):
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["exact", "float32"])
 @pytest.mark.parametrize("by_largest", [False, True])
-@pytest.mark.parametrize("layout", ["low blocks", "slices"])
+@pytest.mark.parametrize("layout", ["low blocks", "slices", "coo"])
 def test_no_step_is_made_after_the_stop(layout, by_largest, precision):
     block, weight = make_graph("skewed rows", is_pattern=True)
     dtype = np.float32 if precision == "float32" else np.float64
@@ -359,7 +451,7 @@ def test_no_step_is_made_after_the_stop(layout, by_largest, precision):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("layout", ["blocks by degree", "slices"])
+@pytest.mark.parametrize("layout", ["blocks by degree", "slices", "coo"])
 @pytest.mark.parametrize(("begin", "wanted"), [(2, 1), (1, 1), (0, 2)], ids=["start", "first step", "second step"])
 def test_ranks_that_are_not_finite_stop_it(begin, wanted, layout):
     """Rank goes round from a vertex on, and at the last one it is divided by a weight that is next to nothing."""
@@ -399,7 +491,7 @@ def to_fractions(vector) -> list[Fraction]:
 
 @pytest.mark.gpu
 @cover_pairs(
-    layout=["low blocks", "blocks in order", "slices"],
+    layout=["low blocks", "blocks in order", "slices", "coo"],
     precision=["exact", "float32"],
     is_pattern={"pattern": True, "values": False},
 )
@@ -468,8 +560,10 @@ def test_what_a_run_starts_with_is_not_changed():
     ],
 )
 def test_the_layout_that_suits(name, kind, is_ordered, monkeypatch):
-    monkeypatch.setattr("mgspmv.kernels.layout.REACH", 100)
     block = MANY[name]
+    assert build_layout(block, read_to_device(block)).name == "coo"
+    monkeypatch.setattr("mgspmv.kernels.layout.REACH", 100)
+    monkeypatch.setattr("mgspmv.kernels.layout.SMALL_ENTRIES", 0)
     by_degree = place_by_degree(block).tolist()
     for piece_entries in (None, 3000):
         layout = build_layout(block, read_to_device(block), piece_entries=piece_entries)
@@ -477,9 +571,9 @@ def test_the_layout_that_suits(name, kind, is_ordered, monkeypatch):
         assert (None if layout.places.by_place is None else layout.places.by_place.tolist()) == (
             by_degree if is_ordered else None
         )
-    for named, other in (("column-sorted-blocks", ColumnSortedBlocks), ("sell-slices", SellSlices)):
+    for named in PRODUCTS:
         layout = build_layout(block, read_to_device(block), layout=named)
-        assert (layout.name, type(layout.feed.kept[0])) == (named, other)
+        assert (layout.name, layout.feed.kept[0].name) == (named, named)
     layout = build_layout(block, read_to_device(block), layout="column-sorted-blocks", order="degree")
     assert layout.places.by_place.tolist() == by_degree
 
@@ -493,9 +587,10 @@ def test_a_layout_made_at_once_reads_the_matrix_once():
         calls.append((start, stop))
         return read(start, stop)
 
-    build_layout(block, count)
-    assert calls == [(0, block.n_rows)]
-    calls.clear()
+    for layout in (None, "column-sorted-blocks"):
+        build_layout(block, count, layout=layout)
+        assert calls == [(0, block.n_rows)]
+        calls.clear()
     build_layout(block, count, layout="column-sorted-blocks", piece_entries=block.nnz // 4)
     n_pieces = len(set(calls[1:]))  # after some rows in the middle
     assert n_pieces >= 4
@@ -525,6 +620,7 @@ def watch_memory(cupy):
         (False, "column-sorted-blocks", "exact"),
         (True, "column-sorted-blocks", "float32"),
         (False, "sell-slices", "exact"),
+        (False, "coo", "exact"),
     ],
 )
 def test_preparing_holds_two_pieces_of_the_matrix_at_a_time(tmp_path, monkeypatch, weights, layout, precision):

@@ -33,16 +33,17 @@ BLOCKS, ORDERED, SLICES = (
     {"layout": "column-sorted-blocks", "order": "none"},
     {"layout": "sell-slices"},
 )
+ENTRIES = {"layout": "coo"}
 MIXTURES = {
     "blocks by degree": [BLOCKS],
     "blocks in order": [ORDERED],
     "slices": [SLICES],
-    "what suits": [{}],
-    "all kinds": [BLOCKS, SLICES, ORDERED],
-    "in pieces": [{**BLOCKS, "piece_entries": 700}, {**SLICES, "piece_entries": 900}],
+    "coo": [ENTRIES],
+    "all kinds": [BLOCKS, SLICES, ENTRIES, ORDERED],
+    "in pieces": [{**kind, "piece_entries": 700} for kind in (BLOCKS, SLICES, ENTRIES)],
 }
 PIECE = 4000
-COMES_BY = [{**kind, "piece_entries": PIECE} for kind in (BLOCKS, ORDERED, SLICES)]
+COMES_BY = [{**kind, "piece_entries": PIECE} for kind in (BLOCKS, ORDERED, SLICES, ENTRIES)]
 MIXTURES |= {
     "from the host": [{**kind, "streaming": Streaming("host", PIECE, 0, 0, 0)} for kind in COMES_BY],
     "from the store": [{**kind, "streaming": Streaming("store", PIECE, 0, 0, 0)} for kind in COMES_BY],
@@ -53,7 +54,7 @@ MIXTURES |= {
     ],
 }
 BY_MIXTURE = pytest.mark.parametrize("mixture", MIXTURES)
-DIRECTLY = pytest.mark.parametrize("mixture", ["blocks by degree", "all kinds", "in pieces"])
+DIRECTLY = pytest.mark.parametrize("mixture", ["blocks by degree", "coo", "all kinds", "in pieces"])
 """Shares of one device that wait for each other there must not wait for the host, as where pieces come by."""
 
 
@@ -132,7 +133,7 @@ def check_direct_steps(name, mixture, is_pattern) -> None:
 def test_shares_that_write_stop_together_and_run_again():
     block, weight = make_graph("skewed rows", is_pattern=True)
     vectors, rules = make_vectors(block.n_rows, weight), RankRules(0.85, 1e-9, False)
-    steps, played = make_shares(block, 3, "what suits", "exact", is_direct=True), PlayedDevice(block)
+    steps, played = make_shares(block, 3, "all kinds", "exact", is_direct=True), PlayedDevice(block)
     for _ in range(2):
         sums = run_beside(steps, played, vectors, rules, 200)
         assert 5 < len(sums[0]) < 100
@@ -146,7 +147,7 @@ def test_shares_that_write_stop_together_and_run_again():
 @pytest.mark.gpu
 def test_a_share_that_nobody_meets_ends_when_it_is_given_up():
     block, weight = make_graph("skewed rows", is_pattern=True)
-    steps = make_shares(block, 2, "what suits", "exact", is_direct=True)
+    steps = make_shares(block, 2, "blocks by degree", "exact", is_direct=True)
     steps.start(make_vectors(block.n_rows, weight), UNSTOPPED)
     left = steps.steps[0]
     shared: Any = left._shared
@@ -158,7 +159,7 @@ def test_a_share_that_nobody_meets_ends_when_it_is_given_up():
 
 @pytest.mark.gpu
 @VALUES
-@pytest.mark.parametrize("layout", ["blocks by degree", "slices"])
+@pytest.mark.parametrize("layout", ["blocks by degree", "slices", "coo"])
 def test_float32_ranks_do_not_depend_on_the_number_of_devices(layout, is_pattern):
     for name in MANY:
         with naming(name):

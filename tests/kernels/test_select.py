@@ -62,7 +62,7 @@ def steps_on_device(name):
     check_kernel(name, "cuda", for_steps=True)
 
 
-ON_HOST, STEPS = f"csr-rows, csr-serial, {REFERENCES}", "csr-split, column-sorted-blocks, sell-slices"
+ON_HOST, STEPS = f"csr-rows, csr-serial, {REFERENCES}", "csr-split, coo, column-sorted-blocks, sell-slices"
 NO_STEPS, NO_PRODUCTS = "does not support PageRank steps on backend", "does not support products on backend"
 PASS = "pass kernel='auto' or one of"
 
@@ -189,7 +189,7 @@ def test_the_choice_on_a_device():
     ],
 )
 def test_layout_of_steps(precision, dtype, min_weight):
-    for name in ("auto", "column-sorted-blocks", "sell-slices"):
+    for name in ("auto", "column-sorted-blocks", "sell-slices", "coo"):
         assert find_step_layout(name, precision, "int32", dtype, min_weight) == name
 
 
@@ -211,7 +211,7 @@ def test_layout_of_steps_that_have_to_take_csr(precision, index_dtype, min_weigh
     dtype = "float32" if precision == "float32" else "float64"
     for name in ("auto", "csr-split"):
         assert find_step_layout(name, precision, index_dtype, dtype, min_weight) is None
-    for name in ("column-sorted-blocks", "sell-slices"):
+    for name in ("column-sorted-blocks", "sell-slices", "coo"):
         with pytest.raises(FormatError) as caught:
             find_step_layout(name, precision, index_dtype, dtype, min_weight)
         assert str(caught.value) == f"kernel {name!r} {problem}; pass kernel='csr-split' or 'auto'"

@@ -137,6 +137,7 @@ KINDS = {
     "blocks by degree": {"layout": "column-sorted-blocks", "order": "degree"},
     "blocks in order": {"layout": "column-sorted-blocks", "order": "none"},
     "slices": {"layout": "sell-slices"},
+    "coo": {"layout": "coo"},
 }
 KIND = pytest.mark.parametrize("kind", KINDS)
 
@@ -181,7 +182,7 @@ def check_exact_steps(name, kind, held, is_pattern) -> None:
 @pytest.mark.gpu
 @VALUES
 @HELD
-@pytest.mark.parametrize("kind", ["blocks by degree", "slices"])
+@pytest.mark.parametrize("kind", ["blocks by degree", "slices", "coo"])
 def test_float32_ranks_have_the_bits_of_one_layout(kind, held, is_pattern):
     block, weight = make_graph("skewed rows", is_pattern=is_pattern, dtype=np.float32)
     vectors = make_vectors(block.n_rows, weight, kind="all", dtype=np.float32)

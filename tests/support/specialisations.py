@@ -61,6 +61,7 @@ def _generate_specialisations() -> Iterator[Specialization]:
         yield specialize("dense.cu", VALUE=value, PATTERN=0)
         yield specialize("gather.cu", VALUE=value, PATTERN=0, INDEX=int32)
     yield specialize("spin.cu")
+    yield specialize("coo_rows.cu")
     yield specialize("entries.cu", ID=int32, VALUE=int64)
     for precision, value, (index, offset) in product(PRECISIONS, (None, *values), csr):
         for looks_back in (0, 1):
@@ -84,7 +85,7 @@ def _generate_specialisations() -> Iterator[Specialization]:
         for offset in (int32, int64):
             yield specialize("sell_slices.cu", OFFSET=offset, **value_types(value))
     blocks = ({}, {"BINNED": 1}, {"BANDED": 1}, {"BANDED": 1, "BINNED": 1})
-    sources = (*(("rank_blocks.cu", own) for own in blocks), ("rank_slices.cu", {}))
+    sources = (*(("rank_blocks.cu", own) for own in blocks), ("rank_slices.cu", {}), ("rank_coo.cu", {}))
     steps = [(None, float32, int64), (None, float64, int64), (None, float32, float32)]
     with_values = [(float32, float32, float64), (float64, float64, float64), (float32, float32, float32)]
     for (source, more), is_relative in product(sources, (False, True)):
