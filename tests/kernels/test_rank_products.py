@@ -8,7 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.kernels import rank_products
-from mgspmv.kernels.rank_products import EVEN, OCTETS_PER_CHUNK, BinProducts, cut_fills, cut_items
+from mgspmv.kernels.bins import LEAST_COLUMNS
+from mgspmv.kernels.layout import SMALL_ENTRIES
+from mgspmv.kernels.rank_products import (
+    EVEN,
+    OCTETS_PER_CHUNK,
+    PRODUCTS,
+    BinProducts,
+    begin_compiling,
+    cut_fills,
+    cut_items,
+    find_bits,
+)
+from tests.support.specialisations import list_specialisations
 
 
 @given(st.lists(st.integers(0, 3) | st.integers(0, 20_000), max_size=30), st.integers(1, 20))
@@ -83,3 +95,34 @@ def test_items_have_their_share_of_chunks_and_octets() -> None:
     lengths = (made.bounds[:, 1] - made.bounds[:, 0]) + (made.bounds[:, 3] - made.bounds[:, 2]) / OCTETS_PER_CHUNK
     assert lengths.max() <= 1.5 * lengths.sum() / 16 + 2
     assert (np.diff(lengths) <= 0).all()
+
+
+def test_bits_of_products_in_float32():
+    for name in PRODUCTS:
+        bits = [find_bits(name, n_terms) for n_terms in (0, 1, 1000, 1 << 60)]
+        assert bits == ([0] * 4 if name == "sell-slices" else [27, 27, 37, 62])
+
+
+@pytest.mark.parametrize(
+    ("precision", "value"), [("exact", None), ("exact", np.float64), ("float32", None), ("float32", np.float32)]
+)
+def test_what_is_compiled_ahead(precision, value, monkeypatch):
+    """Modules that runs can ask for, of the layout that is named or would be chosen."""
+    begun, n = [], LEAST_COLUMNS
+    monkeypatch.setattr(rank_products, "compile_ahead", lambda own: begun.append(list(own)))
+    dtype = None if value is None else np.dtype(value)
+    coo, blocks = {"coo_rows.cu", "rank_coo.cu"}, {"column_sorted_blocks.cu", "rank_blocks.cu"}
+    for layout, n_rows, nnz, wanted in (
+        ("auto", n, SMALL_ENTRIES, coo),
+        ("auto", n, SMALL_ENTRIES + 1, blocks),
+        ("auto", SMALL_ENTRIES + 1, 5, blocks),
+        ("coo", n, 1 << 40, coo),
+        ("column-sorted-blocks", n, 5, blocks),
+    ):
+        begin_compiling(layout, dtype, precision, (n_rows, n), nnz)
+        made = begun.pop()
+        assert {own.source for own in made} == wanted
+        assert set(made) <= set(list_specialisations())
+        assert any(("BINNED", "1") in own.defines for own in made) == (wanted is blocks)
+    begin_compiling("sell-slices", dtype, precision, (n, n), 5)
+    assert not begun
