@@ -130,8 +130,7 @@ class Matrix(EmbeddedMatrix):
         kernel : str, default "auto"
             `auto`; for products one of those that docs/gpus.md names, on a cluster `csr-rows` or `csr-serial`; for
             PageRank `csr-rows` or `csr-serial` on hosts, `column-sorted-blocks`, `sell-slices`, `coo` or `csr-split` on
-            CUDA.
-            `auto` is csr-rows on hosts, and on a device chosen for the matrix.
+            CUDA. `auto` is csr-rows on hosts, and on a device chosen for the matrix.
         threads : int, optional
             Default: the processors this process may use; on a cluster, those of each worker.
         executor : {"auto", "embedded", "tasks", "supersteps"}, default "auto"

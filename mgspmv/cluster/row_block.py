@@ -375,11 +375,8 @@ class DeviceRowBlock(RowBlock):
             if self._streaming is not None:  # earlier products hold the memory that is planned for the layout
                 with self._lock:
                     self._products.clear()
-            value, shape = (
-                None if key[0] is None else np.dtype(key[0]),
-                (self.stop - self.start, self.stored.info.shape[1]),
-            )
-            begin_compiling(layout, value, precision, shape, self.nnz)
+            value, shape = key[0], (self.stop - self.start, self.stored.info.shape[1])
+            begin_compiling(layout, None if value is None else np.dtype(value), precision, shape, self.nnz)
             begin_sorting(current_device())
             with report_full_device("the layout of the matrix for steps of PageRank"):
                 self._layouts[key] = self._lay_out(*key, precision == "exact", join, check)
