@@ -394,7 +394,8 @@ class LayoutBuilder:
         assert degree.dtype.itemsize == 8
         cuts = (0, n_rows) if cuts is None else tuple(cuts)
         if self.order == "none":
-            return RowOrder(None, None, cuts, cuts, (self._survey.n_filled,) if len(cuts) == 2 else None)
+            is_counted = self.layout == ColumnSortedBlocks.name and len(cuts) == 2
+            return RowOrder(None, None, cuts, cuts, (self._survey.n_filled,) if is_counted else None)
         keys, found = cupy.empty(n_rows, np.uint8), cupy.zeros((len(cuts) - 1, 3), np.uint64)
         by_place, columns, sent, filled = cupy.empty(n_rows, np.int32), cupy.empty(n_rows, np.int32), [0], list[int]()
         for k, (first, last) in enumerate(pairwise(cuts)):
