@@ -1,4 +1,4 @@
-"""Bins of column-sorted blocks: products of entries that have few others near them.
+"""Windows of columns of column-sorted blocks, and bins: products of entries that have few others near them.
 
 Each read of z moves a sector of 32 bytes, from memory if z is larger than the cache. Entries of a sparse cell are
 therefore binned: before each step, z of a window of columns, held in shared memory, is written to the places where the
@@ -20,12 +20,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from mgspmv.kernels.device import count_blocks, pack, shared_block_bytes
+from mgspmv.kernels.formats import accumulate
 
+ROW_BITS = 15
+"""Bits of an entry that encode its row; the others encode its column."""
+TILE = 8192
+"""Entries of a cell that are sorted together, and approximate entries per cell."""
+WINDOWS = 8192
+"""Maximum cells per block, unless its windows would be wider than an entry can encode."""
+JOB_THREADS, JOB_SIZES = 1024, (15, 7)
+"""Threads that count or place entries, and candidates for the entries per thread: the first one that fits is used."""
 OCTET = 8
 UNIT_OCTETS = {False: 1, True: 2}
 """Octets that those of a cell are padded to a multiple of, by whether products are in fixed point: else memory would
@@ -60,6 +70,67 @@ ENTRY_BYTES = 9
 """Most bytes of a binned entry beyond those of an entry of a chunk: a product, and a share of a place."""
 PADDING_BYTES = (max(UNIT_OCTETS.values()) * OCTET - 1) * (ENTRY_BYTES + 4 + 8)
 """Most bytes of the padding of a cell."""
+
+
+@dataclass(frozen=True, eq=False)
+class Windows:
+    """Division of the columns of each block into windows."""
+
+    shifts: np.ndarray
+    """(n_blocks,) int32: log2 of the columns of a window."""
+    cell_starts: np.ndarray
+    """(n_blocks + 1,) int64: first cell of each block."""
+
+    @cached_property
+    def per_thread(self) -> int:
+        """Entries that a thread counts or places."""
+        return next((n for n in JOB_SIZES if self._room(n) <= shared_block_bytes()), JOB_SIZES[-1])
+
+    @property
+    def job_entries(self) -> int:
+        """Most entries of a job."""
+        return JOB_THREADS * self.per_thread
+
+    @cached_property
+    def job_room(self) -> int:
+        """Bytes of shared memory of a job: a word for each of its entries, and for each window of a block."""
+        return self._room(self.per_thread)
+
+    def _room(self, per_thread: int) -> int:
+        return 4 * (JOB_THREADS * per_thread + int(np.diff(self.cell_starts).max(initial=0)))
+
+
+def cut_windows(block_nnz: np.ndarray, n_cols: int) -> Windows:
+    """Cut columns into windows of about TILE entries each, if these are spread evenly; no wider than an entry can hold.
+
+    Parameters
+    ----------
+    block_nnz : (n_blocks,) int64 entries of each block
+    """
+    _, bits = np.frexp(n_cols * TILE / np.maximum(1, block_nnz))
+    least = max(5, int(np.ceil(np.log2(max(1, n_cols) / WINDOWS))))
+    shifts = np.minimum(np.maximum(bits - 1, least), 32 - ROW_BITS)
+    return Windows(shifts, _count_cells(shifts, n_cols))
+
+
+def cut_bin_windows(own: Windows, n_cols: int) -> tuple[int, Windows, Windows]:
+    """Cut columns into windows of bins, but those of the first blocks as they are while these are narrower.
+
+    Returns
+    -------
+    Number of these blocks, windows for bins, and those of the same blocks without bins, no narrower than for bins.
+    """
+    n_narrow = int(np.argmax(np.append(own.shifts >= WINDOW_BITS, True)))
+    binned, wide = own.shifts.copy(), own.shifts.copy()
+    binned[n_narrow:] = WINDOW_BITS
+    np.maximum(wide[n_narrow:], WINDOW_BITS, out=wide[n_narrow:])
+    return n_narrow, Windows(binned, _count_cells(binned, n_cols)), Windows(wide, _count_cells(wide, n_cols))
+
+
+def _count_cells(shifts: np.ndarray, n_cols: int) -> np.ndarray:
+    """Return `cell_starts` of windows."""
+    starts: np.ndarray = accumulate((np.int64(n_cols - 1) >> shifts) + 1)
+    return starts
 
 
 RATES = 7

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
@@ -28,15 +28,22 @@ import numpy as np
 
 from mgspmv.kernels.band_slices import BandSlices
 from mgspmv.kernels.bins import (
+    JOB_SIZES,
+    JOB_THREADS,
     LEAST_DENSE,
     NO_BINS,
     PADDING_ROWS,
     RATES,
+    ROW_BITS,
+    TILE,
     WINDOW_BITS,
     BinBuilder,
     Bins,
     CellRates,
+    Windows,
     can_bin,
+    cut_bin_windows,
+    cut_windows,
     may_bin,
 )
 from mgspmv.kernels.device import (
@@ -49,21 +56,12 @@ from mgspmv.kernels.device import (
     put_all,
     reclaim_memory,
     release_device_memory,
-    shared_block_bytes,
     shared_memory,
 )
 from mgspmv.kernels.formats import accumulate
 from mgspmv.kernels.modules import value_types
 
-ROW_BITS = 15
-"""Bits of an entry that encode its row; the others encode its column."""
 CHUNK = 128
-TILE = 8192
-"""Entries of a cell that are sorted together, and approximate entries per cell."""
-WINDOWS = 8192
-"""Maximum cells per block, unless its windows would be wider than an entry can encode."""
-JOB_THREADS, JOB_SIZES = 1024, (15, 7)
-"""Threads that count or place entries, and candidates for the entries per thread: the first one that fits is used."""
 SORT_THREADS = 512
 CUT_THREADS = 256
 """Threads that cut blocks into jobs, one for each job."""
@@ -113,34 +111,6 @@ class ColumnSortedBlocks:
         return int(sum(part.nbytes for part in parts if part is not None))
 
 
-@dataclass(frozen=True, eq=False)
-class Windows:
-    """Division of the columns of each block into windows."""
-
-    shifts: np.ndarray
-    """(n_blocks,) int32: log2 of the columns of a window."""
-    cell_starts: np.ndarray
-    """(n_blocks + 1,) int64: first cell of each block."""
-
-    @cached_property
-    def per_thread(self) -> int:
-        """Entries that a thread counts or places."""
-        return next((n for n in JOB_SIZES if self._room(n) <= shared_block_bytes()), JOB_SIZES[-1])
-
-    @property
-    def job_entries(self) -> int:
-        """Most entries of a job."""
-        return JOB_THREADS * self.per_thread
-
-    @cached_property
-    def job_room(self) -> int:
-        """Bytes of shared memory of a job: a word for each of its entries, and for each window of a block."""
-        return self._room(self.per_thread)
-
-    def _room(self, per_thread: int) -> int:
-        return 4 * (JOB_THREADS * per_thread + int(np.diff(self.cell_starts).max(initial=0)))
-
-
 def choose_share(nnz: int, n_filled: int, n_cols: int) -> float:
     """Choose the share of shared memory for the sums of blocks whose rows are even and whose cells may be binned."""
     height = TALL_SHARES[0] * shared_memory()[1] / 8
@@ -161,39 +131,6 @@ def choose_height(n_filled: int, n_running: int, shared_bytes: int, share: float
     most = min(int(share * shared_bytes / 8), (1 << ROW_BITS) - PADDING_ROWS) // HEIGHT_UNIT * HEIGHT_UNIT
     n_blocks = n_running * max(2, -(-n_filled // (n_running * most)))
     return max(LEAST_HEIGHT, -(-n_filled // (n_blocks * HEIGHT_UNIT)) * HEIGHT_UNIT)
-
-
-def cut_windows(block_nnz: np.ndarray, n_cols: int) -> Windows:
-    """Cut columns into windows of about TILE entries each, if these are spread evenly; no wider than an entry can hold.
-
-    Parameters
-    ----------
-    block_nnz : (n_blocks,) int64 entries of each block
-    """
-    _, bits = np.frexp(n_cols * TILE / np.maximum(1, block_nnz))
-    least = max(5, int(np.ceil(np.log2(max(1, n_cols) / WINDOWS))))
-    shifts = np.minimum(np.maximum(bits - 1, least), 32 - ROW_BITS)
-    return Windows(shifts, _count_cells(shifts, n_cols))
-
-
-def cut_bin_windows(own: Windows, n_cols: int) -> tuple[int, Windows, Windows]:
-    """Cut columns into windows of bins, but those of the first blocks as they are while these are narrower.
-
-    Returns
-    -------
-    Number of these blocks, windows for bins, and those of the same blocks without bins, no narrower than for bins.
-    """
-    n_narrow = int(np.argmax(np.append(own.shifts >= WINDOW_BITS, True)))
-    binned, wide = own.shifts.copy(), own.shifts.copy()
-    binned[n_narrow:] = WINDOW_BITS
-    np.maximum(wide[n_narrow:], WINDOW_BITS, out=wide[n_narrow:])
-    return n_narrow, Windows(binned, _count_cells(binned, n_cols)), Windows(wide, _count_cells(wide, n_cols))
-
-
-def _count_cells(shifts: np.ndarray, n_cols: int) -> np.ndarray:
-    """Return `cell_starts` of windows."""
-    starts: np.ndarray = accumulate((np.int64(n_cols - 1) >> shifts) + 1)
-    return starts
 
 
 def build_column_sorted_blocks(

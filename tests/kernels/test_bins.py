@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from mgspmv.kernels import bins, column_sorted_blocks
-from mgspmv.kernels.bins import LEAST_COLUMNS, OCTET, CellRates, can_bin
-from mgspmv.kernels.column_sorted_blocks import build_column_sorted_blocks, cut_bin_windows, cut_windows
+from mgspmv.kernels.bins import LEAST_COLUMNS, OCTET, CellRates, can_bin, cut_bin_windows, cut_windows
+from mgspmv.kernels.column_sorted_blocks import build_column_sorted_blocks
 from mgspmv.kernels.formats import to_host
 from mgspmv.kernels.layout import LayoutBuilder
 from mgspmv.kernels.rank_steps import RankRules, RankSteps, RankVectors
@@ -73,9 +73,10 @@ def play_bins(monkeypatch, least_dense: int, pays: bool = True) -> None:
     for module in (bins, column_sorted_blocks):
         monkeypatch.setattr(module, "WINDOW_BITS", 6)
         monkeypatch.setattr(module, "LEAST_DENSE", least_dense)
-    for module in (column_sorted_blocks, played_build):
+    for module in (bins, column_sorted_blocks, played_build):
         monkeypatch.setattr(module, "TILE", 256)
-    monkeypatch.setattr(column_sorted_blocks, "JOB_THREADS", 16)
+    for module in (bins, column_sorted_blocks):
+        monkeypatch.setattr(module, "JOB_THREADS", 16)
     monkeypatch.setattr(bins, "LEAST_COLUMNS", 1)
     monkeypatch.setattr(CellRates, "pays", lambda *_: pays)
     played_build.play_build(monkeypatch)

@@ -10,15 +10,8 @@ import numpy as np
 import pytest
 
 from mgspmv.kernels import bins, column_sorted_blocks
-from mgspmv.kernels.column_sorted_blocks import (
-    CHUNK,
-    HEIGHT_UNIT,
-    ROW_BITS,
-    TILE,
-    build_column_sorted_blocks,
-    choose_height,
-    cut_windows,
-)
+from mgspmv.kernels.bins import ROW_BITS, TILE, cut_windows
+from mgspmv.kernels.column_sorted_blocks import CHUNK, HEIGHT_UNIT, build_column_sorted_blocks, choose_height
 from mgspmv.kernels.formats import to_host
 from tests.support import played_build
 from tests.support.blocks import cut_rows, make_block, make_random, read_pieces, read_to_device
@@ -180,8 +173,9 @@ def make_wide(n=50_000, data=np.float32):
 @cover_pairs(piece_entries=[None, 2000, 1], order=ORDERS, data=DTYPES)
 def test_what_the_host_does_to_build_column_sorted_blocks(piece_entries, order, data, monkeypatch):
     """With the kernels played: jobs, cells and tiles, whole or piece by piece; some rows are longer than a job."""
-    monkeypatch.setattr(column_sorted_blocks, "JOB_THREADS", 16)
-    for module in (column_sorted_blocks, played_build, sys.modules[__name__]):
+    for module in (bins, column_sorted_blocks):
+        monkeypatch.setattr(module, "JOB_THREADS", 16)
+    for module in (bins, column_sorted_blocks, played_build, sys.modules[__name__]):
         monkeypatch.setattr(module, "TILE", 256)
     lengths = SKEWED[: 200 if piece_entries == 1 else 3000].clip(0, 700)
     block = make_random(lengths, len(lengths), data=data)

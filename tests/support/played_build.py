@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from mgspmv.kernels import bins, column_sorted_blocks
-from mgspmv.kernels.bins import OCTET
-from mgspmv.kernels.column_sorted_blocks import CHUNK, ROW_BITS, TILE
+from mgspmv.kernels.bins import OCTET, ROW_BITS, TILE
+from mgspmv.kernels.column_sorted_blocks import CHUNK
 
 
 class Array(np.ndarray):
