@@ -108,6 +108,7 @@ class CapturedIterations:
         self._machine, self._block, self._weight, self._precision = machine, block, weight, precision
         self._steps: RankSteps | None = None
         self._has_stopped = False
+        self._bin_bytes = free_device_memory() // 2  # plans know it before
 
     @property
     def has_stopped(self) -> bool:
@@ -122,7 +123,7 @@ class CapturedIterations:
         rows = LayoutBuilder(
             self._block.indptr,
             lambda *_: self._block,
-            bin_bytes=free_device_memory() // 2,
+            bin_bytes=self._bin_bytes,
             is_exact=self._precision == "exact",
         )
         places = rows.place(self._weight)  # of a pattern: counts

@@ -5,7 +5,8 @@
 // Shapes: rows, columns and values (nnz), rows ascending. sums (n_rows + 1) are those of rows, followed by 1 if a product was invalid
 //   (too large or NaN); all are 0 between steps.
 // Threads: of `add_entries`, one per ITEMS consecutive entries. It adds up those of the same row; sums that cross threads of a warp
-//   are joined by a segmented scan, so that a warp adds once to each of its rows. Of `step` and `residual`, threads take rows in turn.
+//   are joined by a segmented scan, so that a warp adds once to its first row and to its last one, and stores the others, which no other
+//   warp has. Of `step` and `residual`, threads take rows in turn.
 // Deterministic: yes; sums are of integers. Compiled without contraction: in exact fixed point bit-identical to the CPU kernels.
 // Needs: sm_70.
 // Source: Bell and Garland, NVIDIA NVR-2008-004, 2008 (segmented reduction of COO); Blelloch et al. 1993; fused with the PageRank step here.
@@ -63,7 +64,7 @@ add_entries(Entries entries, Run run) {
 #pragma unroll
     for (int k = 0; k < ITEMS; ++k) {
         if (k > 0 && rows.own[k] != rows.own[k - 1]) {
-            if (has_end) atomicAdd(entries.sums + rows.own[k - 1], sum);
+            if (has_end) entries.sums[rows.own[k - 1]] = sum;
             else first_sum = sum, has_end = true;
             sum = 0;
         }
@@ -81,8 +82,13 @@ add_entries(Entries entries, Run run) {
     }
     const uint64 before = __shfl_up_sync(ALL, sum, 1);
     const int row_before = __shfl_up_sync(ALL, row, 1), row_after = __shfl_down_sync(ALL, rows.own[0], 1);
-    if (has_end) atomicAdd(entries.sums + rows.own[0], first_sum + (lane > 0 && row_before == rows.own[0] ? before : 0));
-    if (lane == 31 || row_after != row) atomicAdd(entries.sums + row, sum);
+    const int first_row = __shfl_sync(ALL, rows.own[0], 0), last_row = __shfl_sync(ALL, row, 31);
+    const auto add = [&](int place, uint64 own) {  // other warps add to the first row and to the last one
+        if (place == first_row || place == last_row) atomicAdd(entries.sums + place, own);
+        else entries.sums[place] = own;
+    };
+    if (has_end) add(rows.own[0], first_sum + (lane > 0 && row_before == rows.own[0] ? before : 0));
+    if (lane == 31 || row_after != row) add(row, sum);
 }
 
 // Finish the rows from the sums of their products, which become 0.

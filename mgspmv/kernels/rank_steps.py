@@ -134,7 +134,6 @@ class RankSteps:
             if exchange is not None:
                 slices = exchange.slices  # in z, the sums of each one are after its columns
                 self._tails = cupy.asarray(np.add(slices.starts[:-1], slices.tails))
-        self._await_current_stream()
 
     @property
     def nbytes(self) -> int:
@@ -212,7 +211,7 @@ class RankSteps:
             elif self._exchange is not None:
                 self._exchange.enqueue(z[0])
                 self._join()
-            self._rest()
+                self._rest()
             return StepSums(*map(int, history[0].get()))
 
     def advance(self, n: int) -> list[StepSums]:
@@ -288,7 +287,8 @@ class RankSteps:
         size = -(-n * dtype.itemsize // FLAGS_BYTES) * FLAGS_BYTES
         self._shared = None if self._exchange is None else self._exchange.share(FLAGS_BYTES + 2 * size)
         if self._exchange is None or self._shared is None:
-            return [cupy.zeros(n, dtype) for _ in range(2)]
+            both = cupy.zeros(2 * size // dtype.itemsize, dtype)
+            return [both[:n], both[-(size // dtype.itemsize) :][:n]]
         places = [FLAGS_BYTES, FLAGS_BYTES + size]
         z = [cupy.ndarray((n,), dtype, self._shared.own + place) for place in places]
         for each in z:

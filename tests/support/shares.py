@@ -128,7 +128,9 @@ class Shares:
             for rows, own, (first, last) in zip(laid, streaming, pairwise(bounds), strict=True)
         ]
         self.slices = Slices(tuple(p.n_sent for p in places))
-        columns = cupy.concatenate([p.columns + s for p, s in zip(places, self.slices.starts, strict=False)])
+        own_columns = [cupy.arange(p.n_sent) if p.columns is None else p.columns for p in places]
+        columns = cupy.concatenate([own + s for own, s in zip(own_columns, self.slices.starts, strict=False)])
+        columns = columns.astype(np.int32)
         columns = columns.astype(np.int32)
         device = OneDevice(self.slices, max(block.nnz, block.n_rows), is_direct)
         self.layouts = [
