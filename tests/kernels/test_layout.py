@@ -22,7 +22,7 @@ from mgspmv.kernels.layout import (
     survey_rows,
 )
 from mgspmv.model import CsrBlock
-from tests.support.blocks import make_block, make_random, read_to_device
+from tests.support.blocks import classify_length, make_block, make_random, read_to_device
 from tests.support.emulated import ON_BOTH, use
 from tests.support.matrices import HARD
 
@@ -114,12 +114,6 @@ def test_survey(name, device, monkeypatch):
         assert got == replace(wanted, **shares)
 
 
-def classify(length):
-    """Each length below 64, then eighths of powers of 2."""
-    bits = int(length).bit_length() - 1
-    return min(127, 64 + 8 * (bits - 6) + (int(length) >> (bits - 3)) % 8) if length >= 64 else int(length)
-
-
 @ON_BOTH
 @pytest.mark.parametrize("cuts", [None, (0, 400, 400, 2000)])
 def test_rows_are_placed_by_length(cuts, device, monkeypatch):
@@ -138,7 +132,7 @@ def test_rows_are_placed_by_length(cuts, device, monkeypatch):
     assert places.rows == (cuts or (0, 2000))
     for k, (first, last) in enumerate(pairwise(places.rows)):
         own = np.arange(first, last)
-        keys = [(degree[row] == 0, -classify(lengths[row]), row) for row in own]
+        keys = [(degree[row] == 0, -classify_length(lengths[row]), row) for row in own]
         wanted = [row for *_, row in sorted(keys)]
         assert by_place[first:last].tolist() == wanted
         sent = int(np.count_nonzero(degree[own]))

@@ -84,9 +84,10 @@ def test_entries_that_are_read_at_once_are_not_copied(device, monkeypatch):
 
 def test_small_matrices_have_few_entries_and_few_rows(monkeypatch):
     monkeypatch.setattr(layout, "SMALL_ENTRIES", 100)
-    assert is_small(100, 100)
+    monkeypatch.setattr(layout, "SMALL_ROWS", 200)
+    assert is_small(100, 200)
     assert not is_small(101, 5)
-    assert not is_small(5, 101)
+    assert not is_small(5, 201)
 
 
 @pytest.fixture

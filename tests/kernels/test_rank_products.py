@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from mgspmv.kernels import rank_products
 from mgspmv.kernels.bins import LEAST_COLUMNS
-from mgspmv.kernels.layout import SMALL_ENTRIES
+from mgspmv.kernels.layout import SMALL_ENTRIES, SMALL_ROWS
 from mgspmv.kernels.rank_products import (
     EVEN,
     OCTETS_PER_CHUNK,
@@ -115,7 +115,7 @@ def test_what_is_compiled_ahead(precision, value, monkeypatch):
     for layout, n_rows, nnz, wanted in (
         ("auto", n, SMALL_ENTRIES, coo),
         ("auto", n, SMALL_ENTRIES + 1, blocks),
-        ("auto", SMALL_ENTRIES + 1, 5, blocks),
+        ("auto", SMALL_ROWS + 1, 5, blocks),
         ("coo", n, 1 << 40, coo),
         ("column-sorted-blocks", n, 5, blocks),
     ):

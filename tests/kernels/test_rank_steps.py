@@ -23,7 +23,7 @@ from mgspmv.kernels.rank_steps import KEPT_SUMS, RankRules, RankSteps, RankVecto
 from mgspmv.kernels.streaming import ChunkStream
 from mgspmv.model import CsrBlock
 from mgspmv.plan import HELD_PIECES
-from tests.support.blocks import make_block, make_random, read_pieces, read_to_device
+from tests.support.blocks import classify_length, make_block, make_random, read_pieces, read_to_device
 from tests.support.emulated import ON_BOTH, emulate, needs_compiler, use
 from tests.support.matrices import GRAPHS, naming
 from tests.support.pairwise import cover_pairs
@@ -111,7 +111,8 @@ def place_by_degree(block):
     """The row at each place, on the device, where long rows come first."""
     import cupy
 
-    return cupy.asarray(np.argsort(-np.diff(block.indptr), kind="stable"), np.int32)
+    classes = np.array([classify_length(length) for length in np.diff(block.indptr)])
+    return cupy.asarray(np.argsort(-classes, kind="stable"), np.int32)
 
 
 def find_places(by_place):

@@ -35,6 +35,12 @@ def make_random(
     return CsrBlock(0, n_cols, indptr, cols[np.lexsort((cols, rows))].astype(indices), values)
 
 
+def classify_length(length: int) -> int:
+    """The class of a row's length that rows are ordered by: each length below 64, then eighths of powers of 2."""
+    bits = int(length).bit_length() - 1
+    return min(127, 64 + 8 * (bits - 6) + (int(length) >> (bits - 3)) % 8) if length >= 64 else int(length)
+
+
 def cut_rows(block: CsrBlock, start: int, stop: int) -> CsrBlock:
     """The block of these rows."""
     first, last = block.indptr[start], block.indptr[stop]
