@@ -6,10 +6,10 @@ A matrix that does not fit on the device is streamed in pieces: as many kernels 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -37,6 +37,8 @@ CAPTURED_STEPS = 5
 """Steps per captured graph."""
 KEPT_SUMS = 256
 """Number of last steps whose sums are kept on the device."""
+Pieces: TypeAlias = Iterable[tuple[int, tuple[RankProduct, np.ndarray]]]
+"""Number of each piece, its launch parameters and its packed matrix."""
 FLAGS_BYTES = 256
 """Bytes at the beginning of memory that devices share, for their int64 flags."""
 
@@ -79,13 +81,17 @@ class _Arrays:
     """Arrays of a run, on the device."""
 
     vectors: list[Any] = field(default_factory=list)
-    state: Any = None
-    history: Any = None
+    sums: Any = None
+    """(1 + KEPT_SUMS, 4) int64: `state`, followed by `history`, of kernels/rank_steps.cuh."""
     z: list[Any] = field(default_factory=list)
 
     @property
+    def state(self) -> Any:
+        return self.sums[0]
+
+    @property
     def nbytes(self) -> int:
-        return sum(int(a.nbytes) for a in (*self.vectors, *self.z, self.state, self.history) if a is not None)
+        return sum(int(a.nbytes) for a in (*self.vectors, *self.z, self.sums) if a is not None)
 
 
 class RankSteps:
@@ -127,6 +133,7 @@ class RankSteps:
         self._arrays = _Arrays()
         self._shared: IpcMemory | None = None
         self._kernels: dict[tuple[Any, ...], Any] = {}
+        self._graph: Any = None
         self._rules = PLAIN_RULES
         with report_full_device("the table of work items of the matrix"):
             self._products: dict[int, RankProduct] = {k: self._bind(p) for k, p in layout.feed.kept.items()}
@@ -195,24 +202,23 @@ class RankSteps:
             is_same = len(vectors.x) == 1
             x = cupy.empty(n_rows, vectors.x.dtype) if is_same else self._permute(cupy.array(vectors.x))
             first = 0 if self._exchange is None else -1  # the first `join` completes step 0
-            sums = (np.array([0, 0, first, 0]), np.zeros((KEPT_SUMS, 4), np.int64))
+            sums = np.zeros((1 + KEPT_SUMS, 4), np.int64)
+            sums[0, 2] = first
             rest = (vectors.dangling, vectors.personalization) if n_rows else (np.zeros(1), np.zeros(1))  # read anyway
-            *others, state, history, first_x = put_all(*rest, *sums, vectors.x[:1])
+            *others, sums, first_x = put_all(*rest, sums, vectors.x[:1])
             others = [self._permute(v) for v in (vectors.weight.astype(count), *others)]
             z = self._make_z(is_exact)
             self._allocate_bins(is_exact)
-        self._arrays, self._rules, self._made = _Arrays([x, *others], state, history, z), rules, 0
+        self._arrays, self._rules, self._made = _Arrays([x, *others], sums, z), rules, 0
         self._runs = self._pack_runs(is_exact)
         self._await_current_stream()
         with self._stream:
             self._run_rows("start", is_exact, self._runs, address(first_x if is_same else None))
-            if self._is_captured:
-                self._graph = self._capture()
-            elif self._exchange is not None:
+            if self._exchange is not None:
                 self._exchange.enqueue(z[0])
                 self._join()
                 self._rest()
-            return StepSums(*map(int, history[0].get()))
+            return StepSums(*map(int, sums[1].get()))
 
     def advance(self, n: int) -> list[StepSums]:
         """Make n steps, or fewer if the run stops, and return the sums of each."""
@@ -231,13 +237,10 @@ class RankSteps:
         began = time.perf_counter()
         times = None if self._exchange is None else [self._step_together(k) for k in range(n)]
         if times is None:
-            n_captured = n // CAPTURED_STEPS if self._is_captured else 0
-            for _ in range(n_captured):
-                self._graph.launch(self._stream)
-            for k in range(n - n_captured * CAPTURED_STEPS):
-                self._step_unless_stopped(k)
+            self._enqueue(n)
         self._rest([event for _, between, after in times or () for event in (between, after)])
-        history, state = self._arrays.history.get(), self._arrays.state.get()
+        sums = self._arrays.sums.get()
+        state, history = sums[0], sums[1:]
         first, self._made = self._made, int(state[2])
         n_made = self._made - first
         if times is None:
@@ -246,6 +249,21 @@ class RankSteps:
             elapsed = self._cupy.cuda.get_elapsed_time
             self.seconds += [(elapsed(a, b) / 1e3, elapsed(b, c) / 1e3) for a, b, c in times[:n_made]]
         return [StepSums(*map(int, history[k % KEPT_SUMS])) for k in range(first + 1, self._made + 1)]
+
+    def _enqueue(self, n: int) -> None:
+        """Enqueue n steps, as graphs if possible; the graph is captured while the device makes the first ones."""
+        n_left = n
+        if self._is_captured and n >= CAPTURED_STEPS:
+            if self._graph is None:
+                pieces, n_left = list(self._multiply()), n - CAPTURED_STEPS
+                for _ in range(CAPTURED_STEPS):
+                    self._step(pieces)
+                self._graph = self._capture(pieces)
+            for _ in range(n_left // CAPTURED_STEPS):
+                self._graph.launch(self._stream)
+            n_left %= CAPTURED_STEPS
+        for k in range(n_left):
+            self._step_unless_stopped(k)
 
     def _step_together(self, k: int) -> tuple[Any, ...]:
         """Enqueue step k of an `advance`, and the exchange; return events before, between and after the two."""
@@ -401,7 +419,7 @@ class RankSteps:
             there = (
                 (self._there[0].shape[1], *(places[k] for places in self._there)) if writes_there else (0, None, None)
             )
-            runs.append(pack(*vectors, *sizes, arrays.state, arrays.history, KEPT_SUMS, *there))
+            runs.append(pack(*vectors, *sizes, arrays.state, arrays.sums[1:], KEPT_SUMS, *there))
         return runs
 
     def _units(self, is_exact: bool) -> tuple[float, float]:
@@ -436,12 +454,12 @@ class RankSteps:
         for run, (first, last) in zip(runs, pairwise(self.layout.places.rows), strict=True):
             kernel((max(1, -(-(last - first) // threads)),), (threads,), (run, *arguments))
 
-    def _step(self, pieces: Iterable[tuple[int, tuple[RankProduct, np.ndarray]]]) -> None:
+    def _step(self, pieces: Pieces) -> None:
         """Enqueue a step; `pieces` as `_multiply` yields them."""
         for k, (product, matrix) in pieces:
             self._launch("step", self.precision == "exact", product, (matrix, self._runs[k]))
 
-    def _multiply(self, *, goes_on: bool = True) -> Iterator[tuple[int, tuple[RankProduct, np.ndarray]]]:
+    def _multiply(self, *, goes_on: bool = True) -> Pieces:
         """Yield each piece's number, launch parameters and packed matrix, while the piece is on the device."""
         for k, laid in self.layout.feed.stream(goes_on=goes_on):
             if k not in self._products:
@@ -458,10 +476,8 @@ class RankSteps:
         """True if steps are launched as graphs: on one device, without streaming."""
         return self._exchange is None and not self.streams
 
-    def _capture(self) -> Any:
-        for name in ("step", *self._first_kernels):
-            self._load(name, self.precision == "exact")  # kernels cannot be loaded while capturing
-        pieces = list(self._multiply())
+    def _capture(self, pieces: Pieces) -> Any:
+        """Capture the steps of a graph, whose kernels are loaded: that is impossible while capturing."""
         self._stream.begin_capture()
         for _ in range(CAPTURED_STEPS):
             self._step(pieces)
