@@ -411,9 +411,10 @@ class RankSteps:
         runs = []
         pieces = zip(pairwise(layout.places.rows), pairwise(layout.places.sent), strict=True)
         for k, ((row, end), (column, after)) in enumerate(pieces):
-            own = [share[row:] if stride else share for share, stride in zip(shares, strides, strict=True)]
+            own = [_skip(share, row * stride) for share, stride in zip(shares, strides, strict=True)]
             first = start + column
-            vectors = (x[row:], weight[row:], z, z_next, z_next[first:], z[first:], *shared, *own)
+            z_slices = (_skip(z_next, first), _skip(z, first))
+            vectors = (_skip(x, row), _skip(weight, row), z, z_next, *z_slices, *shared, *own)
             judges = self._exchange is None and k == layout.feed.n - 1
             sizes = (end - row, after - column, *strides, *rule, int(judges))
             there = (
@@ -482,3 +483,8 @@ class RankSteps:
         for _ in range(CAPTURED_STEPS):
             self._step(pieces)
         return self._stream.end_capture()
+
+
+def _skip(array: Any, n: int) -> Any:
+    """Return the array from element n on."""
+    return array[n:] if n else array  # a slice takes time
