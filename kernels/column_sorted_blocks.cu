@@ -33,7 +33,12 @@ typedef long long int64;
 #define BUCKET_BITS 11
 #define BUCKETS (1 << BUCKET_BITS)
 #define COUNT(n, size) (((n) + int64(size) - 1) / (size))  // parts of `size` in n, rounded up
-#define LENGTH_CLASSES 128  // two of each have keys of a byte
+#define KEYS 256  // of rows: a class of lengths, for columns and for others
+#define LENGTH_CLASSES (KEYS / 2)
+#define PLACE_THREADS 96
+#define ROWS_PER_THREAD 32
+#define PART_ROWS (PLACE_THREADS * ROWS_PER_THREAD)
+#define COUNTS_STRIDE (PLACE_THREADS + 2)  // an odd number of words, so that threads with different keys use different banks
 #define BINNED 0x80000000u
 #ifndef MOST_SLOTS
 #define MOST_SLOTS BINNED  // slots of a block from which they are not counted from its first one, as a word could not hold their number
@@ -487,36 +492,65 @@ __device__ __forceinline__ int classify(int length) {
 }
 
 // Key of each row for a sort by classes of lengths, the longest first: rows that are columns before the others, whose degree, in eight
-// bytes of an integer or a double, is 0. Adds to n_found: rows that are columns, those of them that have entries, and others that have
-// entries.
-extern "C" __global__ void __launch_bounds__(256)
-key_rows(int64 n_rows, const int64* __restrict__ indptr, const int64* __restrict__ degree, unsigned char* keys, unsigned long long* n_found) {
-    __shared__ int n_own[3];
-    if (threadIdx.x < 3) n_own[threadIdx.x] = 0;
+// bytes of an integer or a double, is 0. counts[key][part]: rows of a key in each part of PART_ROWS rows, which a thread block has.
+extern "C" __global__ void __launch_bounds__(KEYS)
+key_rows(int64 n_rows, const int64* __restrict__ indptr, const int64* __restrict__ degree, unsigned char* keys, unsigned* counts) {
+    __shared__ unsigned own[KEYS];
+    own[threadIdx.x] = 0;
     __syncthreads();
-    int n[3] = {0, 0, 0};
-    for (int64 row = int64(blockIdx.x) * 256 + threadIdx.x; row < n_rows; row += int64(gridDim.x) * 256) {
-        const int length = int(indptr[row + 1] - indptr[row]);
-        const bool is_column = degree[row] != 0;
-        keys[row] = static_cast<unsigned char>((is_column ? LENGTH_CLASSES : 2 * LENGTH_CLASSES) - 1 - classify(length));
-        n[0] += is_column, n[1] += is_column && length, n[2] += !is_column && length;
-    }
-    for (int k = 0; k < 3; ++k) {
-        for (int distance = 16; distance > 0; distance /= 2) n[k] += __shfl_down_sync(FULL, n[k], distance);
-        if (threadIdx.x % 32 == 0) atomicAdd(n_own + k, n[k]);
+    const int64 first = int64(blockIdx.x) * PART_ROWS, end = min(first + PART_ROWS, n_rows);
+    for (int64 row = first + threadIdx.x; row < end; row += KEYS) {
+        const int key = (degree[row] != 0 ? KEYS / 2 : KEYS) - 1 - classify(int(indptr[row + 1] - indptr[row]));
+        keys[row] = static_cast<unsigned char>(key);
+        atomicAdd(own + key, 1u);
     }
     __syncthreads();
-    if (threadIdx.x < 3) atomicAdd(n_found + threadIdx.x, (unsigned long long)n_own[threadIdx.x]);
+    counts[int64(threadIdx.x) * gridDim.x + blockIdx.x] = own[threadIdx.x];
 }
 
-// Store the row at each place of a piece of n_rows rows that begins at row `first`, and the place of each row, from first_place on;
-// `order` are its rows, beginning with 0.
-extern "C" __global__ void __launch_bounds__(256)
-place_rows(int64 n_rows, int64 first, int64 first_place, const int64* __restrict__ order, int* by_place, int* places) {
-    for (int64 k = int64(blockIdx.x) * 256 + threadIdx.x; k < n_rows; k += int64(gridDim.x) * 256) {
-        const int64 row = first + order[k];
-        by_place[first + k] = int(row);
-        places[row] = int(first_place + k);
+// Store the row at each place of a piece of n_rows rows that begins at row `first`, and the place of each row, from first_place on: rows
+// are sorted by key, equal ones in their order. starts[key][part]: rows before those of a key and part. A thread has ROWS_PER_THREAD
+// consecutive rows, and counts[key][thread] are those of a key that are before them in the part.
+extern "C" __global__ void __launch_bounds__(PLACE_THREADS)
+place_rows(int64 n_rows, int64 first, int64 first_place, const unsigned char* __restrict__ keys, const int64* __restrict__ starts,
+           int* by_place, int* places) {
+    extern __shared__ unsigned words[];
+    unsigned short* counts = reinterpret_cast<unsigned short*>(words);
+    __shared__ int own_starts[KEYS];
+    const int64 first_own = int64(blockIdx.x) * PART_ROWS;
+    const int n = int(min(int64(PART_ROWS), n_rows - first_own)), begin = threadIdx.x * ROWS_PER_THREAD;
+    for (int w = threadIdx.x; w < KEYS * COUNTS_STRIDE / 2; w += PLACE_THREADS) words[w] = 0;
+    for (int key = threadIdx.x; key < KEYS; key += PLACE_THREADS) own_starts[key] = int(starts[int64(key) * gridDim.x + blockIdx.x]);
+    __syncthreads();
+    for (int k = begin; k < min(begin + ROWS_PER_THREAD, n); ++k) ++counts[keys[first_own + k] * COUNTS_STRIDE + threadIdx.x];
+    __syncthreads();
+    for (int key = threadIdx.x; key < KEYS; key += PLACE_THREADS) {
+        unsigned short* of_key = counts + key * COUNTS_STRIDE;
+        unsigned before = 0;
+        for (int thread = 0; thread < PLACE_THREADS; ++thread) {
+            const unsigned own = of_key[thread];
+            of_key[thread] = static_cast<unsigned short>(before);
+            before += own;
+        }
+    }
+    __syncthreads();
+    int own_places[ROWS_PER_THREAD];
+#pragma unroll
+    for (int i = 0; i < ROWS_PER_THREAD; ++i) {
+        if (begin + i >= n) break;
+        const int key = keys[first_own + begin + i];
+        own_places[i] = own_starts[key] + counts[key * COUNTS_STRIDE + threadIdx.x]++;
+    }
+    __syncthreads();  // places take the room of counts, to be written in the order of rows
+#pragma unroll
+    for (int i = 0; i < ROWS_PER_THREAD; ++i)
+        if (begin + i < n) words[threadIdx.x * (ROWS_PER_THREAD + 1) + i] = unsigned(own_places[i]);
+    __syncthreads();
+    for (int k = threadIdx.x; k < n; k += PLACE_THREADS) {
+        const int place = int(words[k + k / ROWS_PER_THREAD]);
+        const int64 row = first + first_own + k;
+        by_place[first + place] = int(row);
+        places[row] = int(first_place + place);
     }
 }
 

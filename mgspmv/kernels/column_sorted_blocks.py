@@ -67,6 +67,8 @@ CUT_THREADS = 256
 """Threads that cut blocks into jobs, one for each job."""
 ROW_THREADS, ROW_BLOCKS = 256, 8
 """Threads, and most thread blocks for each multiprocessor, of kernels that process rows."""
+KEYS, PLACE_THREADS, PART_ROWS = 256, 96, 96 * 32
+"""Keys that rows are placed by, the threads that place them, and the rows that a thread block keys or places."""
 LEAST_HEIGHT, HEIGHT_UNIT = 256, 32
 SHARE_OF_SHARED_MEMORY = 0.5
 """Maximum share for the sums of a block; the rest is cache, whose lines limit the number of reads in flight."""
@@ -289,6 +291,36 @@ def _group_rows(indptr: Any, order: Any | None, cuts: Sequence[int], bounds: np.
         jumps[first:last] -= indptr[first]  # pieces have their entries from 0 on
         firsts.append(first + cupy.searchsorted(grouped[first:last], there))
     return starts, jumps, grouped, cupy.concatenate(firsts)
+
+
+def count_keys(indptr: Any, degree: Any, keys: Any) -> Any:
+    """Key rows for `place_rows`, and return (KEYS n_parts + 1,) int64: rows before those of each key in each part.
+
+    Parameters
+    ----------
+    indptr, degree : (n_rows + 1,) int64, and (n_rows,) of eight bytes each
+    keys : (n_rows,) uint8 for the keys; lower ones are placed first
+    """
+    import cupy
+
+    n_rows = len(degree)
+    n_parts = count_blocks(n_rows, PART_ROWS)
+    counts = cupy.empty(KEYS * n_parts, np.uint32)
+    if n_rows:
+        _load("key_rows", None)((n_parts,), (KEYS,), (np.int64(n_rows), indptr, degree, keys, counts))
+    return accumulate(counts)
+
+
+def place_rows(keys: Any, starts: Any, first: int, first_place: int, by_place: Any, places: Any) -> None:
+    """Place rows from `first` on in the order of their keys, equal ones in their own; their places begin at
+    `first_place`. `starts` is that of `count_keys`; `by_place` and `places` are as in `RowOrder`."""
+    n_rows = len(keys)
+    if n_rows:
+        kernel, room = _load("place_rows", None), 2 * KEYS * (PLACE_THREADS + 2)
+        reclaim_memory(kernel, room)
+        sizes = map(np.int64, (n_rows, first, first_place))
+        grid = (count_blocks(n_rows, PART_ROWS),)
+        kernel(grid, (PLACE_THREADS,), (*sizes, keys, starts, by_place, places), shared_mem=room)
 
 
 def run_rows(name: str, n_rows: int, arguments: tuple[Any, ...]) -> None:

@@ -25,10 +25,17 @@ import numpy as np
 
 from mgspmv.kernels.band_slices import BAND, LEAST_IN_ROW, SLICE, split_rows
 from mgspmv.kernels.bins import may_bin
-from mgspmv.kernels.column_sorted_blocks import ColumnSortedBlocks, build_column_sorted_blocks, run_rows
+from mgspmv.kernels.column_sorted_blocks import (
+    KEYS,
+    ColumnSortedBlocks,
+    build_column_sorted_blocks,
+    count_keys,
+    place_rows,
+    run_rows,
+)
 from mgspmv.kernels.device import PieceReader, address, count_blocks, load_kernel, release_device_memory
 from mgspmv.kernels.features import EVEN_ROWS
-from mgspmv.kernels.formats import MatrixFormat, array_module, cut_pieces
+from mgspmv.kernels.formats import MatrixFormat, array_module, cut_pieces, to_host
 from mgspmv.kernels.modules import value_types
 from mgspmv.kernels.streaming import ChunkStream, hold_pieces
 from mgspmv.model import CsrBlock
@@ -397,17 +404,17 @@ class LayoutBuilder:
         if self.order == "none":
             is_counted = self.layout == ColumnSortedBlocks.name and len(cuts) == 2
             return RowOrder(None, None, cuts, cuts, (self._survey.n_filled,) if is_counted else None)
-        keys, found = cupy.empty(n_rows, np.uint8), cupy.zeros((len(cuts) - 1, 3), np.uint64)
-        by_place, columns, sent, filled = cupy.empty(n_rows, np.int32), cupy.empty(n_rows, np.int32), [0], list[int]()
-        for k, (first, last) in enumerate(pairwise(cuts)):
+        keys, starts = cupy.empty(n_rows, np.uint8), []
+        for first, last in pairwise(cuts):
             indptr = cupy.asarray(self._indptr[first : last + 1], np.int64)
-            run_rows("key_rows", last - first, (indptr, degree[first:last], keys[first:], found[k:]))
-        for (first, last), (n_columns, n_filled, n_others) in zip(pairwise(cuts), found.get().tolist(), strict=True):
-            if last > first:
-                there = (np.int64(first), np.int64(sent[-1]), cupy.argsort(keys[first:last], kind="stable"))
-                run_rows("place_rows", last - first, (*there, by_place, columns))
+            starts.append(count_keys(indptr, degree[first:last], keys[first:last]))
+        by_place, columns, sent, filled = cupy.empty(n_rows, np.int32), cupy.empty(n_rows, np.int32), [0], list[int]()
+        for (first, last), own in zip(pairwise(cuts), starts, strict=True):
+            before = to_host(own[:: len(own) // KEYS]).tolist() if last > first else [0] * (KEYS + 1)
+            place_rows(keys[first:last], own, first, sent[-1], by_place, columns)
+            n_filled, n_columns, n_placed = before[KEYS // 2 - 1], before[KEYS // 2], before[KEYS - 1]
             sent.append(sent[-1] + n_columns)
-            filled.append(n_columns + n_others if n_others else n_filled)
+            filled.append(n_placed if n_placed > n_columns else n_filled)
         return RowOrder(by_place, columns, cuts, tuple(sent), tuple(filled))
 
     def build_share(self, places: RowOrder, columns: Any, n_columns: int, k: int | None = None) -> LayoutPiece:

@@ -115,7 +115,7 @@ def test_survey(name, device, monkeypatch):
 
 
 @ON_BOTH
-@pytest.mark.parametrize("cuts", [None, (0, 400, 400, 2000)])
+@pytest.mark.parametrize("cuts", [None, (0, 400, 400, 7000)])
 def test_rows_are_placed_by_length(cuts, device, monkeypatch):
     """In each piece, those that are columns first; equal lengths in their order."""
     use(device, monkeypatch)
@@ -123,13 +123,13 @@ def test_rows_are_placed_by_length(cuts, device, monkeypatch):
 
     rng = np.random.default_rng(11)
     chosen = [40_000, 16_383, 16_384, 16_385, 71, 72, 63, 64]
-    lengths = rng.permutation(np.r_[rng.zipf(1.6, 1500).clip(1, 40_000) - 1, chosen, np.zeros(492, int)])
-    degree = rng.integers(0, 3, 2000)
-    block = make_random(lengths, 2000)
+    lengths = rng.permutation(np.r_[rng.zipf(1.6, 6500).clip(1, 2000) - 1, chosen, np.zeros(492, int)])
+    degree = rng.integers(0, 3, 7000)
+    block = make_random(lengths, 7000)
     builder = LayoutBuilder(block.indptr, read_to_device(block), layout="column-sorted-blocks", order="degree")
     places = builder.place(cupy.asarray(degree), cuts)
     by_place, columns, n_sent = places.by_place.get(), places.columns.get(), 0
-    assert places.rows == (cuts or (0, 2000))
+    assert places.rows == (cuts or (0, 7000))
     for k, (first, last) in enumerate(pairwise(places.rows)):
         own = np.arange(first, last)
         keys = [(degree[row] == 0, -classify_length(lengths[row]), row) for row in own]
