@@ -11,7 +11,8 @@
 //   exchange and `join`.
 // Types: RANK float | double is the type of x; Z that of z: float or, in exact fixed point, int64 for a pattern and double in units
 //   of 2^-62 for values; WEIGHT unsigned char | unsigned | double. If ranks and z are float, rows are finished in float.
-// Threads: of `start` and `check_rows`, one per row; of `step`, as in the file that includes this one.
+// Threads: of `start` and `check_rows`, which take rows in turn, as many as run at a time, as each thread block adds to the same sums;
+//   of `step`, as in the file that includes this one.
 // Deterministic: yes; sums are of integers.
 // Source: Page, Brin, Motwani, Winograd, The PageRank Citation Ranking, 1999.
 #pragma once
@@ -158,9 +159,8 @@ struct ResidualRows {
 // Compute the first z, and the sums of the first x, which is the same in all rows if `first_x` is not null.
 extern "C" __global__ void __launch_bounds__(THREADS)
 start(Run run, const RANK* first_x) {
-    const int64 row = int64(blockIdx.x) * THREADS + threadIdx.x;
     int64 own[4] = {0, 0, 0, 0};
-    if (row < run.n_rows) {
+    for (int64 row = int64(blockIdx.x) * THREADS + threadIdx.x; row < run.n_rows; row += int64(gridDim.x) * THREADS) {
         Z first;
         if (first_x) run.x[row] = *first_x;
         finish_row<Real>(Real(0), Real(run.x[row]), run.weight[row], Real(run.per_z_unit), first, own);
@@ -172,9 +172,8 @@ start(Run run, const RANK* first_x) {
 // Check the ranks after the last step and the z that was computed from them: see `check_row`.
 extern "C" __global__ void __launch_bounds__(THREADS)
 check_rows(Run run, uint64* found) {
-    const int64 row = int64(blockIdx.x) * THREADS + threadIdx.x;
     uint64 own[3] = {0, 0, 0};
-    if (row < run.n_rows) {
+    for (int64 row = int64(blockIdx.x) * THREADS + threadIdx.x; row < run.n_rows; row += int64(gridDim.x) * THREADS) {
         const Z* made = run.write[(run.state[2] + 1) & 1];
         check_row<Real>(Real(run.x[row]), run.weight[row], Real(run.per_z_unit), row < run.n_sent ? made + row : nullptr, own);
     }

@@ -16,6 +16,7 @@ import numpy as np
 from mgspmv.kernels.dense import sum_vector
 from mgspmv.kernels.device import (
     address,
+    count_blocks,
     describe_device,
     fetch,
     load_kernel,
@@ -23,6 +24,7 @@ from mgspmv.kernels.device import (
     put_all,
     reclaim_memory,
     report_full_device,
+    shared_memory,
 )
 from mgspmv.kernels.layout import MatrixLayout
 from mgspmv.kernels.modules import COUNTS, rank_types
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from mgspmv.exchange.ipc import IpcMemory
     from mgspmv.exchange.nccl_slices import NcclSlices
 
+RESIDENT_THREADS = 2048
+"""Threads of a multiprocessor that run at a time."""
 CAPTURED_STEPS = 5
 """Steps per captured graph."""
 KEPT_SUMS = 256
@@ -452,8 +456,10 @@ class RankSteps:
 
     def _run_rows(self, name: str, is_exact: bool, runs: list[np.ndarray], *arguments: Any) -> None:
         kernel, threads = self._load(name, is_exact), self._types.get("THREADS", self._bind.threads)
+        most = shared_memory()[0] * RESIDENT_THREADS // threads
         for run, (first, last) in zip(runs, pairwise(self.layout.places.rows), strict=True):
-            kernel((max(1, -(-(last - first) // threads)),), (threads,), (run, *arguments))
+            grid = max(1, min(most, count_blocks(last - first, threads)))
+            kernel((grid,), (threads,), (run, *arguments))
 
     def _step(self, pieces: Pieces) -> None:
         """Enqueue a step; `pieces` as `_multiply` yields them."""
