@@ -492,9 +492,11 @@ __device__ __forceinline__ int classify(int length) {
 }
 
 // Key of each row for a sort by classes of lengths, the longest first: rows that are columns before the others, whose degree, in eight
-// bytes of an integer or a double, is 0. counts[key][part]: rows of a key in each part of PART_ROWS rows, which a thread block has.
+// bytes of an integer or a double, is 0. counts[key][part]: rows of a key in each part of PART_ROWS rows, which a thread block has; they
+// are added to totals[key].
 extern "C" __global__ void __launch_bounds__(KEYS)
-key_rows(int64 n_rows, const int64* __restrict__ indptr, const int64* __restrict__ degree, unsigned char* keys, unsigned* counts) {
+key_rows(int64 n_rows, const int64* __restrict__ indptr, const int64* __restrict__ degree, unsigned char* keys, unsigned* counts,
+         unsigned long long* totals) {
     __shared__ unsigned own[KEYS];
     own[threadIdx.x] = 0;
     __syncthreads();
@@ -506,14 +508,33 @@ key_rows(int64 n_rows, const int64* __restrict__ indptr, const int64* __restrict
     }
     __syncthreads();
     counts[int64(threadIdx.x) * gridDim.x + blockIdx.x] = own[threadIdx.x];
+    if (own[threadIdx.x]) atomicAdd(totals + threadIdx.x, (unsigned long long)own[threadIdx.x]);
 }
 
-// Store the row at each place of a piece of n_rows rows that begins at row `first`, and the place of each row, from first_place on: rows
+// Replace the counts of each key, which a thread block has, by the rows before those of a key and part. first_places[0] and
+// first_places[KEYS + 1] are the places of the first columns of this piece of the rows and of the next one.
+extern "C" __global__ void __launch_bounds__(THREADS)
+scan_keys(int64 n_parts, const unsigned long long* totals, unsigned* counts, unsigned long long* first_places) {
+    const int key = blockIdx.x;
+    int64 rows = int(threadIdx.x) < key ? int64(totals[threadIdx.x]) : 0;
+    int64 before = scan_sums(rows);
+    if (key == KEYS / 2 && threadIdx.x == 0) first_places[KEYS + 1] = first_places[0] + (unsigned long long)before;  // rows that are columns
+    for (int64 first = 0; first < n_parts; first += THREADS) {
+        const int64 part = first + threadIdx.x;
+        unsigned* own = counts + key * n_parts + part;
+        rows = part < n_parts ? *own : 0;
+        const int64 all = scan_sums(rows);
+        if (part < n_parts) *own = unsigned(before + rows);
+        before += all;
+    }
+}
+
+// Store the row at each place of a piece of n_rows rows that begins at row `first`, and the place of each row, from *first_place on: rows
 // are sorted by key, equal ones in their order. starts[key][part]: rows before those of a key and part. A thread has ROWS_PER_THREAD
 // consecutive rows, and counts[key][thread] are those of a key that are before them in the part.
 extern "C" __global__ void __launch_bounds__(PLACE_THREADS)
-place_rows(int64 n_rows, int64 first, int64 first_place, const unsigned char* __restrict__ keys, const int64* __restrict__ starts,
-           int* by_place, int* places) {
+place_rows(int64 n_rows, int64 first, const unsigned char* __restrict__ keys, const unsigned* __restrict__ starts,
+           const unsigned long long* first_place, int* by_place, int* places) {
     extern __shared__ unsigned words[];
     unsigned short* counts = reinterpret_cast<unsigned short*>(words);
     __shared__ int own_starts[KEYS];
@@ -550,7 +571,7 @@ place_rows(int64 n_rows, int64 first, int64 first_place, const unsigned char* __
         const int place = int(words[k + k / ROWS_PER_THREAD]);
         const int64 row = first + first_own + k;
         by_place[first + place] = int(row);
-        places[row] = int(first_place + place);
+        places[row] = int(*first_place) + place;
     }
 }
 

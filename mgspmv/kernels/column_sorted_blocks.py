@@ -293,34 +293,30 @@ def _group_rows(indptr: Any, order: Any | None, cuts: Sequence[int], bounds: np.
     return starts, jumps, grouped, cupy.concatenate(firsts)
 
 
-def count_keys(indptr: Any, degree: Any, keys: Any) -> Any:
-    """Key rows for `place_rows`, and return (KEYS n_parts + 1,) int64: rows before those of each key in each part.
+def place_rows(indptr: Any, degree: Any, first: int, found: Any, by_place: Any, places: Any) -> None:
+    """Place a piece of rows, the longest first, those that are columns before the others.
 
     Parameters
     ----------
-    indptr, degree : (n_rows + 1,) int64, and (n_rows,) of eight bytes each
-    keys : (n_rows,) uint8 for the keys; lower ones are placed first
+    indptr, degree : (n_rows + 1,) int64, and (n_rows,) of eight bytes each, which are 0 for rows that are no columns
+    first : first row of the piece
+    found : (2 (KEYS + 1),) uint64, on the device: gets the rows of each key; the place of the first column, which is
+        given; and, in the last element, that of the next piece
+    by_place, places : as in `RowOrder`, of all pieces
     """
     import cupy
 
-    n_rows = len(degree)
-    n_parts = count_blocks(n_rows, PART_ROWS)
-    counts = cupy.empty(KEYS * n_parts, np.uint32)
+    n_rows, n_parts = len(degree), count_blocks(len(degree), PART_ROWS)
+    keys, counts = cupy.empty(n_rows, np.uint8), cupy.empty(KEYS * n_parts, np.uint32)
+    first_places = found[KEYS:]
     if n_rows:
-        _load("key_rows", None)((n_parts,), (KEYS,), (np.int64(n_rows), indptr, degree, keys, counts))
-    return accumulate(counts)
-
-
-def place_rows(keys: Any, starts: Any, first: int, first_place: int, by_place: Any, places: Any) -> None:
-    """Place rows from `first` on in the order of their keys, equal ones in their own; their places begin at
-    `first_place`. `starts` is that of `count_keys`; `by_place` and `places` are as in `RowOrder`."""
-    n_rows = len(keys)
+        _load("key_rows", None)((n_parts,), (KEYS,), (np.int64(n_rows), indptr, degree, keys, counts, found))
+    _load("scan_keys", None)((KEYS,), (JOB_THREADS,), (np.int64(n_parts), found, counts, first_places))
     if n_rows:
         kernel, room = _load("place_rows", None), 2 * KEYS * (PLACE_THREADS + 2)
         reclaim_memory(kernel, room)
-        sizes = map(np.int64, (n_rows, first, first_place))
-        grid = (count_blocks(n_rows, PART_ROWS),)
-        kernel(grid, (PLACE_THREADS,), (*sizes, keys, starts, by_place, places), shared_mem=room)
+        arrays = (keys, counts, first_places, by_place, places)
+        kernel((n_parts,), (PLACE_THREADS,), (np.int64(n_rows), np.int64(first), *arrays), shared_mem=room)
 
 
 def run_rows(name: str, n_rows: int, arguments: tuple[Any, ...]) -> None:

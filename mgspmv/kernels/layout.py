@@ -29,13 +29,12 @@ from mgspmv.kernels.column_sorted_blocks import (
     KEYS,
     ColumnSortedBlocks,
     build_column_sorted_blocks,
-    count_keys,
     place_rows,
     run_rows,
 )
 from mgspmv.kernels.device import PieceReader, address, count_blocks, load_kernel, release_device_memory
 from mgspmv.kernels.features import EVEN_ROWS
-from mgspmv.kernels.formats import MatrixFormat, array_module, cut_pieces, to_host
+from mgspmv.kernels.formats import MatrixFormat, array_module, cut_pieces
 from mgspmv.kernels.modules import value_types
 from mgspmv.kernels.streaming import ChunkStream, hold_pieces
 from mgspmv.model import CsrBlock
@@ -404,18 +403,15 @@ class LayoutBuilder:
         if self.order == "none":
             is_counted = self.layout == ColumnSortedBlocks.name and len(cuts) == 2
             return RowOrder(None, None, cuts, cuts, (self._survey.n_filled,) if is_counted else None)
-        keys, starts = cupy.empty(n_rows, np.uint8), []
-        for first, last in pairwise(cuts):
+        by_place, columns = cupy.empty(n_rows, np.int32), cupy.empty(n_rows, np.int32)
+        found = cupy.zeros(len(cuts) * (KEYS + 1), np.uint64)
+        for k, (first, last) in enumerate(pairwise(cuts)):
             indptr = cupy.asarray(self._indptr[first : last + 1], np.int64)
-            starts.append(count_keys(indptr, degree[first:last], keys[first:last]))
-        by_place, columns, sent, filled = cupy.empty(n_rows, np.int32), cupy.empty(n_rows, np.int32), [0], list[int]()
-        for (first, last), own in zip(pairwise(cuts), starts, strict=True):
-            before = to_host(own[:: len(own) // KEYS]).tolist() if last > first else [0] * (KEYS + 1)
-            place_rows(keys[first:last], own, first, sent[-1], by_place, columns)
-            n_filled, n_columns, n_placed = before[KEYS // 2 - 1], before[KEYS // 2], before[KEYS - 1]
-            sent.append(sent[-1] + n_columns)
-            filled.append(n_placed if n_placed > n_columns else n_filled)
-        return RowOrder(by_place, columns, cuts, tuple(sent), tuple(filled))
+            place_rows(indptr, degree[first:last], first, found[k * (KEYS + 1) :], by_place, columns)
+        rows = found.get().reshape(-1, KEYS + 1).astype(np.int64)
+        n_columns, n_filled, n_placed = (rows[:-1, :n].sum(1) for n in (KEYS // 2, KEYS // 2 - 1, KEYS - 1))
+        filled = np.where(n_placed > n_columns, n_placed, n_filled)
+        return RowOrder(by_place, columns, cuts, tuple(rows[:, KEYS].tolist()), tuple(filled.tolist()))
 
     def build_share(self, places: RowOrder, columns: Any, n_columns: int, k: int | None = None) -> LayoutPiece:
         """Build the layout of these rows of a larger matrix, or of one piece of them.

@@ -8,7 +8,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from mgspmv.kernels import column_sorted_blocks
 from mgspmv.kernels.band_slices import BAND
+from mgspmv.kernels.bins import JOB_THREADS
+from mgspmv.kernels.column_sorted_blocks import KEYS
 from mgspmv.kernels.layout import (
     EVEN_ROWS,
     LEAST_FILL,
@@ -140,6 +143,23 @@ def test_rows_are_placed_by_length(cuts, device, monkeypatch):
         n_sent += sent
         assert places.sent[k + 1] == n_sent
         assert places.filled[k] == np.flatnonzero(lengths[wanted]).max(initial=-1) + 1
+
+
+@ON_BOTH
+def test_keys_of_many_parts(device, monkeypatch):
+    """More than a thread block has threads."""
+    use(device, monkeypatch)
+    import cupy
+
+    n_parts, rng = 1030, np.random.default_rng(2)
+    counts = rng.integers(0, 9, (KEYS, n_parts))
+    found = np.zeros(2 * KEYS + 2, np.uint64)
+    found[:KEYS], found[KEYS] = counts.sum(1), 77
+    there, starts = cupy.asarray(found), cupy.asarray(counts.astype(np.uint32).ravel())
+    scan = column_sorted_blocks._load("scan_keys", None)
+    scan((KEYS,), (JOB_THREADS,), (np.int64(n_parts), there, starts, there[KEYS:]))
+    assert starts.get().tolist() == (np.cumsum(counts) - counts.ravel()).tolist()
+    assert int(there[2 * KEYS + 1]) == 77 + counts[: KEYS // 2].sum()
 
 
 @ON_BOTH
