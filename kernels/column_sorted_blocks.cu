@@ -9,8 +9,8 @@
 //   but octets, whose local rows are in the order of blocks, and columns in the order of windows (see mgspmv/kernels/bins.py).
 // Threads: in cut_jobs, one per job; in count_cells and place_entries, one thread block per job: entries begins[j] .. ends[j] (at
 //   most ENTRIES) of block blocks[j], the first of which is in row rows[j]. It updates the global counter of each cell once. In
-//   cut_cells, each thread block processes an equal share of the cells; in sort_tiles, one tile of a cell; in survey, one row per
-//   thread at a time.
+//   cut_cells, each thread block processes an equal share of the cells; in sort_tiles, one tile of a cell; in survey and
+//   measure_rows, one row per thread at a time; in key_rows and place_rows, PART_ROWS rows; in scan_keys, one key.
 //   count_cells stores the places of the columns in `found` for place_entries, unless `found` is null.
 // Deterministic: the set of entries of a cell, yes; their order in the cell, no. Their sums are sums of integers, which do not
 //   depend on the order.

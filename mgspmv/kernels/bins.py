@@ -70,6 +70,8 @@ ENTRY_BYTES = 9
 """Most bytes of a binned entry beyond those of an entry of a chunk: a product, and a share of a place."""
 PADDING_BYTES = (max(UNIT_OCTETS.values()) * OCTET - 1) * (ENTRY_BYTES + 4 + 8)
 """Most bytes of the padding of a cell."""
+RATES = 7
+"""Numbers of `CellRates`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,10 +133,6 @@ def _count_cells(shifts: np.ndarray, n_cols: int) -> np.ndarray:
     """Return `cell_starts` of windows."""
     starts: np.ndarray = accumulate((np.int64(n_cols - 1) >> shifts) + 1)
     return starts
-
-
-RATES = 7
-"""Numbers of `CellRates`."""
 
 
 @dataclass(frozen=True)

@@ -298,7 +298,7 @@ def place_rows(indptr: Any, degree: Any, first: int, found: Any, by_place: Any, 
 
     Parameters
     ----------
-    indptr, degree : (n_rows + 1,) int64, and (n_rows,) of eight bytes each, which are 0 for rows that are no columns
+    indptr, degree : (n_rows + 1,) int64, and (n_rows,) of eight bytes each, 0 for rows that are not columns
     first : first row of the piece
     found : (2 (KEYS + 1),) uint64, on the device: gets the rows of each key; the place of the first column, which is
         given; and, in the last element, that of the next piece
