@@ -1,16 +1,25 @@
 """Marks by which the thread of a task shows progress, so that a slow task can be told from a hanging one.
 
 Work done piece by piece (reading, writing, iterating) makes a mark for each piece; the thread's watcher counts the
-seconds without one. A mark costs one addition, with or without a watcher.
+seconds without one. A mark costs one addition, with or without a watcher. `prefetch_map` makes one for each result of
+work on other threads.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TypeVar
 
+T = TypeVar("T")
+R = TypeVar("R")
+
+AHEAD = 2
+"""Calls of `prefetch_map` queued per thread, to keep threads busy while the caller uses a result."""
 _HEARTBEAT: ContextVar[Heartbeat | None] = ContextVar("_HEARTBEAT", default=None)
 """Marks of the task that this thread works for."""
 
@@ -70,3 +79,26 @@ def make_heartbeat() -> Iterator[Heartbeat]:
         yield heartbeat
     finally:
         _HEARTBEAT.reset(token)
+
+
+def prefetch_map(pool: ThreadPoolExecutor, function: Callable[[T], R], items: Iterable[T], n_ahead: int) -> Iterator[R]:
+    """Yield the results of a function for the items, in order, and add a mark for each, while up to `n_ahead` later
+    calls are under way."""
+    ahead: deque[Future[R]] = deque()
+    try:
+        for item in items:
+            ahead.append(pool.submit(function, item))
+            if len(ahead) > n_ahead:
+                yield _take(ahead)
+        while ahead:
+            yield _take(ahead)
+    finally:
+        for future in ahead:
+            future.cancel()
+
+
+def _take(ahead: deque[Future[R]]) -> R:
+    """Wait for the next result and return it."""
+    result = ahead.popleft().result()
+    beat()
+    return result

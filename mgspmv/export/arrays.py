@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.compute
 import zarr
 
+from mgspmv.heartbeat import prefetch_map
 from mgspmv.ingest.entries import SortedSource
-from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.store_writing import reorder_rows
 from mgspmv.ingest.stored import PIECE_ROWS, StoredRows

@@ -16,10 +16,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from mgspmv.errors import SourceError
+from mgspmv.heartbeat import prefetch_map
 from mgspmv.ingest.block_sorting import SMALL
 from mgspmv.ingest.entries import SortedRows, shrink
 from mgspmv.ingest.external_sort import EntrySorter
-from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.stored import cut_entries
 from mgspmv.ingest.values import find_least, infinite_error
 from mgspmv.kernels.compiled import compile_later

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from mgspmv.ingest.prefetch import AHEAD, prefetch_map
+from mgspmv.heartbeat import AHEAD, prefetch_map
 from mgspmv.ingest.streams import Chunk, TextLine
 from mgspmv.ingest.tokens import (
     BLANKS,

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import OptionError, SourceError
+from mgspmv.heartbeat import prefetch_map
 from mgspmv.ingest.block_sorting import LARGE, drop_loops, find_duplicate, merge_duplicates
 from mgspmv.ingest.device_sorting import DeviceSorter, Merging, copy_batch, is_worth_a_device
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.numbering import number_block, number_entries
-from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Layout, Source, symmetrize
 from mgspmv.ingest.stored import StoredRows

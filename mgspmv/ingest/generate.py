@@ -32,7 +32,7 @@ import numpy as np
 from numba import njit
 
 from mgspmv.errors import OptionError
-from mgspmv.ingest.prefetch import prefetch_map
+from mgspmv.heartbeat import prefetch_map
 from mgspmv.ingest.source import FileSource, Layout
 from mgspmv.kernels.compiled import compile_later
 from mgspmv.model import CooBatch, check_choice, default_threads

@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from mgspmv.heartbeat import prefetch_map
 from mgspmv.ingest.block_sorting import SMALL
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.occurring_ids import PENDING_BYTES, OccurringIds, are_numbers
-from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.scratch import FileArray, MemoryBudget
 from mgspmv.ingest.source import Layout
 from mgspmv.kernels.compiled import compile_later

@@ -26,6 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from mgspmv.errors import ClosedError
+from mgspmv.heartbeat import prefetch_map
 from mgspmv.ingest.block_sorting import Entries
 from mgspmv.ingest.build import ColumnSums, assemble
 from mgspmv.ingest.device_sorting import DeviceSorter
@@ -35,7 +36,6 @@ from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.in_memory import HeldArray
 from mgspmv.ingest.numbering import Numbers, encode_ids, look_up_entries
 from mgspmv.ingest.occurring_ids import IdType, OccurringIds, are_numbers, find_id_type
-from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.ingest.scratch import FileArray, MemoryBudget
 from mgspmv.ingest.source import FileSource, Layout
 from mgspmv.ingest_report import EntryCounts

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.ingest.prefetch import prefetch_map
+from mgspmv.heartbeat import prefetch_map
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.lookup import open_ids
 from mgspmv.model import CooBatch, CsrBlock, Duplicates, Kind, MatrixInfo, default_threads, index_dtype

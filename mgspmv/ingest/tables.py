@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from mgspmv.display.frames import unwrap_numbers
 from mgspmv.errors import SourceError
+from mgspmv.heartbeat import AHEAD, prefetch_map
 from mgspmv.ingest.column_names import (
     ColumnChoice,
     find_role,
@@ -24,7 +25,6 @@ from mgspmv.ingest.column_names import (
 from mgspmv.ingest.columns import TextColumn
 from mgspmv.ingest.files import describe_files
 from mgspmv.ingest.headers import choose_read_columns
-from mgspmv.ingest.prefetch import AHEAD, prefetch_map
 from mgspmv.ingest.source import EdgeFacts, EdgeSource, Layout
 from mgspmv.ingest.tokens import Undecided
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN, decode, find_kind, to_integers, to_strings

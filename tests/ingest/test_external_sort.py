@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.errors import CapacityError
+from mgspmv.heartbeat import prefetch_map
 from mgspmv.ingest import external_sort
 from mgspmv.ingest.block_sorting import sort_parts
 from mgspmv.ingest.build import RowPointers
 from mgspmv.ingest.external_sort import EntrySorter
-from mgspmv.ingest.prefetch import prefetch_map
 from mgspmv.model import CooBatch
 from tests.support.later import serving
 from tests.support.pairwise import cover_pairs
