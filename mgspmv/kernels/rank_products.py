@@ -13,7 +13,15 @@ from mgspmv.kernels.bins import JOB_SIZES, LEAST_COLUMNS, OCTET, PADDING_ROWS, W
 from mgspmv.kernels.column_sorted_blocks import CHUNK, ColumnSortedBlocks
 from mgspmv.kernels.device import count_blocks, pack, put_all, reclaim_memory, shared_memory
 from mgspmv.kernels.layout import CooEntries, SellSlices, is_small
-from mgspmv.kernels.modules import COUNTS, SMALL_COUNTS, compile_ahead, rank_types, specialize, value_types
+from mgspmv.kernels.modules import (
+    COUNTS,
+    MANY_WEIGHTS,
+    SMALL_COUNTS,
+    compile_ahead,
+    rank_types,
+    specialize,
+    value_types,
+)
 from mgspmv.model import Precision
 
 LEAST_ITEM = 64
@@ -302,7 +310,7 @@ def begin_compiling(
     """
     if layout == "auto":
         layout = CooEntries.name if is_small(nnz, shape[0]) else ColumnSortedBlocks.name
-    weights = (COUNTS, SMALL_COUNTS) if value is None else (COUNTS,)
+    weights = (COUNTS, SMALL_COUNTS) if value is None and shape[0] >= MANY_WEIGHTS else (COUNTS,)
     each_z = [choose_z(value, is_exact) for is_exact in {precision == "exact", True}]
     runs = [rank_types(value, z, choose_rank(precision), weight=weight) for z in each_z for weight in weights]
     layouts = [value_types(own) | {"ENTRIES_PER_THREAD": JOB_SIZES[0]} for own in {None, value}]

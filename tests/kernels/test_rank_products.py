@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mgspmv.kernels import rank_products
 from mgspmv.kernels.bins import LEAST_COLUMNS
 from mgspmv.kernels.layout import SMALL_ENTRIES, SMALL_ROWS
+from mgspmv.kernels.modules import MANY_WEIGHTS
 from mgspmv.kernels.rank_products import (
     EVEN,
     OCTETS_PER_CHUNK,
@@ -114,6 +115,7 @@ def test_what_is_compiled_ahead(precision, value, monkeypatch):
     coo, blocks = {"coo_rows.cu", "rank_coo.cu"}, {"column_sorted_blocks.cu", "rank_blocks.cu"}
     for layout, n_rows, nnz, wanted in (
         ("auto", n, SMALL_ENTRIES, coo),
+        ("auto", MANY_WEIGHTS - 1, 5, coo),
         ("auto", n, SMALL_ENTRIES + 1, blocks),
         ("auto", SMALL_ROWS + 1, 5, blocks),
         ("coo", n, 1 << 40, coo),
@@ -123,6 +125,8 @@ def test_what_is_compiled_ahead(precision, value, monkeypatch):
         made = begun.pop()
         assert {own.source for own in made} == wanted
         assert set(made) <= set(list_specialisations())
+        has_bytes = any(("WEIGHT", "unsigned char") in own.defines for own in made)
+        assert has_bytes == (value is None and n_rows >= MANY_WEIGHTS)
         assert any(("BINNED", "1") in own.defines for own in made) == (wanted is blocks)
     begin_compiling("sell-slices", dtype, precision, (n, n), 5)
     assert not begun
