@@ -190,7 +190,7 @@ class Survey:
     """Share of the entries that are near the diagonal, estimated from a sample."""
     in_band: float
     """Share of those that are next to it, likewise."""
-    n_filled: int = 0
+    n_filled: int
     """Rows up to the last one that has entries."""
 
     def is_even(self, nnz: int, n_rows: int, *, may_bin: bool) -> bool:

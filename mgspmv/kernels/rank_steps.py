@@ -484,7 +484,7 @@ class RankSteps:
         return self._exchange is None and not self.streams
 
     def _capture(self, pieces: Pieces) -> Any:
-        """Capture the steps of a graph, whose kernels are loaded: that is impossible while capturing."""
+        """Capture the steps of a graph. Their kernels must have been loaded, which is impossible while capturing."""
         self._stream.begin_capture()
         for _ in range(CAPTURED_STEPS):
             self._step(pieces)

@@ -95,7 +95,7 @@ def test_words_of_which_less_than_half_would_be_entries_are_left_out(device, mon
 )
 def test_what_has_a_band(in_band, nnz, wanted):
     assert LEAST_IN_ROW == 6
-    assert Survey(9, 0, 1.0, in_band).has_band(nnz, 1000) == wanted
+    assert Survey(9, 0, 1.0, in_band, 1000).has_band(nnz, 1000) == wanted
 
 
 @ON_BOTH

@@ -29,7 +29,7 @@ from tests.support.blocks import classify_length, make_block, make_random, read_
 from tests.support.emulated import ON_BOTH, use
 from tests.support.matrices import HARD
 
-GRID = Survey(longest=5, n_places=5000, near=1.0, in_band=0.6)
+GRID = Survey(longest=5, n_places=5000, near=1.0, in_band=0.6, n_filled=1000)
 """Of 1000 rows of about 5 entries."""
 
 
@@ -46,7 +46,7 @@ GRID = Survey(longest=5, n_places=5000, near=1.0, in_band=0.6)
         (4999, replace(GRID, longest=20, near=0.5), ("column-sorted-blocks", "degree")),
         (5000, replace(GRID, longest=20, near=0.5), ("column-sorted-blocks", "none")),
         (5000, replace(GRID, longest=900, near=0.0), ("column-sorted-blocks", "degree")),
-        (0, Survey(0, 0, 0.0, 0.0), ("column-sorted-blocks", "none")),
+        (0, Survey(0, 0, 0.0, 0.0, 0), ("column-sorted-blocks", "none")),
     ],
 )
 def test_layout(nnz, survey, wanted):
@@ -69,7 +69,7 @@ def test_rows_that_are_surveyed_are_few_and_in_the_middle(n_entries):
 
 
 def test_short_rows_are_even_where_cells_may_be_binned():
-    short = Survey(SHORT_ROW, 10**6, 0.0, 0.0)
+    short = Survey(SHORT_ROW, 10**6, 0.0, 0.0, 1000)
     longer = replace(short, longest=SHORT_ROW + 1)
     for survey, may_bin, wanted in ((short, True, "none"), (short, False, "degree"), (longer, True, "degree")):
         assert choose_layout(5000, 1000, survey, may_bin=may_bin) == ("column-sorted-blocks", wanted)

@@ -98,7 +98,7 @@ def surveyed(monkeypatch) -> list[int]:
 
     def survey(indptr, piece, first_row, row_offset) -> Survey:
         found.append(first_row)
-        return Survey(900, 10**6, 0.9, 0.9)
+        return Survey(900, 10**6, 0.9, 0.9, 4)
 
     monkeypatch.setattr(layout, "survey_rows", survey)
     return found
