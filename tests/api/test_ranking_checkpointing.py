@@ -14,6 +14,7 @@ from zarr.storage import MemoryStore
 import mgspmv as mg
 import mgspmv.checkpoints
 from mgspmv.checkpoints import Checkpoints
+from mgspmv.cluster import executors
 from mgspmv.errors import CheckpointError, OptionError
 from tests.support.hearing import on_phases
 
@@ -214,12 +215,13 @@ def test_it_goes_on_from_each_place_to_each(graph, tmp_path, in_process):
 
 
 @pytest.mark.parametrize("executor", ["supersteps", "tasks"])
-def test_states_are_kept_between_iterations(graph, tmp_path, in_process, executor):
+def test_states_are_kept_between_iterations(graph, tmp_path, in_process, executor, monkeypatch):
+    monkeypatch.setattr(executors, "SUPERSTEP_S", 0.02)
     client, told = in_process(2), []
     solution = mg.pagerank(
         graph.on(client, executor=executor),
         norm="fixed",
-        max_iter=3000 if executor == "supersteps" else 60,
+        max_iter=100 if executor == "supersteps" else 20,
         checkpoint=mg.Checkpoint(tmp_path, every_s=0),
         progress=on_phases(lambda phase, done, total: told.append(done) if phase == "checkpoint" else None),
     )

@@ -107,7 +107,7 @@ def placed(named, _in_process):
 def test_options(named, placed):
     for name, options in OPTIONS.items():
         vectors = draw(named, 6)
-        options = {"width": 4, "max_iter": 200, "alpha": 0.6} | options
+        options = {"width": 4, "max_iter": 200, "alpha": 0.3} | options
         batch, wanted = (call_placed(mg.pagerank_batch, A, vectors, **options) for A in (placed, named))
         check_same(batch, wanted)
         assert batch.matrix["hardware"] == "3 workers of 1 thread", name
