@@ -44,18 +44,16 @@ def select_each(
     Numbers, int64, and entries, both (j, min(k, n)) and on the host.
     """
     k = min(k, vectors.shape[1])
-    chosen, highest = np.empty((len(vectors), k), np.int64), np.empty((len(vectors), k), vectors.dtype)
-    found = _search_groups(vectors, k, xp, get)
-    for own_numbers, own, vector, candidates in zip(chosen, highest, vectors, found, strict=True):
-        if candidates is None:
-            places = _find_sampled(vector, k, numbers, xp)
-            values, named = get(vector[places]), get(places if numbers is None else numbers[places])
-        else:
-            named, values = candidates
-            named = named if numbers is None else get(numbers[xp.asarray(named)])
-        order = order_highest(values, named, k)
-        own_numbers[:], own[:] = named[order], values[order]
-    return chosen, highest
+    is_found, found, places = _search_groups(vectors, k, xp, get)
+    others = [(i, _find_sampled(vectors[i], k, numbers, xp)) for i in np.flatnonzero(~is_found).tolist()]
+    which = np.concatenate([get(found), *(np.full(len(own), i) for i, own in others)])
+    places = xp.concatenate([places, *(own for _, own in others)])
+    values, named = get(vectors[xp.asarray(which), places]), get(places if numbers is None else numbers[places])
+    chosen = np.empty((len(vectors), k), np.int64)
+    for i, own in enumerate(chosen):
+        candidates = np.flatnonzero(which == i)
+        own[:] = candidates[order_highest(values[candidates], named[candidates], k)]
+    return named[chosen].astype(np.int64), values[chosen]
 
 
 def order_highest(values: np.ndarray, numbers: np.ndarray, k: int) -> np.ndarray:
@@ -65,38 +63,35 @@ def order_highest(values: np.ndarray, numbers: np.ndarray, k: int) -> np.ndarray
     return np.lexsort((numbers, -keys))[..., :k]
 
 
-def _search_groups(
-    vectors: Any, k: int, xp: Any, get: Callable[[Any], np.ndarray]
-) -> list[tuple[np.ndarray, np.ndarray] | None]:
-    """Find places and values of entries that include the k highest, on the host; None for a vector with NaN or ties.
+def _search_groups(vectors: Any, k: int, xp: Any, get: Callable[[Any], np.ndarray]) -> tuple[np.ndarray, Any, Any]:
+    """Find entries that include the k highest of each vector.
 
     Entries i, i + n_groups, i + 2 n_groups, ... are a group. The k-th highest of the maxima of groups is a lower bound
     on the k-th highest entry, so that only groups with a maximum of at least that are searched.
+
+    Returns
+    -------
+    (n_vectors,) bool, on the host: whether they were found, which is not the case with NaN and many ties; and of those
+    found, arrays of `xp`: the number of the vector, and the place in it.
     """
     n_vectors, n = vectors.shape
     size = math.isqrt(n // k) if k else 0
     if size < LEAST_GROUP:
-        return [None] * n_vectors
-    n_groups = n // size
-    rest = size * n_groups  # entries from here on are in no group
-    maxima = get(vectors.T[:rest].reshape(size, n_groups, n_vectors).max(axis=0)).T
+        return np.zeros(n_vectors, np.bool_), xp.empty(0, np.int64), xp.empty(0, np.int64)
+    n_groups, by_entry = n // size, vectors.T
+    rest = size * n_groups
+    maxima = by_entry[:rest].reshape(size, n_groups, n_vectors).max(axis=0)
+    maxima[: n - rest] = xp.maximum(maxima[: n - rest], by_entry[rest:])
+    maxima = np.ascontiguousarray(get(maxima).T)
     least = np.partition(maxima, n_groups - k, axis=1)[:, n_groups - k]  # NaN are highest
-    searched = [np.flatnonzero(own >= bound) for own, bound in zip(maxima, least, strict=True)]
-    n_searched = [len(own) if len(own) <= MOST_TIES * k else 0 for own in searched]
-    if not any(n_searched):
-        return [None] * n_vectors
-    groups = np.zeros((n_vectors, max(n_searched)), np.int64)
-    for padded, own, n_own in zip(groups, searched, n_searched, strict=True):
-        padded[:n_own] = own[:n_own]
-    places = groups[:, None] + n_groups * np.arange(size)[:, None]
-    values, last = get(vectors[xp.arange(n_vectors)[:, None, None], xp.asarray(places)]), get(vectors[:, rest:])
-    found = list[tuple[np.ndarray, np.ndarray] | None]()
-    for i, (n_own, bound) in enumerate(zip(n_searched, least, strict=True)):
-        own_places = np.append(places[i, :, :n_own], np.arange(rest, n))
-        own = np.append(values[i, :, :n_own], last[i])
-        is_high = own >= bound
-        found.append((own_places[is_high], own[is_high]) if n_own and not np.isnan(maxima[i]).any() else None)
-    return found
+    is_searched = maxima >= least[:, None]
+    is_found = ~np.isnan(maxima).any(axis=1) & (is_searched.sum(axis=1) <= MOST_TIES * k)
+    numbers, groups = np.nonzero(is_searched & is_found[:, None])
+    bounds, numbers = xp.asarray(least[numbers])[:, None], xp.asarray(numbers)
+    places = xp.asarray(groups)[:, None] + n_groups * xp.arange(size + 1)
+    is_high = (vectors[numbers[:, None], xp.minimum(places, n - 1)] >= bounds) & (places < n)
+    rows, steps = xp.nonzero(is_high)
+    return is_found, numbers[rows], places[rows, steps]
 
 
 def _find_sampled(values: Any, k: int, numbers: Any | None, xp: Any) -> Any:

@@ -178,16 +178,14 @@ class Pass:
     def _make_terms(self) -> Terms:
         """Make the terms of all columns on the rows."""
         r = self._rows
-        alpha, base = np.zeros(self.width), np.zeros(self.width)
-        rows, columns, weights = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0)]
-        for column, query in enumerate(self.queries):
-            if query is not None:
-                alpha[column], base[column] = query.alpha, query.base
-                rows.append(query.rows - r.start)
-                columns.append(np.full(len(query.rows), column))
-                weights.append(query.weights)
-        order = np.argsort(np.concatenate(rows), kind="stable")
-        entries = (r.kernel.put(np.concatenate(part)[order]) for part in (rows, columns, weights))
+        alpha, base = np.zeros((2, self.width))
+        taken = [(column, query) for column, query in enumerate(self.queries) if query is not None]
+        numbers, queries = [column for column, _ in taken], [query for _, query in taken]
+        alpha[numbers], base[numbers] = [query.alpha for query in queries], [query.base for query in queries]
+        columns = np.repeat(numbers, [len(query.rows) for query in queries])
+        rows, weights = (np.concatenate(parts) for parts in ([q.rows for q in queries], [q.weights for q in queries]))
+        order = np.argsort(rows, kind="stable")
+        entries = (r.kernel.put(part[order]) for part in (rows - r.start, columns, weights))
         return Terms(alpha, r.dangling, base, *entries)
 
 

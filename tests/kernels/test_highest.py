@@ -11,7 +11,8 @@ import pytest
 from mgspmv.kernels.highest import LEAST_GROUP, order_highest, select_each, select_highest
 from mgspmv.order import restore
 
-NAMES = ("arange", "asarray", "concatenate", "empty", "flatnonzero", "isnan", "partition", "where")
+NAMES = ("arange", "asarray", "concatenate", "empty", "flatnonzero", "isnan", "maximum", "minimum", "nonzero")
+NAMES += ("partition", "where")
 KINDS = ("random", "ties", "nan", "few", "equal", "all nan", "infinite")
 
 
