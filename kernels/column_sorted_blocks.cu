@@ -9,8 +9,9 @@
 //   but octets, whose local rows are in the order of blocks, and columns in the order of windows (see mgspmv/kernels/bins.py).
 // Threads: in cut_jobs, one per job; in count_cells and place_entries, one thread block per job: entries begins[j] .. ends[j] (at
 //   most ENTRIES) of block blocks[j], the first of which is in row rows[j]. It updates the global counter of each cell once. In
-//   cut_cells, each thread block processes an equal share of the cells; in sort_tiles, one tile of a cell; in survey and
-//   measure_rows, one row per thread at a time; in key_rows and place_rows, PART_ROWS rows; in scan_keys, one key.
+//   cut_cells, each thread block processes an equal share of the cells; in sort_tiles, one tile of a cell; in survey, one row per
+//   thread at a time; in measure_rows and start_rows, ROWS_MEASURED rows; in key_rows and place_rows, PART_ROWS rows; in scan_keys,
+//   one key.
 //   count_cells stores the places of the columns in `found` for place_entries, unless `found` is null.
 // Deterministic: the set of entries of a cell, yes; their order in the cell, no. Their sums are sums of integers, which do not
 //   depend on the order.
@@ -38,6 +39,8 @@ typedef long long int64;
 #define PLACE_THREADS 96
 #define ROWS_PER_THREAD 32
 #define PART_ROWS (PLACE_THREADS * ROWS_PER_THREAD)
+#define ROWS_AT_ONCE 4
+#define ROWS_MEASURED (ROWS_AT_ONCE * THREADS)
 #define COUNTS_STRIDE (PLACE_THREADS + 2)  // an odd number of words, so that threads with different keys use different banks
 #define BINNED 0x80000000u
 #ifndef MOST_SLOTS
@@ -575,21 +578,50 @@ place_rows(int64 n_rows, int64 first, const unsigned char* __restrict__ keys, co
     }
 }
 
-// Length of the row at each place, and its first entry unless `begins` is null; `order` has the row at each place, null if that is the
-// place. n_filled is increased to the places up to the last row that has entries.
-extern "C" __global__ void __launch_bounds__(256)
-measure_rows(int64 n_rows, const int64* __restrict__ indptr, const int* __restrict__ order, int* lengths, int64* begins, int64* n_filled) {
+// Number of entries before the row at each place of a part of ROWS_MEASURED rows, and of the part, in sums; and, unless `jumps` is null,
+// from these to the row's first entry in CSR. `order` has the row at each place, null if that is the place. n_filled is increased to the
+// places up to the last row that has entries.
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+measure_rows(int64 n_rows, const int64* __restrict__ indptr, const int* __restrict__ order, int64* starts, int64* jumps, int64* sums, int64* n_filled) {
     __shared__ int64 shared_last;
     if (threadIdx.x == 0) shared_last = 0;
     __syncthreads();
-    int64 last = 0;
-    for (int64 k = int64(blockIdx.x) * 256 + threadIdx.x; k < n_rows; k += int64(gridDim.x) * 256) {
-        const int64 row = order ? order[k] : k, begin = indptr[row], length = indptr[row + 1] - begin;
-        lengths[k] = int(length);
-        if (begins) begins[k] = begin - indptr[0];
-        if (length) last = k + 1;
+    const int64 first = int64(blockIdx.x) * ROWS_MEASURED + threadIdx.x;
+    int64 begins[ROWS_AT_ONCE], before = 0, last = 0;
+    int lengths[ROWS_AT_ONCE];
+#pragma unroll
+    for (int i = 0; i < ROWS_AT_ONCE; ++i) {
+        const int64 k = first + i * THREADS;
+        begins[i] = 0, lengths[i] = 0;
+        if (k >= n_rows) continue;
+        const int64 row = order ? order[k] : k;
+        begins[i] = indptr[row], lengths[i] = int(indptr[row + 1] - begins[i]);
+        if (lengths[i]) last = k + 1;
+    }
+#pragma unroll
+    for (int i = 0; i < ROWS_AT_ONCE; ++i) {
+        int64 own = lengths[i];
+        const int64 k = first + i * THREADS, all = scan_sums(own);
+        if (k < n_rows) starts[k] = before + own;
+        if (k < n_rows && jumps) jumps[k] = begins[i] - indptr[0] - (before + own);
+        before += all;
     }
     atomicMax(&shared_last, last);
     __syncthreads();
-    if (threadIdx.x == 0) atomicMax(n_filled, shared_last);
+    if (threadIdx.x == 0) sums[blockIdx.x] = before, atomicMax(n_filled, shared_last);
+}
+
+// Add the entries of the parts before to `starts` of measure_rows, whose grid is the same, and take them from `jumps`; add the last element.
+extern "C" __global__ void __launch_bounds__(THREADS)
+start_rows(int64 n_rows, const int64* __restrict__ sums, int64* starts, int64* jumps) {
+    int64 own = 0;
+    for (int64 part = threadIdx.x; part < blockIdx.x; part += THREADS) own += sums[part];
+    const int64 before = scan_sums(own);
+    for (int i = threadIdx.x; i < ROWS_MEASURED; i += THREADS) {
+        const int64 k = int64(blockIdx.x) * ROWS_MEASURED + i;
+        if (k >= n_rows) break;
+        starts[k] += before;
+        if (jumps) jumps[k] -= before;
+    }
+    if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0) starts[n_rows] = before + sums[blockIdx.x];
 }

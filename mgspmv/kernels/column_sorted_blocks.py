@@ -69,6 +69,8 @@ ROW_THREADS, ROW_BLOCKS = 256, 8
 """Threads, and most thread blocks for each multiprocessor, of kernels that process rows."""
 KEYS, PLACE_THREADS, PART_ROWS = 256, 96, 96 * 32
 """Keys that rows are placed by, the threads that place them, and the rows that a thread block keys or places."""
+MEASURED_ROWS = 4096
+"""Rows that a thread block measures."""
 LEAST_HEIGHT, HEIGHT_UNIT = 256, 32
 SHARE_OF_SHARED_MEMORY = 0.5
 """Maximum share for the sums of a block; the rest is cache, whose lines limit the number of reads in flight."""
@@ -252,14 +254,13 @@ def _measure_rows(indptr: Any, order: Any | None, *, jumps: bool) -> tuple[Any, 
     import cupy
 
     n_rows = len(indptr) - 1
-    lengths, n_filled = cupy.empty(n_rows, np.int32), cupy.zeros(1, np.int64)
-    begins = cupy.empty(n_rows, np.int64) if jumps else None
-    rows = (cupy.asarray(indptr, np.int64), address(order), lengths, address(begins), n_filled)
-    run_rows("measure_rows", n_rows, rows)
-    starts = accumulate(lengths)
-    if begins is not None:
-        begins -= starts[:-1]
-    return starts, begins, n_filled
+    grid, n = (max(1, count_blocks(n_rows, MEASURED_ROWS)),), np.int64(n_rows)
+    starts, jumped = cupy.empty(n_rows + 1, np.int64), cupy.empty(n_rows, np.int64) if jumps else None
+    sums, n_filled = cupy.empty(grid[0], np.int64), cupy.zeros(1, np.int64)
+    arrays = (cupy.asarray(indptr, np.int64), address(order), starts, address(jumped), sums, n_filled)
+    _load("measure_rows", None)(grid, (JOB_THREADS,), (n, *arrays))
+    _load("start_rows", None)(grid, (JOB_THREADS,), (n, sums, starts, address(jumped)))
+    return starts, jumped, n_filled
 
 
 def _group_rows(indptr: Any, order: Any | None, cuts: Sequence[int], bounds: np.ndarray) -> tuple[Any, Any, Any, Any]:

@@ -188,7 +188,8 @@ def test_what_the_host_does_to_build_column_sorted_blocks(piece_entries, order, 
         begun.clear()
         made = build_square(block, read, order, height=height, piece_entries=piece_entries)
         check_built(block, made, order)
-        assert set(begun) == {"measure_rows", "cut_jobs", "count_cells", "cut_cells", "place_entries", "sort_tiles"}
+        of_rows, of_entries = {"measure_rows", "start_rows"}, {"cut_jobs", "count_cells", "place_entries"}
+        assert set(begun) == of_rows | of_entries | {"cut_cells", "sort_tiles"}
         assert (begun.count("count_cells") > 1) == (piece_entries is not None)
 
 
@@ -245,6 +246,28 @@ def test_rows_of_a_larger_matrix_are_built(is_ordered, piece_entries, data, monk
     wanted = (rows, columns[block.indices], values)
     got, expected = (np.array(entries)[:, np.lexsort(entries)] for entries in (own, wanted))
     np.testing.assert_array_equal(got, expected)
+
+
+@ON_BOTH
+@pytest.mark.parametrize("n", [0, 1, 4096, 9001])
+@pytest.mark.parametrize("is_ordered", [False, True])
+def test_starts_of_rows_of_many_parts(n, is_ordered, device, monkeypatch):
+    use(device, monkeypatch)
+    import cupy
+
+    rng = np.random.default_rng(n)
+    indptr = 5 + np.concatenate([[0], np.cumsum(rng.integers(0, 40, n))])
+    indptr[n - n // 9 :] = indptr[-1]
+    rows = rng.permutation(n).astype(np.int32) if is_ordered else np.arange(n)
+    order = cupy.asarray(rows) if is_ordered else None
+    starts, jumps, n_filled = column_sorted_blocks._measure_rows(cupy.asarray(indptr), order, jumps=is_ordered)
+    lengths = np.diff(indptr)[rows]
+    wanted = np.concatenate([[0], np.cumsum(lengths)])
+    assert starts.get().tolist() == wanted.tolist()
+    assert int(n_filled[0]) == np.flatnonzero(lengths).max(initial=-1) + 1
+    assert (jumps is None) == (not is_ordered)
+    if is_ordered:
+        assert jumps.get().tolist() == (indptr[rows] - 5 - wanted[:-1]).tolist()
 
 
 @ON_BOTH

@@ -122,12 +122,18 @@ def _take_entries(n_jobs, jobs, cells, indices, found):
         yield blocks[j], own, sources, columns, cell_starts[blocks[j]] + (columns >> shifts[blocks[j]])
 
 
-def measure_rows(_, n_rows, indptr, order, lengths, begins, n_filled):
+def measure_rows(n_parts, n_rows, indptr, order, starts, jumps, sums, n_filled):
+    """In one part, of all rows."""
     rows = np.arange(n_rows) if order is None else order
-    lengths[:] = np.diff(indptr)[rows]
+    lengths = np.diff(indptr)[rows]
     n_filled[0] = np.flatnonzero(lengths).max(initial=-1) + 1
-    if begins is not None:
-        begins[:] = indptr[rows] - indptr[0]
+    starts[:] = np.concatenate([[0], np.cumsum(lengths)])
+    if jumps is not None:
+        jumps[:] = indptr[rows] - indptr[0] - starts[:-1]
+
+
+def start_rows(n_parts, n_rows, sums, starts, jumps):
+    """The rows have their starts."""
 
 
 def cut_jobs(n_blocks_begun, n_jobs, size, n_blocks, block_starts, job_starts, n_rows, row_starts, blocks, *bounds):
@@ -248,6 +254,7 @@ KERNELS = {
     f.__name__: f
     for f in (
         measure_rows,
+        start_rows,
         cut_jobs,
         count_cells,
         place_entries,
