@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from mgspmv.kernels.catalogue import Backend
-from mgspmv.kernels.context import begin_sorting
 from mgspmv.kernels.device import (
-    current_device,
     free_device_memory,
     make_row_reader,
     put,
@@ -211,7 +209,6 @@ class EmbeddedMatrix(MatrixProperties):
         from mgspmv.kernels.rank_products import begin_compiling
 
         begin_compiling(layout, None if dtype is None else np.dtype(dtype), precision, self.shape, self.nnz)
-        begin_sorting(current_device())
         memory, threads = limit_to_free(self.place.limits), self.place.threads
         indptr, read, plan = self._read_whole(dtype, precision, memory, top) or self._read_pieces(
             dtype, precision, memory, top
