@@ -67,7 +67,7 @@ for command, example in ((clusters.start, "start --backend cuda"), (clusters.sho
 app.add_typer(group, name="cluster", rich_help_panel="Clusters")
 
 
-def main(args: list[str] | None = None, name: str = "mgspmv") -> None:
+def main(args: list[str] | None = None) -> None:
     """Run the program: the entry point `mgspmv`."""
     catch_interrupts()
     atexit.register(gc.freeze)  # else Python looks for cycles of all objects as it ends, for a tenth of a second
@@ -77,4 +77,4 @@ def main(args: list[str] | None = None, name: str = "mgspmv") -> None:
     # With PYTHONUNBUFFERED, Python's own stdout ignores partial writes.
     sys.stdout = open(number, "w", closefd=False, **looks)  # noqa: SIM115
     sys.stderr = sys.stderr or os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-    app(args, prog_name=name)
+    app(args, prog_name="mgspmv")

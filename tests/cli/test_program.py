@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 from contextlib import redirect_stderr
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -254,18 +253,6 @@ def test_a_shell_completes_commands_and_options(words, found, monkeypatch):
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(words.count(" ")))
     assert invoke()[0].split() == found
-
-
-@pytest.mark.slow
-def test_it_is_a_command_of_dask():
-    invoke(*TINY_RMAT)
-    run = partial(subprocess.run, env=ENVIRONMENT, capture_output=True, text=True, check=False)
-    program = [sys.executable, "-m", "dask", "mgspmv"]
-    done = run([*program, "info", "r.zarr", "--json"])
-    assert json.loads(done.stdout)["kind"] == "graph"
-    missing, helped = run([*program, "info", "none.zarr"]), run([*program, "top", "--help"])
-    assert (missing.returncode, missing.stderr.split(";")[0]) == (4, "error: there is no matrix store at none.zarr")
-    assert "Usage: dask mgspmv top" in helped.stdout
 
 
 @pytest.mark.slow

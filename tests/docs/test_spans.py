@@ -18,7 +18,6 @@ NO_FILES = {"mgspmv/a/b.py", "tests/a/test_b.py", "mgspmv/_cuda/"}
 """Names that stand for others, and what there is in a wheel alone."""
 PROGRAMS = (
     "mgspmv ",
-    "dask mgspmv ",
     "dask scheduler",
     "dask worker",
     "dask cuda worker",
