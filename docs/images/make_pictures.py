@@ -1,6 +1,6 @@
 """Make the pictures of this folder: `PYTHONPATH=. python docs/images/make_pictures.py`, which takes a minute.
 
-    dashboard.png, dashboard-dark.png    page of a run in progress on four workers
+    dashboard.png                        page of a run in progress on four workers
     report.png, report-dark.png          upper part of the report of a run
 
 It needs Chromium. The run is stopped at an iteration while its page is photographed.
@@ -96,10 +96,9 @@ def photograph_dashboard(browser: Browser) -> None:
         ranking.start()
         try:
             assert reached.wait(START_S)
-            for scheme, name in (("light", "dashboard.png"), ("dark", "dashboard-dark.png")):
-                browser.visit(url, WIDTH, scheme=scheme)
-                time.sleep(SETTLE_S)
-                save(browser, name)
+            browser.visit(url, WIDTH)
+            time.sleep(SETTLE_S)
+            save(browser, "dashboard.png")
         finally:
             is_done.set()
             ranking.join()

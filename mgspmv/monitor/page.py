@@ -23,8 +23,7 @@ from bokeh.layouts import column, row
 from bokeh.models import BasicTicker, ColumnDataSource, Div, NumeralTickFormatter
 from bokeh.plotting import figure
 from bokeh.server.tornado import BokehTornado
-from bokeh.themes import Theme
-from distributed.dashboard.components.scheduler import env
+from distributed.dashboard.components.scheduler import BOKEH_THEME, env
 from distributed.dashboard.core import BokehApplication
 from distributed.dashboard.scheduler import template_variables
 from tornado.ioloop import IOLoop
@@ -42,52 +41,10 @@ PERIOD_MS = 1000
 LINE, MEMORY_COLORS = "#2f7edf", ("#2f7edf", "#d9670a")
 PHASE_COLORS = ("#2f7edf", "#f0a13c", "#5d6470")
 """Colors of product, exchange and wait; distinct with color blindness and in grayscale."""
-TEXT, GRID = "#7a7f89", "#8c8f9640"
-"""Colors of labels and of lines of grids; these and the others are legible on light and dark backgrounds."""
-THEME = Theme(
-    json={
-        "attrs": {
-            "Axis": {
-                "axis_label_text_color": TEXT,
-                "axis_line_color": GRID,
-                "major_label_text_color": TEXT,
-                "major_tick_line_color": GRID,
-                "minor_tick_line_color": None,
-            },
-            "Grid": {"grid_line_color": GRID},
-            "Legend": {
-                "background_fill_color": None,
-                "border_line_color": None,
-                "label_text_color": TEXT,
-                "padding": 2,
-            },
-            "Plot": {"background_fill_color": None, "border_fill_color": None, "outline_line_color": None},
-            "Title": {"text_color": TEXT},
-            "Toolbar": {"logo": None},
-        }
-    }
-)
-"""Style of the figures."""
 LEAST_WIDTH, WIDTH = 300, 420
 """Pixels: least width of a figure, and of one that shares a row; others are below each other."""
 STYLE = (files("mgspmv.monitor") / "page.css").read_text(encoding="utf-8")
 """Style of the text of the page."""
-TEMPLATE = """
-{% extends "simple.html" %}
-{% block extra_resources %}
-<meta name="color-scheme" content="light dark">
-<style>
-@media (max-width: 34rem) { body { padding-left: 4px; padding-right: 4px; } }
-@media (prefers-color-scheme: dark) {
-  html, body { background: #0e1013; }
-  .navbar ul, .dropdown-content { background-color: #1d2128; }
-  .navbar li a { color: #e8eaee; }
-  .navbar li:hover a, .navbar li.active a { color: #000; }
-}
-</style>
-{% endblock %}
-"""
-"""Page of Dask with a dark theme."""
 
 COLUMNS = {
     "run": "run",
@@ -138,10 +95,10 @@ def make_page(runs: Runs, scheduler: Scheduler, extra: dict[str, Any], doc: Docu
     page = Page(runs, chosen[0].decode(errors="replace") if chosen else None)
     page.update()
     doc.add_root(page.root)
-    doc.template = env.from_string(TEMPLATE)
+    doc.template = env.get_template("simple.html")
     doc.template_variables.update(extra)
     doc.template_variables["active_page"] = PAGE
-    doc.theme = THEME
+    doc.theme = BOKEH_THEME
     doc.add_periodic_callback(page.update, PERIOD_MS)
 
 
@@ -224,9 +181,8 @@ class Page:
         )  # fmt: skip
         for side, where, color in zip(("left", "right"), USED, MEMORY_COLORS, strict=True):
             memory.vbar(side, width=0.38, top=where, source=self._workers, color=color, legend_label=where, name=where)
-            for outline, width in (("#000000", 5), ("#ffffff", 2)):  # visible on bars and on both backgrounds
-                dash: dict[str, Any] = {"marker": "dash", "size": 24, "color": outline, "line_width": width}
-                memory.scatter(side, f"{where}_plan", source=self._workers, name=where, **dash)
+            dash: dict[str, Any] = {"marker": "dash", "size": 24, "color": "black", "line_width": 3}
+            memory.scatter(side, f"{where}_plan", source=self._workers, name=where, **dash)
         self._on_device = memory.select(name="device")
         self._device_key = memory.legend[0].items[-1]
         return _place_legend(times), _place_legend(memory)

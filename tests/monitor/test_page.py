@@ -171,7 +171,7 @@ def test_devices_are_shown_if_there_are_any():
             worker["device_bytes"] = n_bytes
         _, page, sent = show(message, iterate(0, 1, 6))
         drawn = [model for model in page.root.references() if getattr(model, "name", None) == "device"]
-        assert len(drawn) == 3
+        assert len(drawn) == 2  # bars and dashes
         assert {model.visible for model in drawn} == {n_bytes > 0}
         assert get_columns(sent.find("workers"))["left"] == ([-0.2, 0.8] if n_bytes else [0, 1])
 
