@@ -63,16 +63,8 @@ class Version:
         index, value = np.dtype(info.index_dtype).itemsize, 0 if info.dtype is None else np.dtype(info.dtype).itemsize
         n_of_columns = sum(name in self.written for name in ("out_degree", "out_weight"))
         of_order, (n_rows, n_cols) = 0 if info.order is None else index * info.shape[0], info.shape
-        claims = {
-            "kind": info.kind,
+        claims = {name: own for name, own in vars(info).items() if name not in ("url", "digest")} | {
             "shape": [n_rows, n_cols],
-            "nnz": info.nnz,
-            "dtype": info.dtype,
-            "index_dtype": info.index_dtype,
-            "duplicates": info.duplicates,
-            "vertex_ids": info.vertex_ids,
-            "order": info.order,
-            "min_weight": info.min_weight,
             "nbytes": (index + value) * info.nnz + 8 * (n_rows + 1 + n_of_columns * n_cols) + of_order,
             "provenance": json.loads(hide_secrets(json.dumps(info.provenance))),
             "has_transpose": any(name.startswith("transpose/") for name in self.written),
