@@ -6,7 +6,7 @@ import atexit
 import threading
 import warnings
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,8 +15,8 @@ import numpy as np
 
 from mgspmv.errors import OptionError, translating
 from mgspmv.logs import log_unwritten
-from mgspmv.model import MatrixInfo, default_threads
-from mgspmv.store.digests import combine_digests, digest_array
+from mgspmv.model import MatrixInfo
+from mgspmv.store.digests import combine_digests, digest_array, run_parts
 from mgspmv.store.locations import find_address
 from mgspmv.store.stored_matrix import TRANSPOSE, Allocate, HostArray, Range, StoredMatrix
 
@@ -93,9 +93,7 @@ class HeldMatrix(StoredMatrix):
             with filled.piece(first, first + len(own)) as target:
                 target[:] = own
 
-        with ThreadPoolExecutor(threads or default_threads(), "mgspmv-fill") as pool:
-            for _ in pool.map(fill, range(0, len(array), PIECE)):
-                pass
+        run_parts(fill, range(0, len(array), PIECE), threads)
         return filled.finish()
 
     def read_pointers(self, start: int, stop: int, threads: int | None = None, allocate: Allocate = HostArray) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -246,11 +245,8 @@ def check_version(group: zarr.Group, place: StoreLike, url: str) -> ZarrMatrix:
         return get_member(group, name, url) if name == "transpose" else _find_array(group, name, *expected[name], url)
 
     names = [*expected, *(["transpose"] if info.has_transpose else [])]
-    if type(group.store) is LocalStore:
-        found = list(map(find, names))
-    else:  # requests are concurrent, as stores may be far away
-        with ThreadPoolExecutor(len(names)) as pool:
-            found = list(pool.map(find, names))
+    threads = 1 if type(group.store) is LocalStore else len(names)  # other stores may be far away
+    found = digests.run_parts(find, names, threads)
     arrays = dict(zip(expected, found, strict=False))
     attributes: Any = group.attrs[KEY]
     with translating_metadata_errors(url, group.path):
