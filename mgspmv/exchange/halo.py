@@ -10,19 +10,15 @@ Row sums keep the order of their terms, so a product is bit-identical to that wi
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numba import njit
 
-from mgspmv.model import CsrBlock, default_threads, index_dtype
+from mgspmv.model import CsrBlock, index_dtype
 from mgspmv.partition import DENSE
-
-_PIECE = 1 << 20
+from mgspmv.store.digests import cut_pieces, run_parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,13 +71,13 @@ def make_halo(block: CsrBlock, rank: int, bounds: tuple[int, ...], threads: int 
         return block, Halo(rank, bounds, (None,))
     mask = np.zeros(block.n_cols, np.bool_)
     mask[bounds[rank] : bounds[rank + 1]] = True
-    _run_pieces(_mark, block.indices, mask, threads)
+    run_parts(lambda piece: _mark(block.indices[piece], mask), cut_pieces(0, block.nnz), threads)
     needed = tuple(_choose(mask[a:b]) for a, b in pairwise(bounds))
     halo = Halo(rank, bounds, needed)
     if halo.starts[-1] == block.n_cols:
         return block, halo
     places = np.cumsum(mask, dtype=block.indices.dtype)
-    _run_pieces(_renumber, block.indices, places, threads)
+    run_parts(lambda piece: _renumber(block.indices[piece], places), cut_pieces(0, block.nnz), threads)
     return replace(block, n_cols=halo.starts[-1]), halo
 
 
@@ -102,18 +98,6 @@ def _choose(mask: np.ndarray) -> np.ndarray | None:
         mask[:] = True
         return None
     return np.flatnonzero(mask).astype(index_dtype(len(mask)))
-
-
-def _run_pieces(
-    function: Callable[[np.ndarray, np.ndarray], None], indices: np.ndarray, table: np.ndarray, threads: int | None
-) -> None:
-    pieces: list[Any] = [indices[k : k + _PIECE] for k in range(0, len(indices), _PIECE)]
-    if len(pieces) < 2:
-        function(indices, table)
-        return
-    with ThreadPoolExecutor(threads or default_threads()) as pool:
-        for future in [pool.submit(function, piece, table) for piece in pieces]:
-            future.result()
 
 
 @njit(nogil=True, cache=True)

@@ -27,16 +27,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from mgspmv.kernels.highest import find_ties
 from mgspmv.kernels.rank_bounds import N_BINS, UNIT, add_mean, bin_bounds, count_bins, find_highest
-from mgspmv.model import Stability, default_threads
+from mgspmv.model import Stability
 from mgspmv.solvers.mass_check import Rounding
 from mgspmv.solvers.options import PageRankOptions
+from mgspmv.store.digests import run_parts
 
 FIRST_LOOK = 4
 """Iterations before the first look."""
@@ -363,8 +363,4 @@ def _bound(choice: _Choice, x: Any, r: Any, w: Any) -> tuple[Any, Any]:
 
 def _map(function: Callable[[int], Any], n: int) -> list[Any]:
     """Call a function with the first row of each piece of n rows, and return the results."""
-    starts = range(0, max(1, n), _PIECE)
-    if len(starts) == 1:
-        return [function(starts[0])]
-    with ThreadPoolExecutor(default_threads()) as pool:
-        return list(pool.map(function, starts))
+    return run_parts(function, range(0, max(1, n), _PIECE), None)

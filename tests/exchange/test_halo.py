@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgspmv.exchange import halo as halo_module
 from mgspmv.exchange.halo import make_halo, pack
 from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.model import CsrBlock
+from mgspmv.store import digests
 from tests.support.matrices import GRAPHS
 
 
@@ -118,7 +118,7 @@ def test_hard_graphs_on_any_number_of_workers(has_values):
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_pieces_of_the_indices_are_renumbered_each_once(monkeypatch, threads):
-    monkeypatch.setattr(halo_module, "_PIECE", 7)
+    monkeypatch.setattr(digests, "CHUNK_ELEMENTS", 7)
     for nnz, indices in product((0, 6, 7, 8, 14, 500), (np.int32, np.int64)):
         block = random_block(4000, 100, 160, nnz, indices=indices)
         _, halo = assert_is_right(block, 1, (0, 100, 160, 4000), threads)
