@@ -21,10 +21,9 @@ from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import BEGINNING, Status
 from mgspmv.solvers.inputs import RunInputs, make_inputs, read_out_weight
 from mgspmv.solvers.options import PageRankOptions, RankTask
-from mgspmv.solvers.pagerank import run_here
 from mgspmv.solvers.steps import STEPS_AT_ONCE, LocalSteps
 from tests.support.hearing import on_phases
-from tests.support.played import PlayedDevice, run_played
+from tests.support.played import PlayedDevice, run_played, run_steps
 
 X = np.arange(5.0)
 
@@ -235,7 +234,7 @@ def run(A, place, kind, max_iter, *, resume=False, notify=lambda kept: None):
         outcome = run_played(device, start.on_device(weight), *steps, keeper=keeper)
     else:
         rows, task = start.bind(bind_kernel(block, "exact"), weight), RankTask("r", options, threshold)
-        outcome = run_here(LocalSteps(rows, options), task, events.append, keeper=keeper)
+        outcome = run_steps(LocalSteps(rows, options), task, events.append, keeper=keeper)
     return outcome, [event.change for event in events]
 
 

@@ -39,8 +39,8 @@ from mgspmv.order import restore
 from mgspmv.results import Solution
 from mgspmv.solvers.inputs import RunInputs, make_inputs
 from mgspmv.solvers.options import PageRankOptions, RankTask, Reads
-from mgspmv.solvers.pagerank import add_underflow, find_before, run_here
-from mgspmv.solvers.run import Outcome, widen_bound
+from mgspmv.solvers.pagerank import CheckedLoop, add_underflow, find_before
+from mgspmv.solvers.run import Outcome, run, widen_bound
 from mgspmv.solvers.steps import LocalSteps
 from mgspmv.solvers.vectors import Weights
 from mgspmv.store.digests import digest_array
@@ -282,8 +282,8 @@ def _rank_embedded(
         weight = start.take_weight(lambda: A.take_out_weight(dtype is not None))
         steps = DeviceSteps(device, start.on_device(weight), task, is_counted=start.is_counted)
     loaded = time.perf_counter()
-    balance = start.find_balance(options.alpha, A.shape[0])
-    outcome = run_here(steps, task, emit, growth=start.growth, keeper=keeper, balance=balance)
+    watch, balance = steps.watch(options, growth=start.growth), start.find_balance(options.alpha, A.shape[0])
+    outcome = run(CheckedLoop(steps, task, watch, find_before(keeper), balance), emit, options.alpha, keeper)
     call.count_loading(outcome, loaded)
     return outcome
 

@@ -22,14 +22,13 @@ from mgspmv.model import BEGINNING, FIXED_POINT, Event, Precision, RunProgress, 
 from mgspmv.solvers.inputs import RunInputs, read_out_weight
 from mgspmv.solvers.mass_check import MassCheck
 from mgspmv.solvers.options import PageRankOptions, RankTask
-from mgspmv.solvers.run import Collected, Execution, Outcome, run
-from mgspmv.solvers.steps import LocalSteps, Steps
+from mgspmv.solvers.run import Collected, Execution, Outcome
+from mgspmv.solvers.steps import Steps
 from mgspmv.store.digests import cut_pieces, run_parts
 from mgspmv.store.stored_matrix import MatrixProperties
 
 if TYPE_CHECKING:
     from mgspmv.checkpoints import Checkpointer, StateAddress, WrittenSlice
-    from mgspmv.solvers.steps import DeviceSteps
     from mgspmv.solvers.topk_certificate import TopkCertificate
 
 
@@ -151,29 +150,6 @@ class CheckedLoop(Loop):
         if self.status != Status.NON_FINITE:
             self._steps.check(self.mass, self.balance, self.iteration)
         self._checked_s = time.monotonic()
-
-
-def run_here(
-    steps: LocalSteps | DeviceSteps,
-    task: RankTask,
-    emit: Callable[[Event], None],
-    *,
-    growth: float = 1.0,
-    keeper: Checkpointer | None = None,
-    balance: MassCheck | None = None,
-) -> Outcome:
-    """Iterate in this process over all rows of the matrix.
-
-    Parameters
-    ----------
-    steps : of all rows
-    emit : called with the event of each iteration
-    growth : of `RunInputs`
-    keeper : of the run's checkpoints, with the last of which the rows start; None for none
-    balance : of `RunInputs`; None where the sum of the ranks is unknown
-    """
-    watch = steps.watch(task.options, growth=growth)
-    return run(CheckedLoop(steps, task, watch, find_before(keeper), balance), emit, task.options.alpha, keeper)
 
 
 def find_before(keeper: Checkpointer | None) -> RunProgress:

@@ -15,10 +15,9 @@ from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import FIXED_POINT, Status
 from mgspmv.solvers.inputs import make_inputs, read_out_weight
 from mgspmv.solvers.options import PageRankOptions, RankTask
-from mgspmv.solvers.pagerank import run_here
 from mgspmv.solvers.steps import STEPS_AT_ONCE, LocalSteps
 from tests.support.pairwise import cover_pairs
-from tests.support.played import PlayedDevice, run_played
+from tests.support.played import PlayedDevice, run_played, run_steps
 
 N = 55
 MODES = ["l1", "l1_per_node", "linf", "relative", "fixed"]
@@ -51,8 +50,8 @@ def run_both(A, options, **given):
     device = PlayedDevice(block, options.precision)
     runs = []
     for run in (
-        lambda emit: run_played(device, start.on_device(weight), options, threshold, emit, run="a run"),
-        lambda emit: run_here(
+        lambda emit: run_played(device, start.on_device(weight), options, threshold, emit, name="a run"),
+        lambda emit: run_steps(
             LocalSteps(start.bind(bind_kernel(block, options.precision), weight), options),
             RankTask("a run", options, threshold),
             emit,
@@ -150,7 +149,7 @@ def test_events_come_for_each_iteration_with_the_seconds_of_the_device(graph, mo
     def emit(event) -> None:
         heard.append((event, device.n_made))
 
-    outcome = run_played(device, start.on_device(weight), options, threshold, emit, run="x")
+    outcome = run_played(device, start.on_device(weight), options, threshold, emit, name="x")
     assert [event.iteration for event, _ in heard] == list(range(1, 34))
     assert [made for _, made in heard] == [20] * 20 + [33] * 13
     for event, _ in heard:

@@ -7,13 +7,15 @@ from typing import Any, cast
 
 import numpy as np
 
+from mgspmv.checkpoints import Checkpointer
 from mgspmv.kernels.rank_steps import PLAIN_RULES, RankRules, RankSteps, RankVectors
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import CHANGE_POINT, FIXED_POINT, CsrBlock, Event, Precision, RowCheck, StepSums
+from mgspmv.solvers.mass_check import MassCheck
 from mgspmv.solvers.options import PageRankOptions, RankTask
-from mgspmv.solvers.pagerank import run_here
-from mgspmv.solvers.run import Outcome
-from mgspmv.solvers.steps import DeviceSteps
+from mgspmv.solvers.pagerank import CheckedLoop, find_before
+from mgspmv.solvers.run import Outcome, run
+from mgspmv.solvers.steps import DeviceSteps, LocalSteps
 
 
 class PlayedDevice:
@@ -98,11 +100,23 @@ def run_played(
     threshold: float,
     emit: Callable[[Event], None],
     *,
-    run: str = "",
+    name: str = "",
     is_counted: bool = True,
     **given: Any,
 ) -> Outcome:
-    """Run to the end on a device; parameters as for `DeviceSteps` and `run_here`."""
-    task = RankTask(run, options, threshold)
+    """Run to the end on a device; parameters as for `DeviceSteps` and `run_steps`."""
+    task = RankTask(name, options, threshold)
     steps = DeviceSteps(cast(RankSteps, device), vectors, task, is_counted=is_counted)
-    return run_here(steps, task, emit, **given)
+    return run_steps(steps, task, emit, **given)
+
+
+def run_steps(
+    steps: LocalSteps | DeviceSteps,
+    task: RankTask,
+    emit: Callable[[Event], None],
+    keeper: Checkpointer | None = None,
+    balance: MassCheck | None = None,
+) -> Outcome:
+    """Run to the end with steps on all rows of a matrix, as PageRank in one process does."""
+    loop = CheckedLoop(steps, task, steps.watch(task.options), find_before(keeper), balance)
+    return run(loop, emit, task.options.alpha, keeper)
