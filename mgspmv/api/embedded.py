@@ -271,23 +271,16 @@ class EmbeddedMatrix(MatrixProperties):
         """Return out-weights as `read_out_weight` does, of a graph on the current device."""
         stored, n, threads = self.stored, self.shape[0], self.place.threads
         if stored.original is not None or stored.info.kind != "graph":
-            return self.read_out_weight(use_weights)
+            return self.out_weights.read(use_weights)
         if not use_weights:
             degree, self._loaded.out_degree = self._loaded.out_degree, None
             return (read_out_degree(stored, 0, n, threads) if degree is None else degree).astype(np.float64)
         is_there = is_on_device(stored)
         return stored.arrays["out_weight"] if is_there else read_vector(stored, "out_weight", 0, n, threads)
 
-    def read_out_weight(self, use_weights: bool) -> np.ndarray:
-        """Return out-weights of the vertices, (n,) float64, read-only; out-degrees unless weights are used.
-
-        Those of a reversed graph are summed from its stored values, and cached.
-        """
-        return self.out_weights.read(use_weights)
-
     @property
     def out_weights(self) -> OutWeights:
-        """Out-weights of the vertices."""
+        """Out-weights of the vertices; those of a reversed graph are cached."""
         make = partial(OutWeights, self.stored, 0, self.shape[0], self.place.threads)
         weights: OutWeights = self._loaded.keep("out_weights", make)
         return weights

@@ -272,7 +272,7 @@ def _rank_embedded(
         layout = find_step_layout(task.kernel, options.precision, info.index_dtype, dtype, info.min_weight)
     steps: LocalSteps | DeviceSteps
     if layout is None:
-        weight = start.take_weight(lambda: A.read_out_weight(dtype is not None))
+        weight = start.take_weight(lambda: A.out_weights.read(dtype is not None))
         bound = A.bind(bind_kernel, dtype, options.precision, task.kernel, options.top)
         steps = LocalSteps(start.bind(bound, weight), options)
     else:

@@ -146,7 +146,7 @@ class CsrRanking(RankIteration):
         mass : sum of all ranks over dangling vertices
         """
         self._relay.give(z)
-        sums, times = self._steps.step(mass)
+        [(sums, times)] = self._steps.advance(mass, 1)
         return self._report_round(sums, times.product_s[0], times.memory_bytes[0])
 
     def describe_rows(self) -> tuple[Rounding, np.ndarray]:

@@ -208,10 +208,7 @@ class LocalSteps(RowSteps):
         return exchange.exchange_columns([r.kernel.scale(r.x, r.weight, exchange.slot())])[0]
 
     def advance(self, mass: float, n: int) -> Sequence[Made]:
-        return [self.step(mass)]
-
-    def step(self, mass: float) -> Made:
-        """Make one step; `mass` as for `advance`."""
+        """Make one step."""
         exchange, r = self.exchange, self.rows
 
         def multiply() -> list[StepSums]:
@@ -220,7 +217,7 @@ class LocalSteps(RowSteps):
 
         [sums], times = time_step(exchange, multiply)
         watched = 0 if self._watch is None else self._watch.nbytes
-        return sums, replace(times, memory_bytes=(r.nbytes + exchange.nbytes + watched,))
+        return [(sums, replace(times, memory_bytes=(r.nbytes + exchange.nbytes + watched,)))]
 
     def ranks(self) -> np.ndarray:
         ranks: np.ndarray = self.collect().values

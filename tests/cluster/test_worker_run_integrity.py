@@ -62,9 +62,13 @@ def hurt(dask_worker, place, call):
         return changed
 
     kind, name, change = {
-        "x": (LocalSteps, "step", after(lambda steps: flip(steps.rows.x))),
-        "weight": (LocalSteps, "step", after(lambda steps: flip(steps.rows.weight))),
-        "weight before": (LocalSteps, "step", lambda s, m: (flip(s.rows.weight, bit=52), original(s, m))[1]),
+        "x": (LocalSteps, "advance", after(lambda steps: flip(steps.rows.x))),
+        "weight": (LocalSteps, "advance", after(lambda steps: flip(steps.rows.weight))),
+        "weight before": (
+            LocalSteps,
+            "advance",
+            lambda s, *given: (flip(s.rows.weight, bit=52), original(s, *given))[1],
+        ),
         "z": (PeerExchange, "exchange_columns", after(lambda transport: in_front(transport.z))),
         "own z": (PeerExchange, "exchange_columns", after(lambda transport: flip(transport.z, -2))),
         "given z": (ClientExchange, "give", give_another),

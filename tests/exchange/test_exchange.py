@@ -125,7 +125,7 @@ def check_batches_have_the_bits_of_one_process(nccl, kind, precision):
     queries = make_queries(seeds, [0.85], 130, None)
     dtype = np.float32 if precision == "float32" else np.float64
     blocks = [A.stored.read_block(a, b, dtype) for a, b in pairwise(bounds)]
-    weight, halos = A.read_out_weight(True), [Halo(rank, bounds, (None,) * 4) for rank in range(4)]
+    weight, halos = A.out_weights.read(True), [Halo(rank, bounds, (None,) * 4) for rank in range(4)]
     if kind != "nccl":
         blocks, halos = zip(*(make_halo(block, rank, bounds) for rank, block in enumerate(blocks)), strict=True)
 

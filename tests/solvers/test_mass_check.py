@@ -111,16 +111,16 @@ class Fault:
     """Changes something once, after so many steps of a run."""
 
     def __init__(self, monkeypatch, change, after=3):
-        self.n_made, self.after, self.change, original = 0, after, change, LocalSteps.step
+        self.n_made, self.after, self.change, original = 0, after, change, LocalSteps.advance
 
-        def step(steps, mass):
-            made = original(steps, mass)
+        def advance(steps, mass, n):
+            made = original(steps, mass, n)
             self.n_made += 1
             if self.n_made == self.after:
                 self.change(steps)
             return made
 
-        monkeypatch.setattr(LocalSteps, "step", step)
+        monkeypatch.setattr(LocalSteps, "advance", advance)
 
 
 def flip(array, k, bit):
@@ -218,16 +218,16 @@ def test_on_a_device(monkeypatch):
 
 
 def test_ranks_are_looked_at_before_they_are_kept(graph, monkeypatch, tmp_path):
-    asked, original = {"checkpoint": mg.Checkpoint(tmp_path / "c", every_s=0, resume=True)}, LocalSteps.step
+    asked, original = {"checkpoint": mg.Checkpoint(tmp_path / "c", every_s=0, resume=True)}, LocalSteps.advance
 
-    def step(steps, mass):
-        made = original(steps, mass)
+    def advance(steps, mass, n):
+        made = original(steps, mass, n)
         scale_block(steps)
         return made
 
     mg.pagerank(graph, **asked, max_iter=3, throw=False)
     with monkeypatch.context() as patch:
-        patch.setattr(LocalSteps, "step", step)
+        patch.setattr(LocalSteps, "advance", advance)
         with pytest.raises(CorruptionError, match=r"^after iteration 4 the ranks of 5\d vertices changed after"):
             mg.pagerank(graph, **asked)
     again = mg.pagerank(graph, **asked)

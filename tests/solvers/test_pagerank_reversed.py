@@ -119,11 +119,11 @@ def test_it_runs_on_a_device(precision, is_pattern):
 def test_what_is_added_up_is_kept_until_it_is_closed():
     A, _ = make_hard("dense")
     R = A.T
-    first = R.read_out_weight(True)
-    assert R.read_out_weight(True) is first
-    assert R.read_out_weight(False).tolist() == [5.0] * 5
+    first = R.out_weights.read(True)
+    assert R.out_weights.read(True) is first
+    assert R.out_weights.read(False).tolist() == [5.0] * 5
     R.close()
-    assert R.read_out_weight(True) is not first
+    assert R.out_weights.read(True) is not first
     kept, read = OutWeights(R.stored, 1, 4), OutWeights(A.stored, 1, 4)
     assert kept.read(True).tobytes() == first[1:4].tobytes()
     assert read.read(True).tobytes() == A.stored.read_array("out_weight", 1, 4).tobytes()
