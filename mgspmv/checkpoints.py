@@ -261,13 +261,10 @@ class Checkpoints:
     def remove_old(self) -> str | None:
         """Remove states older than the last ones committed; return why some could not be removed, or None."""
         failure = None
-        try:
-            for name in self._list_states():
-                # An abandoned operation may still be writing a state with a higher number.
-                if name not in self._kept and find_version_number(name) <= find_version_number(self._kept[-1]):
-                    failure = self.drop(name) or failure
-        except Exception as error:  # libraries of object stores raise errors of other types
-            return describe_failure(error)
+        for name in self._list_states():
+            # An abandoned operation may still be writing a state with a higher number.
+            if name not in self._kept and find_version_number(name) <= find_version_number(self._kept[-1]):
+                failure = self.drop(name) or failure
         return failure
 
     def drop(self, name: str) -> str | None:
@@ -275,7 +272,7 @@ class Checkpoints:
         try:
             states = zarr.open_group(locate_store(self.place), mode="r+", path="states", use_consolidated=False)
             del states[name]
-        except Exception as error:  # as above
+        except Exception as error:  # libraries of object stores raise errors of other types
             return describe_failure(error)
         return None
 
