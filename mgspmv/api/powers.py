@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -21,7 +22,7 @@ from mgspmv.model import ChangeNorm, Event, Normalization, Status, check_choice
 from mgspmv.monitor.progress import ProgressOption
 from mgspmv.order import invert, permute
 from mgspmv.results import Solution
-from mgspmv.solvers.options import DEFAULT_TOL, Executor, PowerOptions, Reads, describe_end
+from mgspmv.solvers.options import DEFAULT_TOL, PowerOptions, Reads, describe_end
 from mgspmv.solvers.power import PowerLoop, PowerTask, Products, Step, Update, compile_product
 from mgspmv.solvers.run import Outcome, run
 from mgspmv.solvers.steps import Times
@@ -155,8 +156,6 @@ class PowerCall(Call):
     weight: bool | str | None = True
     precision: Literal["float64", "float32"] = "float64"
     throw: bool = True
-    executor: Executor | None = None
-    """Executor in place of that of the placement."""
 
     def __post_init__(self) -> None:
         check_choice("precision", self.precision, ("float64", "float32"))
@@ -172,11 +171,6 @@ class PowerCall(Call):
     def options(self) -> PowerOptions:
         """Stopping criterion and normalization."""
         return PowerOptions(tol=self.tol, norm=self.norm, max_iter=self.max_iter, normalize=self.normalize)
-
-    @property
-    def chosen_executor(self) -> Executor:
-        """Executor of the iterations."""
-        return self.executor or self.place.chosen_executor
 
     @cached_property
     def task(self) -> PowerTask:
@@ -257,14 +251,15 @@ def power_iteration(
         raise OptionError(f"update must be a function of (y, x), not {update!r}")
     if (norm := running.get("norm")) in ("l2", "max", "none"):
         raise OptionError(f"norm={norm!r} measures no change; pass what x is divided by as normalize={norm!r}")
-    run = PowerCall(A, operation="power iteration", normalize=normalize, **running)
-    if update is not None and run.place.executor == "supersteps":
+    if update is not None and A.place.executor == "supersteps":
         raise OptionError(
             "executor='supersteps' makes the steps on the workers, and update is a function of whole vectors in this "
             "process; pass executor='tasks' to on() or distribute(), or leave it out"
         )
-    if update is not None and run.place.is_on_cluster:
-        run = replace(run, executor="tasks")
+    if update is not None and A.place.is_on_cluster:
+        A = copy(A)
+        A.place = replace(A.place, executor="tasks")
+    run = PowerCall(A, operation="power iteration", normalize=normalize, **running)
     check_vertices(run)
     start = make_start(A, "x", x, 1.0 / A.shape[0])
     with open_placement(run) as place:
@@ -322,7 +317,7 @@ class ProductPlacement:
         from mgspmv.cluster.executors import list_planned
         from mgspmv.monitor.events import publish_run
 
-        run, executor = self.run, self.run.chosen_executor
+        run, executor = self.run, self.run.place.chosen_executor
         assert executor in ("supersteps", "tasks")
         with publish_run(self.matrices, run.task, run.operation, executor) as news:
             emit = news.follow(emit)
@@ -404,7 +399,7 @@ def make_solution(run: PowerCall, outcome: Outcome, method: str, asked: Mapping[
     options |= {
         "weight": run.weights and not run.A.is_pattern,
         "precision": run.precision,
-        "executor": run.chosen_executor,
+        "executor": run.place.chosen_executor,
     }
     return run.make_solution(outcome, options)
 
