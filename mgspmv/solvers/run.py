@@ -22,46 +22,39 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome:
-    """Outcome of a run."""
+class Collected:
+    """Result of the iterations of a process, or of one worker."""
 
     values: Any
-    """(n,) float32 or float64: the vector; of a batch the list of its endings."""
+    """(n,) float32 or float64: the vector; of a worker its rows, on the host; of a batch the list of its endings."""
+    transport: str | None = None
+    """Transport of slices between workers: `ipc`, `nccl`, `peer` or `client`; `local` for workers that exchange none;
+    None in one process."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Seconds by phase; of a process those of phases other than products and exchanges, where those of `compile` are
+    within `start`."""
+    memory: dict[str, list[int]] = field(default_factory=dict)
+    """Bytes by kind, one element per worker; see `Solution.memory`."""
+    stability: Stability | None = None
+    """Proven stability of the highest vertices; None where nothing was proven."""
+    width: int = 1
+    """Most vectors in a pass."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Outcome(Collected):
+    """Outcome of a run."""
+
     status: Status
     """Status at the end: converged, or the reason why not."""
     error_bound_l1: float
     """Bound on ||values - exact ranks||_1; infinite where ranks are not finite, or no error is bounded."""
     hardware: str
     """Description of the hardware."""
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Seconds by phase."""
-    memory: dict[str, list[int]] = field(default_factory=dict)
-    """Bytes by kind, one element per worker; see `Solution.memory`."""
-    transport: str | None = None
-    """Transport of slices between workers: `ipc`, `nccl`, `peer` or `client`; `local` for workers that exchange none;
-    None in one process."""
-    stability: Stability | None = None
-    """Proven stability of the highest vertices; None where nothing was proven."""
     recoveries: tuple[Recovery, ...] = ()
     """Recoveries of the run, each of which continued it with other workers."""
     underflow: Underflow | None = None
     """Vertices whose rank is 0 by underflow, see `mgspmv.solvers.pagerank`; None where none was found."""
-    width: int = 1
-    """Most vectors in a pass."""
-
-
-@dataclass(frozen=True, eq=False)
-class Collected:
-    """Result of the iterations of a process, or of one worker; fields as in `Outcome`."""
-
-    values: Any
-    """The vector; of a worker the elements of its rows, on the host; of a batch the list of its endings."""
-    transport: str | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Seconds of phases other than products and exchanges; those of `compile` are within `start`."""
-    memory: dict[str, list[int]] = field(default_factory=dict)
-    stability: Stability | None = None
-    width: int = 1
 
 
 class Execution(ABC):
