@@ -146,15 +146,12 @@ SUMMED = {"product_s": np.float64, "exchange_s": np.float64, "wait_s": np.float6
 """Quantities summed over each group, with their data types."""
 
 
-def pack_events(
-    events: Sequence[Event], ranks: Sequence[int], columns: dict[str, np.ndarray] | None = None
-) -> dict[str, Any]:
+def pack_events(events: Sequence[Event], ranks: Sequence[int]) -> dict[str, Any]:
     """Pack consecutive iterations into a message, in groups of equal length except the last.
 
     Parameters
     ----------
     ranks : ranks of the workers in the events
-    columns : result of `_tabulate`, if already made
 
     Returns
     -------
@@ -162,7 +159,6 @@ def pack_events(
     `change`; by rank lists of the sums over each group of `product_s`, `exchange_s`, `wait_s` and `exchanged_bytes`;
     and by rank the `held_bytes` after the last one.
     """
-    columns = _tabulate(events) if columns is None else columns
     size = -(-len(events) // MOST_GROUPS)
     starts = np.arange(0, len(events), size)
     lasts = [events[min(start + size, len(events)) - 1] for start in starts.tolist()]
@@ -175,7 +171,7 @@ def pack_events(
         "first": events[0].iteration,
         "iteration": [event.iteration for event in lasts],
         "change": [float(event.change) for event in lasts],
-        **{name: np.add.reduceat(rows, starts, axis=0).T.tolist() for name, rows in columns.items()},
+        **{name: np.add.reduceat(rows, starts, axis=0).T.tolist() for name, rows in _tabulate(events).items()},
         "held_bytes": [int(n_bytes) for n_bytes in last.memory_bytes],
     }
 
@@ -192,7 +188,7 @@ def publish_iterations(events: Sequence[Event], rank: int, nnz: int, taken: dict
     columns = _tabulate(events)
     seconds = np.array([columns[f"{phase}_s"][:, 0] for phase in PHASES])
     METRICS.count_iterations(seconds, len(events) * nnz, int(columns["exchanged_bytes"].sum()))
-    get_worker().log_event(TOPIC, pack_events(events, [rank], columns) | {"taken": [taken]})
+    get_worker().log_event(TOPIC, pack_events(events, [rank]) | {"taken": [taken]})
 
 
 def _tabulate(events: Sequence[Event]) -> dict[str, np.ndarray]:
