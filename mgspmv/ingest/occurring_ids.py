@@ -23,6 +23,7 @@ from mgspmv.errors import SourceError
 from mgspmv.ingest.scratch import ANY_ROOM, FileArray, MemoryBudget, ScratchFile
 from mgspmv.ingest.source import Layout
 from mgspmv.model import index_dtype
+from mgspmv.order import invert
 
 PAGE_NAMES = 1 << 14
 """Ids per page, the unit of reading; the first id of each page is in memory."""
@@ -119,18 +120,16 @@ def _to_arrow(ids: Any, type: Any) -> Any:
 
 def rank_ids(ids: Any) -> tuple[Any, np.ndarray]:
     """Return the distinct ids of an Arrow array, ascending, and the place of each id among them."""
+    coded = ids.dictionary_encode()
+    return _rank_distinct(coded.dictionary, unwrap_numbers(coded.indices))
+
+
+def _rank_distinct(ids: Any, codes: np.ndarray) -> tuple[Any, np.ndarray]:
+    """Return distinct ids, ascending, and the place of the id of each code among them."""
     import pyarrow.compute as pc
 
-    coded = ids.dictionary_encode()
-    order = unwrap_numbers(pc.sort_indices(coded.dictionary))
-    return coded.dictionary.take(order), find_ranks(order)[unwrap_numbers(coded.indices)]
-
-
-def find_ranks(order: np.ndarray) -> np.ndarray:
-    """Return the rank of each element in an order: find_ranks(order)[order[k]] = k."""
-    ranks = np.empty(len(order), index_dtype(len(order)))
-    ranks[order] = np.arange(len(order))
-    return ranks
+    order = unwrap_numbers(pc.sort_indices(ids)).astype(index_dtype(len(ids)))
+    return ids.take(order), invert(order)[codes]
 
 
 def find_id_type(ids: Ids | None) -> IdType | None:
@@ -224,11 +223,8 @@ class OccurringIds:
 
     def _rank(self) -> tuple[Any, np.ndarray]:
         """Return the ids, ascending, and the place of the id of each code among them."""
-        import pyarrow.compute as pc
-
         self._join_known()
-        order = unwrap_numbers(pc.sort_indices(self._known))
-        return self._known.take(pa.array(order)), find_ranks(order)[np.concatenate(self._places)]
+        return _rank_distinct(self._known, np.concatenate(self._places))
 
     def _spill(self) -> None:
         """Write all ids in memory to a run."""
