@@ -101,7 +101,6 @@ class EdgeListSource(EdgeSource):
     Parameters
     ----------
     path : local path or URL, or several; may be compressed with gzip, bzip2, xz or zstd; `-` is standard input
-    batch_bytes : bytes of text a batch is made from; default as for `TextStream`
     is_vertex : returns whether a name is a known id, so that a first line with it is not a header
     options : of `EdgeSource`
 
@@ -116,7 +115,6 @@ class EdgeListSource(EdgeSource):
         self,
         path: Path | Sequence[Path],
         *,
-        batch_bytes: int | None = None,
         is_vertex: Callable[[str], bool] | None = None,
         **options: Any,
     ) -> None:
@@ -124,7 +122,7 @@ class EdgeListSource(EdgeSource):
         self._form: Head | None = None
         """Form of all lines, for a part; None for a whole source."""
         super().__init__(name_files(self._files), **options)
-        self._batch_bytes, self._is_vertex = batch_bytes, is_vertex
+        self._is_vertex = is_vertex
 
     def batches(self) -> Iterator[CooBatch]:
         """Yield all arcs, in at least one batch; rows and columns hold codes that `layout` numbers."""
@@ -204,7 +202,7 @@ class EdgeListSource(EdgeSource):
         """Yield the lines below the headers of all files, in at least one chunk, once the form is known."""
         facts = self._facts
         for k, name in enumerate(self._files):
-            with TextStream(name, self._batch_bytes, hashes=self.hashes_files) as text:
+            with TextStream(name, hashes=self.hashes_files) as text:
                 self._begin(text.name, read_head(text, self._reading, self._is_vertex))
                 if facts.form is not None and facts.form.first is not None:
                     for chunk in text.chunks():

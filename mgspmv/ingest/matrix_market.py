@@ -7,7 +7,6 @@ Differs from it in being lenient: comments and blank lines may stand anywhere af
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from copy import copy
 from dataclasses import dataclass, replace
@@ -84,7 +83,6 @@ class MatrixMarketSource(FileSource):
     Parameters
     ----------
     path : local path or URL; may be compressed with gzip, bzip2, xz or zstd
-    batch_bytes : bytes of text a batch is made from; default as for `TextStream`
     threads : number of threads that parse
 
     Raises
@@ -96,15 +94,9 @@ class MatrixMarketSource(FileSource):
 
     default_kind = "matrix"
 
-    def __init__(
-        self, path: str | os.PathLike[str], *, batch_bytes: int | None = None, threads: int | None = None
-    ) -> None:
-        super().__init__(path)
-        self._batch_bytes, self._threads = batch_bytes, threads
-
     def batches(self) -> Iterator[CooBatch]:
         """Yield all entries, in at least one batch; symmetric entries and their mirror images are in the same one."""
-        with TextStream(self.name, self._batch_bytes, hashes=self.hashes_files) as text:
+        with TextStream(self.name, hashes=self.hashes_files) as text:
             header = read_header(text)
             form, n_read = _find_form(header, self.as_float64), 0
             for chunk, columns, _ in read_chunks(text.chunks(), form, self._threads or default_threads()):

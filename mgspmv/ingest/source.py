@@ -117,16 +117,19 @@ class FileSource(Source):
     Parameters
     ----------
     path : local path or URL; a short description for tables that are not files
+    threads : number of threads that read and parse
+    id_room : memory for the ids of vertices
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, threads: int | None = None, id_room: MemoryBudget = ANY_ROOM
+    ) -> None:
         self.name = os.fspath(path)
         self._layout: Layout | None = None
         """Layout, set once the last batch is yielded."""
         self.has_known_vertices = True
         """Whether all parts number rows and columns alike; else `Layout.vertex_ids` are those of a part alone."""
-        self._threads: int | None = None
-        self._id_room: MemoryBudget = ANY_ROOM
+        self._threads, self._id_room = threads, id_room
 
     def layout(self) -> Layout:
         """Return the layout; see `Source`."""
@@ -191,9 +194,7 @@ class EdgeSource(FileSource):
 
     Parameters
     ----------
-    name : path, URL or short description, for messages
-    threads : number of threads that read and parse
-    id_room : memory for the ids of vertices
+    name, threads, id_room : as for `FileSource`
     reading : the fields of `StatedForm`
 
     Raises
@@ -209,9 +210,8 @@ class EdgeSource(FileSource):
         if reading.get("vertices") is not None:
             reading["vertices"] = take_name(reading["vertices"])
         self._reading = StatedForm(**reading)
-        super().__init__(name)
+        super().__init__(name, threads=threads, id_room=id_room)
         self.has_known_vertices = self._reading.n_vertices is not None or self._reading.vertices is not None
-        self._threads, self._id_room = threads, id_room
         self._made: Any = None
         """Mapping from ids to codes, once the first batch is read."""
         self._facts = EdgeFacts()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from itertools import pairwise
+from unittest.mock import patch
 
 import networkx as nx
 import numpy as np
@@ -17,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.errors import OptionError, SourceError
-from mgspmv.ingest import edge_list
+from mgspmv.ingest import edge_list, streams
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.source import settle
 from tests.support.arrays import number_codes
@@ -26,10 +27,11 @@ BATCH_BYTES = (1, 7, 2**22)
 """A batch of one line, of a few, and of all."""
 
 
-def read(path, **options):
+def read(path, *, batch_bytes=streams.CHUNK_BYTES, **options):
     """Arcs as the file has them, weights, layout and batches; codes are led back to ids."""
     source = EdgeListSource(path, **options)
-    batches = list(source.batches())
+    with patch.object(streams, "CHUNK_BYTES", batch_bytes):
+        batches = list(source.batches())
     layout = source.layout()
     assert layout.shape[0] == layout.shape[1]
     assert len({batch.values is None for batch in batches}) == 1

@@ -8,6 +8,7 @@ import hashlib
 import lzma
 from itertools import product
 from pathlib import Path
+from unittest.mock import patch
 
 import fsspec
 import numpy as np
@@ -19,6 +20,7 @@ import scipy.sparse as sp
 
 import mgspmv as mg
 from mgspmv.errors import OptionError, SourceError, SourceNotFoundError
+from mgspmv.ingest import streams
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.files import find_files
 from mgspmv.ingest.open import open_source
@@ -185,7 +187,8 @@ def test_edge_lists_follow_each_other(write):
         f__csv="src,dst,w\n",
     )
     for threads, batch_bytes in product((1, 3), (1, 16, 2**20)):
-        arcs, layout = read(EdgeListSource(find_files(folder), threads=threads, batch_bytes=batch_bytes))
+        with patch.object(streams, "CHUNK_BYTES", batch_bytes):
+            arcs, layout = read(EdgeListSource(find_files(folder), threads=threads))
         assert arcs == [(5, 7, 1.5), (7, 5, 2.0), (7, 9, 3.0), (9, 5, 4.0)]
         assert layout.provenance["header"] == {"columns": ["src", "dst", "w"]}
 
@@ -234,9 +237,10 @@ def find_open(folder):
     return sorted(link.name for link in links if link.parent == folder.resolve())
 
 
-def test_one_file_is_open_at_a_time(write):
+def test_one_file_is_open_at_a_time(write, monkeypatch):
+    monkeypatch.setattr(streams, "CHUNK_BYTES", 10_000)
     folder = write(**{f"e{k}": "1 2\n" * 10**5 for k in range(9)})
-    for _ in EdgeListSource(find_files(folder), batch_bytes=10_000).batches():
+    for _ in EdgeListSource(find_files(folder)).batches():
         assert len(find_open(folder)) <= 1
     assert find_open(folder) == []
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 import os
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from mgspmv.errors import SourceError
+from mgspmv.ingest import streams
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.streams import TextStream
@@ -50,9 +52,10 @@ def folder(tmp_path, monkeypatch):
 
 def read_on(source, change, path):
     """Read a source of small batches whose file is changed after the first of them."""
-    for k, _ in enumerate(source.batches()):
-        if k == 0:
-            change(Path(path))
+    with patch.object(streams, "CHUNK_BYTES", 10_000):
+        for k, _ in enumerate(source.batches()):
+            if k == 0:
+                change(Path(path))
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -61,13 +64,13 @@ def test_a_file_that_changes_while_it_is_read(change, name):
     Path(name).write_text(TEXTS[name])
     make = EdgeListSource if name == "e.txt" else MatrixMarketSource
     with pytest.raises(SourceError, match=rf"^{name}: was changed while it was read; copy it first"):
-        read_on(make(name, batch_bytes=10_000, threads=1), change, name)
+        read_on(make(name, threads=1), change, name)
 
 
 def test_compressed_files_and_other_texts():
     Path("e.txt.gz").write_bytes(gzip.compress(EDGES.encode(), 1))
     with pytest.raises(SourceError, match=r"^e.txt.gz: was changed while it was read"):
-        read_on(EdgeListSource("e.txt.gz", batch_bytes=10_000, threads=1), append, "e.txt.gz")
+        read_on(EdgeListSource("e.txt.gz", threads=1), append, "e.txt.gz")
     Path("v.txt").write_text(EDGES)
     with TextStream("v.txt", 10_000) as text:
         chunks = text.chunks()

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import io
 import re
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.errors import SourceError
+from mgspmv.ingest import streams
 from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.source import settle
 from tests.support.reference_data import shared_data
@@ -153,8 +155,9 @@ BATCH_BYTES = (7, 2**22)
 
 def read(path, batch_bytes=2**22):
     """The matrix as SciPy puts our batches together (a pattern's entries are 1), the batches and the layout."""
-    source = MatrixMarketSource(path, batch_bytes=batch_bytes)
-    batches = list(source.batches())
+    source = MatrixMarketSource(path)
+    with patch.object(streams, "CHUNK_BYTES", batch_bytes):
+        batches = list(source.batches())
     layout = source.layout()
     assert len({None if batch.values is None else batch.values.dtype for batch in batches}) == 1
     values = np.concatenate([np.ones(len(b.rows)) if b.values is None else b.values for b in batches])

@@ -12,7 +12,7 @@ from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import SourceError
-from mgspmv.ingest import numbering, tables, vertices
+from mgspmv.ingest import numbering, streams, tables, vertices
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.entries import sort_source
 from mgspmv.ingest.external_sort import EntrySorter
@@ -350,7 +350,8 @@ def test_listed_names_are_vertices_whatever_the_memory(small_pages, tmp_path, mo
     (tmp_path / "e.txt").write_text("".join(f"v{k % 7} v{k % 5}\n" for k in range(50)))
     names = [f"v{k}" for k in (8, 3, 0, 1, 2, 4, 5, 6)]
     (tmp_path / "e.v").write_text("\n".join(names))
-    own = {"batch_bytes": 20, "id_room": MemoryBudget(memory), "vertices": tmp_path / "e.v"}
+    monkeypatch.setattr(streams, "CHUNK_BYTES", 20)
+    own = {"id_room": MemoryBudget(memory), "vertices": tmp_path / "e.v"}
     monkeypatch.setattr(vertices, "_check_room", lambda *_: None)
     with sort_source(EdgeListSource(tmp_path / "e.txt", **own), IngestOptions(), lambda *_: None) as found:
         assert found.vertex_ids[:].tolist() == sorted(names)
@@ -364,13 +365,14 @@ def test_listed_names_are_vertices_whatever_the_memory(small_pages, tmp_path, mo
         pass
 
 
-def test_messages_name_them(small_pages, tmp_path):
+def test_messages_name_them(small_pages, tmp_path, monkeypatch):
+    monkeypatch.setattr(streams, "CHUNK_BYTES", 4)
     (tmp_path / "e.txt").write_text("a b\nb c\nc c\na b\n")
     for options, message in (
         ({"self_loops": "error"}, "vertex c has a self loop"),
         ({"duplicates": "error", "kind": "matrix"}, r"the entry \(a, b\) occurs more than once"),
     ):
-        source = EdgeListSource(tmp_path / "e.txt", batch_bytes=4, id_room=MemoryBudget(1))
+        source = EdgeListSource(tmp_path / "e.txt", id_room=MemoryBudget(1))
         room, given = MemoryBudget(PLENTY, 2, None), IngestOptions(**options)
         with pytest.raises(SourceError, match=message):
             store_source(source, tmp_path / "a.zarr", given, lambda p: p, lambda *_: None, room, base=None)

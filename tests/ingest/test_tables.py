@@ -9,8 +9,7 @@ import pytest
 
 import mgspmv as mg
 from mgspmv.errors import SourceError
-from mgspmv.ingest import tables
-from mgspmv.ingest.edge_list import EdgeListSource
+from mgspmv.ingest import streams, tables
 from mgspmv.ingest.frames import open_table
 from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.tables import TableSource
@@ -86,7 +85,7 @@ def test_tables_that_are_not_alike(other, message, monkeypatch):
 @pytest.mark.parametrize("kind", ["parquet", pytest.param("text", marks=pytest.mark.slow)])
 def test_names_that_do_not_fit_leave_the_order_of_entries_whatever_the_threads(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "PART_ROWS", 125)
-    monkeypatch.setitem(EdgeListSource.__init__.__kwdefaults__, "batch_bytes", 2500)
+    monkeypatch.setattr(streams, "CHUNK_BYTES", 2500)
     ends = (np.random.default_rng(0).random((2, 5000)) ** 2 * 1000).astype(int)
     columns = [[f"n{k:0{3 + k % 9}}" for k in own] for own in ends.tolist()] + [list(range(5000))]
     if kind == "parquet":
