@@ -8,7 +8,6 @@ Differs from it in being lenient: comments and blank lines may stand anywhere af
 from __future__ import annotations
 
 from collections.abc import Iterator
-from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +15,6 @@ import numpy as np
 
 from mgspmv.errors import SourceError
 from mgspmv.ingest.columns import TableFormat, TextColumn, nth_line, read_chunks
-from mgspmv.ingest.files import make_absolute
 from mgspmv.ingest.source import FileSource, Layout, symmetrize
 from mgspmv.ingest.streams import Chunk, TextLine, TextStream
 from mgspmv.ingest.tokens import is_integer
@@ -112,12 +110,6 @@ class MatrixMarketSource(FileSource):
         lists_all = header.layout == "array" and header.n_entries > 0  # rows and columns
         place = None if lists_all else header.size_line.make_error
         self._layout = Layout(header.shape, provenance={**provenance, "taken": taken}, stated=place)
-
-    def split(self, n_parts: int) -> list[FileSource]:
-        """Return one part for another process, see `FileSource`."""
-        part = copy(self)
-        part.name = make_absolute(self.name)
-        return [part]
 
 
 def is_banner(line: TextLine) -> bool:

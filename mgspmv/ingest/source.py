@@ -139,13 +139,15 @@ class FileSource(Source):
     # --- reading by several processes, a part each
 
     def split(self, n_parts: int) -> Sequence[FileSource]:
-        """Split the source into at most `n_parts` consecutive parts that other processes can read.
+        """Split the source into at most `n_parts` consecutive parts that other processes can read; by default one.
 
         Raises
         ------
         SourceError : see `batches`, for problems found at the beginning
         """
-        return [self]
+        part = copy(self)
+        part.name = make_absolute(self.name)
+        return [part]
 
     def prepare(self, threads: int | None, id_room: MemoryBudget) -> None:
         """Set the threads, None for one per processor, and the memory for ids of the process that reads this part."""
