@@ -38,14 +38,14 @@ def wanted(graph):
 @pytest.fixture
 def is_full(monkeypatch):
     """A sign for the worker of name 1 to have no memory left for its steps."""
-    step, is_full = LocalSteps.step, threading.Event()
+    advance, is_full = LocalSteps.advance, threading.Event()
 
     def fail(self, *args, **options):
         if is_full.is_set() and get_worker().name == 1:
             raise MemoryError
-        return step(self, *args, **options)
+        return advance(self, *args, **options)
 
-    monkeypatch.setattr(LocalSteps, "step", fail)
+    monkeypatch.setattr(LocalSteps, "advance", fail)
     return is_full
 
 

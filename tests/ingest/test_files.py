@@ -232,9 +232,10 @@ def test_provenance_names_every_file(write):
 
 
 def find_open(folder):
-    """Names of the files of a folder that this process holds open."""
+    """Names of the files of a folder that this process holds open. One that another thread opens again meanwhile may be
+    listed under two descriptors."""
     links = [file.resolve() for file in Path("/proc/self/fd").iterdir()]
-    return sorted(link.name for link in links if link.parent == folder.resolve())
+    return sorted({link.name for link in links if link.parent == folder.resolve()})
 
 
 def test_one_file_is_open_at_a_time(write, monkeypatch):
