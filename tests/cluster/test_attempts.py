@@ -304,7 +304,7 @@ def find_no_memory(dask_worker, moment):
     from mgspmv.cluster.row_block import RowBlock
     from mgspmv.solvers.steps import LocalSteps
 
-    owner, name, n = (RowBlock, "__init__", 1) if moment == "load" else (LocalSteps, "step", 7)
+    owner, name, n = (RowBlock, "__init__", 1) if moment == "load" else (LocalSteps, "advance", 7)
     original, calls = getattr(owner, name), []
 
     def fail(self, *args, **options):

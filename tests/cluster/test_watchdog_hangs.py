@@ -120,7 +120,7 @@ def limited(client, begin_s):
         client.run(set_limit, begin_s=300.0)
 
 
-STEPS = ("mgspmv.solvers.steps:LocalSteps", "step")
+STEPS = ("mgspmv.solvers.steps:LocalSteps", "advance")
 READS = ("mgspmv.store.read:StoredMatrix", "read_block")
 PRODUCTS = ("mgspmv.cluster.row_block:RowBlock", "multiply")
 POWERS = ("mgspmv.cluster.iterations:PowerProducts", "_multiply_all")
