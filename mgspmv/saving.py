@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from mgspmv.display.frames import make_arrow_table
+from mgspmv.display.frames import make_arrow_table, unwrap_numbers
 from mgspmv.errors import (
     CapacityError,
     ChecksumError,
@@ -436,7 +436,7 @@ def _read_column(path: str, table: Any, name: str, dtypes: tuple[str, ...]) -> n
     if table.column_names.count(name) == 1 and not (column := table[name]).null_count:
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
-        values: np.ndarray = column.to_numpy()
+        values = unwrap_numbers(column.combine_chunks())
         is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
         if values.dtype.name in dtypes and (values.dtype != object or is_text):
             return values

@@ -116,7 +116,7 @@ class Tabular(ABC):
         table = pa.concat_tables(map(make_arrow_table, self.generate_columns()))
         if not sort:
             return table
-        values = table.column(table.num_columns - 1).to_numpy()
+        values = unwrap_numbers(table.column(table.num_columns - 1).combine_chunks())
         return table.take(np.argsort(-np.where(np.isnan(values), -np.inf, values), kind="stable"))
 
 

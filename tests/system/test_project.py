@@ -149,7 +149,7 @@ FIND_UNUSED = (
     "code",
     [
         "import numpy as np, mgspmv as mg; mg.pagerank((np.array([0, 1]), np.array([1, 0])))",
-        "import mgspmv as mg; mg.pagerank('edges.parquet').save('ranks.parquet')",
+        "import mgspmv as mg; mg.pagerank('edges.parquet').save('ranks.parquet'); mg.load_solution('ranks.parquet')",
         "from mgspmv.cli import main; main(['pagerank', 'edges.parquet', '-o', 'ranks.parquet', '--backend', 'cpu'])",
     ],
 )
