@@ -264,7 +264,15 @@ def power_iteration(
     start = make_start(A, "x", x, 1.0 / A.shape[0])
     with open_placement(run) as place:
         outcome = place.iterate(update or Step(), start)
-    return conclude(run, outcome, {"normalize": normalize})
+    changes = [event.change for event in run.events]
+    grows = normalize == "none" and len(changes) > 1 and not changes[-1] < changes[0]
+    advice = dict.fromkeys((Status.MAX_ITER, Status.NON_FINITE), _GROWTH_ADVICE) if grows else {}
+    return conclude(run, outcome, {"normalize": normalize}, advice)
+
+
+_GROWTH_ADVICE = (
+    "The last change is not smaller than the first: pass normalize='l2', or an update under which changes shrink"
+)
 
 
 def make_start(A: MatrixLike, name: str, given: Weights | None, default: float) -> np.ndarray:

@@ -127,6 +127,10 @@ def test_without_convergence(square):
     assert (kept.status, kept.digest()) == (Status.MAX_ITER, e.value.solution.digest())
     with pytest.raises(ConvergenceError, match="did not converge: NaN or infinite values"):
         power_iteration(A, lambda y, x: 1e300 * y, max_iter=10)
+    with pytest.raises(ConvergenceError, match=r"The last change is not smaller than the first: pass normalize='l2'"):
+        power_iteration(A, lambda y, x: 2 * x, max_iter=10)
+    with pytest.raises(ConvergenceError, match=r"Increase max_iter= or tol="):
+        power_iteration(A, lambda y, x: 0.5 * x, tol=1e-14, max_iter=10)
 
 
 def test_what_is_refused(square):
