@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from dataclasses import replace
 
 import numpy as np
@@ -29,11 +28,8 @@ DTYPES = (np.float32, np.float64)
 
 @pytest.fixture(scope="module")
 def cupy():
-    """CuPy, on a machine with a device. $MGSPMV_PLAIN_MEMORY takes each array from the driver, for memory checkers."""
-    cupy = pytest.importorskip("cupy")
-    if os.environ.get("MGSPMV_PLAIN_MEMORY"):
-        cupy.cuda.set_allocator(None)
-    return cupy
+    """CuPy, on a machine with a device."""
+    return pytest.importorskip("cupy")
 
 
 def make_generated() -> dict[str, scipy.sparse.csr_array]:

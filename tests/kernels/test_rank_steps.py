@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
@@ -23,7 +22,7 @@ from mgspmv.kernels.rank_steps import KEPT_SUMS, RankRules, RankSteps, RankVecto
 from mgspmv.kernels.streaming import ChunkStream
 from mgspmv.model import CsrBlock
 from mgspmv.plan import HELD_PIECES
-from tests.support.blocks import classify_length, make_block, make_random, read_pieces, read_to_device
+from tests.support.blocks import classify_length, make_block, make_random, measures_pool, read_pieces, read_to_device
 from tests.support.emulated import ON_BOTH, emulate, needs_compiler, use
 from tests.support.matrices import GRAPHS, naming
 from tests.support.pairwise import cover_pairs
@@ -614,7 +613,7 @@ def watch_memory(cupy):
 
 @pytest.mark.gpu
 @pytest.mark.slow
-@pytest.mark.skipif("MGSPMV_PLAIN_MEMORY" in os.environ, reason="arrays are not taken from CuPy's pool")
+@measures_pool
 @pytest.mark.parametrize(
     ("weights", "layout", "precision"),
     [

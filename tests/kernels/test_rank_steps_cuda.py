@@ -12,6 +12,7 @@ import mgspmv as mg
 from mgspmv.errors import CapacityError, ConvergenceError, FormatError, OptionError
 from mgspmv.kernels.layout import LayoutBuilder
 from mgspmv.model import Status
+from tests.support.blocks import measures_pool
 from tests.support.matrices import GRAPHS, naming
 from tests.support.oracles import rank_by_pushing, sum_arcs
 from tests.support.pairwise import cover_pairs
@@ -137,6 +138,7 @@ def test_ranks_of_a_skewed_graph(skewed, name, vectors, kernel):
         check_close(*run_both(A, kernel, precision="float32", tol=1e-5, **mode, **VECTORS[vectors]))
 
 
+@measures_pool
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_solution_tells_what_it_took(skewed, kernel):
     memory = mg.pagerank(skewed["weights"].on("cuda", kernel=kernel)).memory
@@ -266,6 +268,7 @@ def test_float64_takes_csr(skewed):
         assert auto.digest() == split.digest()
 
 
+@measures_pool
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_layout_is_made_once_and_freed_when_the_matrix_is_closed(skewed, layout, monkeypatch):
     cupy = pytest.importorskip("cupy")

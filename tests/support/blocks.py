@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 import scipy.sparse as sp
 
 from mgspmv.kernels.device import PieceReader
 from mgspmv.kernels.formats import cut_pieces
 from mgspmv.model import CsrBlock
 from tests.support.matrices import Hard
+
+measures_pool = pytest.mark.skipif("MGSPMV_PLAIN_MEMORY" in os.environ, reason="arrays are not taken from CuPy's pool")
+"""Mark of tests of the memory that CuPy's pool has."""
 
 
 def make_block(hard: Hard, *, indices: Any = np.int32, data: Any = np.float64) -> CsrBlock:
