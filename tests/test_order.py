@@ -24,9 +24,9 @@ from mgspmv.errors import (
     StoreError,
     StoreExistsError,
 )
+from mgspmv.ingest.budget import MemoryBudget
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.open import open_source
-from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.model import IngestOptions
 from mgspmv.order import METHODS, PARTS, estimate_bytes, invert, permute, restore
 from tests.support.arrays import CsrArrays, build_matrix, read_arrays, transpose_arrays, write_store

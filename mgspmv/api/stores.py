@@ -12,9 +12,8 @@ from zarr.storage import MemoryStore
 from mgspmv.api.matrix import Matrix
 from mgspmv.api.reading import describe_making, name_reading, sort_on_device
 from mgspmv.errors import OptionError
-from mgspmv.ingest.budget import find_budget
+from mgspmv.ingest.budget import ANY_ROOM, find_budget
 from mgspmv.ingest.open import open_source, open_update
-from mgspmv.ingest.scratch import ANY_ROOM
 from mgspmv.ingest.store_writing import store_source
 from mgspmv.ingest.update import Changes, update_store
 from mgspmv.ingest.verify import verify_store

@@ -26,8 +26,8 @@ import pyarrow.compute
 import zarr
 
 from mgspmv.heartbeat import prefetch_map
+from mgspmv.ingest.budget import MemoryBudget
 from mgspmv.ingest.entries import SortedSource
-from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.store_writing import reorder_rows
 from mgspmv.ingest.stored import PIECE_ROWS, StoredRows
 from mgspmv.model import MatrixInfo, Progress, index_dtype

@@ -25,8 +25,8 @@ from mgspmv.errors import OptionError, StoreExistsError
 from mgspmv.export.arrays import open_arrays, read_ids, write_anndata, write_binsparse, write_npz
 from mgspmv.files import create_file, exists, is_url
 from mgspmv.heartbeat import prefetch_map
+from mgspmv.ingest.budget import MemoryBudget
 from mgspmv.ingest.headers import has_list_header
-from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.stored import cut_entries, list_entries, read_entries
 from mgspmv.ingest.tokens import SAMPLE_LINES, Undecided
 from mgspmv.model import CooBatch, Progress, check_choice, index_dtype

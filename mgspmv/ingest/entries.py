@@ -20,10 +20,10 @@ import numpy as np
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.heartbeat import prefetch_map
 from mgspmv.ingest.block_sorting import LARGE, drop_loops, find_duplicate, merge_duplicates
+from mgspmv.ingest.budget import ANY_ROOM, MemoryBudget, StoreSize
 from mgspmv.ingest.device_sorting import DeviceSorter, Merging, copy_batch, is_worth_a_device
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.numbering import number_block, number_entries
-from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Layout, Source, symmetrize
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.values import convert_values
@@ -147,6 +147,11 @@ class SortedSource:
 
 SortedRows = SortedSource | StoredRows
 """Matrix whose rows can be read in order, any number of times."""
+
+
+def find_size(matrix: SortedRows, *, has_transpose: bool) -> StoreSize:
+    """Return the size of a matrix in a store."""
+    return StoreSize(matrix.shape, matrix.most_entries, matrix.dtype, matrix.kind != "matrix", has_transpose)
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from mgspmv.control_groups import return_freed_memory
 from mgspmv.errors import CapacityError
 from mgspmv.heartbeat import prefetch_map
 from mgspmv.ingest.block_sorting import Entries, count_buckets, scatter_buckets, sort_parts
-from mgspmv.ingest.scratch import FileArray, ScratchFile
+from mgspmv.ingest.budget import FileArray, ScratchFile
 from mgspmv.model import CooBatch, CsrBlock
 
 N_BUCKETS = 1 << 10

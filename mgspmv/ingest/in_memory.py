@@ -11,12 +11,11 @@ import numpy as np
 
 from mgspmv.display import format_bytes
 from mgspmv.errors import CapacityError
-from mgspmv.ingest.budget import StoreSize, check_stated, find_size
+from mgspmv.ingest.budget import MemoryBudget, StoreSize, check_stated
 from mgspmv.ingest.build import assemble
-from mgspmv.ingest.entries import MakeDeviceSorter, SortedSource, sort_source
+from mgspmv.ingest.entries import MakeDeviceSorter, SortedSource, find_size, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.occurring_ids import IdType, find_id_type
-from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.values import find_least
 from mgspmv.ingest_report import make_report

@@ -27,9 +27,9 @@ import pyarrow as pa
 
 from mgspmv.heartbeat import prefetch_map
 from mgspmv.ingest.block_sorting import SMALL
+from mgspmv.ingest.budget import FileArray, MemoryBudget
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.occurring_ids import PENDING_BYTES, OccurringIds, are_numbers
-from mgspmv.ingest.scratch import FileArray, MemoryBudget
 from mgspmv.ingest.source import Layout
 from mgspmv.kernels.compiled import compile_later
 from mgspmv.model import CooBatch, CsrBlock, index_dtype

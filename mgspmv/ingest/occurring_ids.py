@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from mgspmv.display.frames import unwrap_numbers, wrap_numbers
 from mgspmv.errors import SourceError
-from mgspmv.ingest.scratch import ANY_ROOM, FileArray, MemoryBudget, ScratchFile
+from mgspmv.ingest.budget import ANY_ROOM, FileArray, MemoryBudget, ScratchFile
 from mgspmv.ingest.source import Layout
 from mgspmv.model import index_dtype
 from mgspmv.order import invert

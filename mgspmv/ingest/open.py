@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest.budget import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.detect import GROUP_FORMATS, detect_format, find_format_by_name, is_group_path
 from mgspmv.ingest.files import find_files, is_path, name_files, take_name
 from mgspmv.ingest.frames import FrameSource, find_library, source_from_arrays
 from mgspmv.ingest.headers import StatedForm
 from mgspmv.ingest.objects import GraphSource, NpzSource, ScipySource, convert_arrays, is_networkx, is_sparse
-from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Source
 from mgspmv.ingest.stored import StoreSource
 from mgspmv.model import IngestOptions, Kind, check_choice

@@ -28,6 +28,7 @@ import pyarrow as pa
 from mgspmv.errors import ClosedError
 from mgspmv.heartbeat import prefetch_map
 from mgspmv.ingest.block_sorting import Entries
+from mgspmv.ingest.budget import FileArray, MemoryBudget
 from mgspmv.ingest.build import ColumnSums, assemble
 from mgspmv.ingest.device_sorting import DeviceSorter
 from mgspmv.ingest.entries import EntryFeed, SortedSource, choose_rule
@@ -36,7 +37,6 @@ from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.in_memory import HeldArray
 from mgspmv.ingest.numbering import Numbers, encode_ids, look_up_entries
 from mgspmv.ingest.occurring_ids import IdType, OccurringIds, are_numbers, find_id_type
-from mgspmv.ingest.scratch import FileArray, MemoryBudget
 from mgspmv.ingest.source import FileSource, Layout
 from mgspmv.ingest_report import EntryCounts
 from mgspmv.model import CooBatch, IngestOptions, Kind, Progress, index_dtype

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -13,14 +13,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from mgspmv.errors import SourceError
+from mgspmv.ingest.budget import ANY_ROOM, MemoryBudget, Stated
 from mgspmv.ingest.files import make_absolute, take_name
 from mgspmv.ingest.headers import StatedForm
-from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.model import CooBatch, Kind
-
-Stated = Callable[[str], SourceError]
-"""Makes an error, from a message, about the place where a source states its shape, which may be larger than listed."""
 
 
 @dataclass(frozen=True)

@@ -24,14 +24,13 @@ import pyarrow as pa
 from mgspmv.display import format_bytes
 from mgspmv.errors import CapacityError
 from mgspmv.heartbeat import prefetch_map
-from mgspmv.ingest.budget import StoreSize, check_space, check_stated, find_size
+from mgspmv.ingest.budget import MemoryBudget, StoreSize, check_space, check_stated
 from mgspmv.ingest.build import Assembled, assemble
 from mgspmv.ingest.device_sorting import DeviceSlices
-from mgspmv.ingest.entries import MakeDeviceSorter, SortedRows, SortedSource, sort_source
+from mgspmv.ingest.entries import MakeDeviceSorter, SortedRows, SortedSource, find_size, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.in_memory import describe_unstored, hold
 from mgspmv.ingest.occurring_ids import find_id_type
-from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source, settle
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.values import find_least

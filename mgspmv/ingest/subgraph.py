@@ -21,6 +21,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mgspmv.errors import CapacityError, KindError, OptionError, ShapeError
+from mgspmv.ingest.budget import MemoryBudget
 from mgspmv.ingest.columns import TextColumn
 from mgspmv.ingest.entries import SortedSource, sort_source
 from mgspmv.ingest.files import take_name
@@ -28,7 +29,6 @@ from mgspmv.ingest.headers import DEFAULT_READING, StatedForm
 from mgspmv.ingest.objects import is_sparse
 from mgspmv.ingest.occurring_ids import PIECE_IDS, Ids, SortedIds, are_numbers
 from mgspmv.ingest.open import open_update
-from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.store_writing import write_version
 from mgspmv.ingest.stored import Bounds, EdgeSet, RowNumbers, StoredRows

@@ -19,11 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest.budget import StoreSize, check_stated
+from mgspmv.ingest.budget import MemoryBudget, StoreSize, check_stated
 from mgspmv.ingest.entries import SortedSource, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.occurring_ids import PIECE_IDS, Ids, OccurringIds, are_numbers
-from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.source import Layout, Source, settle
 from mgspmv.ingest.store_writing import add_rows, write_version
 from mgspmv.ingest.stored import RowNumbers, StoredRows

@@ -25,7 +25,7 @@ import mgspmv as mg
 from mgspmv.cluster import ingest_steps
 from mgspmv.errors import ClusterError, OptionError, SourceError, SourceNotFoundError, StoreNotFoundError
 from mgspmv.ingest import shard
-from mgspmv.ingest.scratch import MemoryBudget
+from mgspmv.ingest.budget import MemoryBudget
 from tests.support.clusters import check_left, find_left, start_cluster
 from tests.support.hearing import on_phases
 from tests.support.stores import forget_checksums

@@ -33,9 +33,9 @@ from mgspmv.errors import (
     WorkerLostError,
 )
 from mgspmv.ingest import device_shard
+from mgspmv.ingest.budget import MemoryBudget
 from mgspmv.ingest.device_shard import RowSample
 from mgspmv.ingest.device_sorting import DeviceSorter
-from mgspmv.ingest.scratch import MemoryBudget
 from tests.support.clusters import start_cluster
 from tests.support.device_shares import HostStaging, PlayedGroup
 from tests.support.hearing import on_events, on_phases

@@ -24,7 +24,7 @@ from zarr.storage import MemoryStore
 import mgspmv as mg
 from mgspmv.errors import CapacityError, ChecksumError, OptionError, StoreExistsError
 from mgspmv.export.export import SUFFIXES
-from mgspmv.ingest.scratch import MemoryBudget
+from mgspmv.ingest.budget import MemoryBudget
 from mgspmv.store.read import open_store, read_recorded
 from tests.support.hearing import on_phases
 from tests.support.matrices import HARD

@@ -21,10 +21,10 @@ import pytest
 import mgspmv as mg
 from mgspmv.errors import SourceError, SourceNotFoundError
 from mgspmv.ingest import files
+from mgspmv.ingest.budget import ANY_ROOM
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.files import find_files
 from mgspmv.ingest.parquet import ParquetSource
-from mgspmv.ingest.scratch import ANY_ROOM
 from mgspmv.ingest.streams import TextStream
 from tests.support.buckets import serve_s3
 from tests.support.commands import invoke

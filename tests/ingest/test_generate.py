@@ -13,8 +13,8 @@ from scipy import stats
 
 from mgspmv.errors import OptionError
 from mgspmv.ingest import generate
+from mgspmv.ingest.budget import ANY_ROOM
 from mgspmv.ingest.generate import RmatSource, UniformSource, banded, make_generator, stencil2d, stencil3d
-from mgspmv.ingest.scratch import ANY_ROOM
 
 WRAP = 2**64
 

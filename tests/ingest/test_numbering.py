@@ -13,6 +13,7 @@ from zarr.storage import MemoryStore
 import mgspmv as mg
 from mgspmv.errors import SourceError
 from mgspmv.ingest import numbering, streams, tables, vertices
+from mgspmv.ingest.budget import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.entries import sort_source
 from mgspmv.ingest.external_sort import EntrySorter
@@ -20,7 +21,6 @@ from mgspmv.ingest.frames import source_from_arrays
 from mgspmv.ingest.numbering import JOINED_BYTES, IdTable, encode_ids, join_ids, number_block, number_entries
 from mgspmv.ingest.occurring_ids import OccurringIds, are_numbers, rank_ids
 from mgspmv.ingest.open import open_source
-from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.source import Layout
 from mgspmv.ingest.store_writing import store_source
 from mgspmv.ingest.values import INT64_MAX

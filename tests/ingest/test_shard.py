@@ -7,8 +7,8 @@ import pytest
 
 from mgspmv.errors import ClosedError
 from mgspmv.ingest import shard
+from mgspmv.ingest.budget import MemoryBudget
 from mgspmv.ingest.edge_list import EdgeListSource
-from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.shard import Shard, ShardSpec
 from mgspmv.model import IngestOptions
 

@@ -24,11 +24,10 @@ from zarr.storage import LocalStore, MemoryStore
 import mgspmv as mg
 from mgspmv.errors import CapacityError, OptionError, SourceError, StoreNotFoundError
 from mgspmv.ingest import store_writing
-from mgspmv.ingest.budget import find_budget
+from mgspmv.ingest.budget import MemoryBudget, find_budget
 from mgspmv.ingest.frames import source_from_arrays
 from mgspmv.ingest.generate import make_generator
 from mgspmv.ingest.open import open_source
-from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.store_writing import store_source
 from mgspmv.model import IngestOptions
 from mgspmv.store.read import open_store

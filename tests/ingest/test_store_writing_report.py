@@ -12,9 +12,9 @@ import scipy.sparse as sp
 from zarr.storage import MemoryStore
 
 import mgspmv as mg
+from mgspmv.ingest.budget import MemoryBudget
 from mgspmv.ingest.frames import source_from_arrays
 from mgspmv.ingest.objects import ScipySource
-from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.store_writing import store_source
 from mgspmv.model import IngestOptions
 from mgspmv.validation import check_fields

@@ -12,7 +12,7 @@ from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import OptionError, StoreNotFoundError
-from mgspmv.ingest.scratch import MemoryBudget
+from mgspmv.ingest.budget import MemoryBudget
 from mgspmv.store.read import read_recorded
 from tests.support.shrinking import shrink
 from tests.support.stores import check_same, make_scipy, make_stochastic

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from mgspmv.errors import OptionError, SourceError
+from mgspmv.ingest.budget import ANY_ROOM
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.matrix_market import MatrixMarketSource
 from mgspmv.ingest.parquet import ParquetSource
-from mgspmv.ingest.scratch import ANY_ROOM
 from mgspmv.ingest.source import Layout
 from tests.support.stores import forget_checksums
 

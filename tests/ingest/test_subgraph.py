@@ -25,8 +25,8 @@ from mgspmv.errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
+from mgspmv.ingest.budget import MemoryBudget
 from mgspmv.ingest.headers import StatedForm
-from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.subgraph import find_table_bytes, read_selection, write_subgraph
 from mgspmv.store.read import open_store
 from tests.support.commands import invoke

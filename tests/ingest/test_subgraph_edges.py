@@ -19,8 +19,8 @@ from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import CapacityError, OptionError, ShapeError, SourceError, StoreNotFoundError
+from mgspmv.ingest.budget import MemoryBudget
 from mgspmv.ingest.entries import sort_source
-from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.subgraph import LABEL_BYTES, PLACE_BYTES, choose_edges, find_places, open_edges, write_subgraph
 from mgspmv.model import IngestOptions
 from mgspmv.store.read import open_store

@@ -10,8 +10,8 @@ import pytest
 import mgspmv as mg
 from mgspmv.errors import SourceError
 from mgspmv.ingest import streams, tables
+from mgspmv.ingest.budget import MemoryBudget
 from mgspmv.ingest.frames import open_table
-from mgspmv.ingest.scratch import MemoryBudget
 from mgspmv.ingest.tables import TableSource
 from tests.support.arrays import number_codes
 from tests.support.shrinking import shrink

@@ -20,7 +20,7 @@ from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import OptionError, ShapeError, SourceError, StoreError
-from mgspmv.ingest.scratch import MemoryBudget
+from mgspmv.ingest.budget import MemoryBudget
 from tests.support.arrays import read_arrays
 from tests.support.hearing import on_phases
 from tests.support.pairwise import cover_pairs

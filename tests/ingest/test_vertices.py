@@ -15,11 +15,11 @@ import pytest
 
 from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest import vertices
+from mgspmv.ingest.budget import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.columns import TextColumn
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.entries import sort_source
 from mgspmv.ingest.headers import StatedForm
-from mgspmv.ingest.scratch import ANY_ROOM, MemoryBudget
 from mgspmv.ingest.streams import TextStream
 from mgspmv.ingest.values import INT64_MAX, INT64_MIN
 from mgspmv.ingest.vertices import (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mgspmv.errors import StoreError
-from mgspmv.ingest.scratch import ScratchFile
+from mgspmv.ingest.budget import ScratchFile
 
 
 def test_a_file_that_is_cut_short_is_an_error():
