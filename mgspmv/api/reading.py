@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from mgspmv.api.matrix import Matrix
 from mgspmv.errors import OptionError
 from mgspmv.ingest.budget import find_budget
+from mgspmv.ingest.build import load_source
 from mgspmv.ingest.device_sorting import DeviceSorter, make_device_sorter
 from mgspmv.ingest.external_sort import EntrySorter
-from mgspmv.ingest.in_memory import load_source
 from mgspmv.ingest.open import open_source
 from mgspmv.kernels.device import has_device
 from mgspmv.model import Duplicates, IngestOptions, Kind, Precision, SelfLoops, check_choice

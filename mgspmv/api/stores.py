@@ -16,13 +16,12 @@ from mgspmv.ingest.budget import ANY_ROOM, find_budget
 from mgspmv.ingest.open import open_source, open_update
 from mgspmv.ingest.store_writing import store_source
 from mgspmv.ingest.update import Changes, update_store
-from mgspmv.ingest.verify import verify_store
 from mgspmv.lookup import VertexLookup
 from mgspmv.model import Duplicates, IngestOptions, Kind, MatrixInfo, OrderMethod, SelfLoops
 from mgspmv.monitor.progress import ProgressOption, make_report, watched
 from mgspmv.solvers.options import check_threads, parse_size
 from mgspmv.store.locations import StoreLike
-from mgspmv.store.read import open_store
+from mgspmv.store.read import open_store, verify_store
 from mgspmv.store.stored_matrix import StoredMatrix
 from mgspmv.store.versions import check_keep, check_target
 

@@ -26,13 +26,13 @@ from mgspmv.ingest.budget import check_memory, check_space
 from mgspmv.ingest.device_shard import RowSample, list_buckets
 from mgspmv.ingest.device_sorting import are_marked, is_worth_a_device
 from mgspmv.ingest.occurring_ids import IdType
-from mgspmv.ingest.values import find_least
 from mgspmv.kernels.entry_sorting import MOST_ENTRIES
 from mgspmv.model import IngestOptions, MatrixInfo, Precision, Progress, index_dtype
 from mgspmv.partition import INGEST_FIRST, Planner, limit
 from mgspmv.solvers.options import Placement, Reads
 from mgspmv.store.chunks import WrittenRange
 from mgspmv.store.held import PLACE
+from mgspmv.store.stored_matrix import find_least
 from mgspmv.store.write import Version, begin_version
 from mgspmv.validation import to_json
 

@@ -50,15 +50,15 @@ from mgspmv.ingest.device_shard import DeviceShard
 from mgspmv.ingest.device_sorting import make_device_sorter
 from mgspmv.ingest.entries import choose_rule
 from mgspmv.ingest.frames import FrameSource
-from mgspmv.ingest.in_memory import describe_unstored
 from mgspmv.ingest.occurring_ids import IdType
 from mgspmv.ingest.shard import OwnIds, PartSummary, ShardSpec
 from mgspmv.ingest.source import FileSource
-from mgspmv.ingest.values import find_least
 from mgspmv.ingest_report import EntryCounts, make_report
 from mgspmv.kernels.catalogue import Backend
 from mgspmv.kernels.device import current_device, use_device
 from mgspmv.model import IngestOptions, MatrixInfo, Progress
+from mgspmv.store.held import describe_unstored
+from mgspmv.store.stored_matrix import find_least
 
 Describe = Callable[[dict[str, Any]], dict[str, Any]]
 """Makes the provenance of a matrix from that of its source."""

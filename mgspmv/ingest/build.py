@@ -1,7 +1,7 @@
-"""CSR arrays of a matrix and sums of its columns, built from its rows.
+"""CSR arrays of a matrix and sums of its columns, built from its rows, and sources read into matrices in memory.
 
 Blocks of rows are streamed, see `mgspmv.ingest.entries`: the whole matrix is in memory only if the caller keeps all of
-them.
+them, as `load_source` does.
 """
 
 from __future__ import annotations
@@ -9,23 +9,40 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any, Protocol
 
 import numpy as np
 
-from mgspmv.errors import SourceError
+from mgspmv.display import format_bytes
+from mgspmv.errors import CapacityError, SourceError
 from mgspmv.heartbeat import prefetch_map
 from mgspmv.ingest.block_sorting import SMALL
-from mgspmv.ingest.entries import SortedRows, shrink
+from mgspmv.ingest.budget import MemoryBudget, check_stated
+from mgspmv.ingest.entries import MakeDeviceSorter, SortedRows, SortedSource, find_size, shrink, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
+from mgspmv.ingest.occurring_ids import find_id_type
+from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.stored import cut_entries
-from mgspmv.ingest.values import find_least, infinite_error
+from mgspmv.ingest.values import infinite_error
+from mgspmv.ingest_report import make_report
 from mgspmv.kernels.compiled import compile_later
-from mgspmv.model import STOCHASTIC_TOLERANCE, CooBatch, CsrBlock, Kind, Progress, default_threads, index_dtype
+from mgspmv.model import (
+    STOCHASTIC_TOLERANCE,
+    CooBatch,
+    CsrBlock,
+    IngestOptions,
+    Kind,
+    Progress,
+    default_threads,
+    free_memory,
+    index_dtype,
+)
 from mgspmv.order import list_rows
-from mgspmv.store.stored_matrix import StoredMatrix
+from mgspmv.store.held import PLACE, HeldArrays, HeldMatrix, describe_unstored
+from mgspmv.store.stored_matrix import TRANSPOSE, StoredMatrix, find_least
 
 _FILLED = 1 << 20
 """Most row pointers that are made at a time for empty rows."""
@@ -45,6 +62,29 @@ class Appendable(Protocol):
     def pieces(self) -> Iterator[np.ndarray]:
         """Yield the elements, one part after the other, once the array is finished."""
         ...
+
+
+class HeldArray:
+    """Array in memory that is built by appending.
+
+    Parameters
+    ----------
+    most : number of elements for which room is reserved; pages that are not written take no memory
+    """
+
+    def __init__(self, name: str, dtype: np.dtype[Any], most: int) -> None:
+        self._array: np.ndarray = np.empty(most, dtype)
+        self._n = 0
+
+    def append(self, elements: np.ndarray) -> None:
+        self._array[self._n : self._n + len(elements)] = elements
+        self._n += len(elements)
+
+    def finish(self) -> np.ndarray:
+        return self._array[: self._n]
+
+    def pieces(self) -> Iterator[np.ndarray]:
+        yield self._array[: self._n]
 
 
 @dataclass(frozen=True, eq=False)
@@ -356,3 +396,75 @@ def sum_rows(stored: StoredMatrix, start: int, stop: int, threads: int | None = 
     weight = sums.finish()[1]
     assert weight is not None
     return weight
+
+
+# --- matrices in memory ----------------------------------------------------------------------------------------------
+
+
+def load_source(
+    source: Source,
+    options: IngestOptions,
+    report: Progress,
+    room: MemoryBudget,
+    make_device_sorter: MakeDeviceSorter | None = None,
+) -> HeldMatrix:
+    """Read a source into memory; the matrix is the one that `store_source` writes.
+
+    Parameters
+    ----------
+    make_device_sorter : as for `sort_source`; a graph that fits on the device stays there
+
+    Raises
+    ------
+    SourceError, OptionError, ShapeError : as in `sort_source`, `check_stated` and `assemble`
+    CapacityError : the matrix does not fit into memory; as in `sort_source`
+    """
+    source.hashes_files = False
+    own = replace(room, memory=room.memory // 2) if options.transpose else room
+    with ExitStack() as stack:
+        read = stack.enter_context(sort_source(source, options, report, own, make_device_sorter))
+        size = find_size(read, has_transpose=options.transpose)
+        check_stated(read.layout.stated, size, allow_hypersparse=False)
+        if read.is_built_on_device:
+            report("sort", 0, None)
+            built = read.build(has_transpose=options.transpose)
+            return hold(read, built, len(built["indices"]), find_least(built.get("data")), options)
+        if (need := size.nbytes) > (free := free_memory()):
+            n_rows, n_cols = size.shape
+            raise CapacityError(
+                f"a matrix of {n_rows:,} x {n_cols:,} with {size.n_entries:,} entries takes {format_bytes(need)} "
+                f"({need:,} bytes), but {format_bytes(free)} of memory are free; ingest it into a store on disk, "
+                "whose rows workers can share, or which can be streamed"
+            )
+        transposed = stack.enter_context(EntrySorter(own.memory, own.threads, own.folder))
+        made = assemble(read, HeldArray, report, transposed if options.transpose else None)
+        arrays = dict(made.arrays)
+        if options.transpose:
+            rows = (Layout(read.shape[::-1]), read.name, transposed)
+            other = assemble(SortedSource("matrix", read.dtype, "keep", *rows), HeldArray, report)
+            arrays |= {f"{TRANSPOSE}{name}": array for name, array in other.arrays.items()}
+        for array in arrays.values():
+            array.flags.writeable = False
+        return hold(read, arrays, made.nnz, made.least, options)
+
+
+def hold(read: SortedSource, arrays: HeldArrays, nnz: int, least: float | None, options: IngestOptions) -> HeldMatrix:
+    """Return the matrix of these arrays.
+
+    Parameters
+    ----------
+    read : source of the arrays
+    arrays : by name as in a store, without those of vertices
+    nnz : number of entries
+    least : value, as for `MatrixInfo.min_weight`
+    """
+    ids, made_from = read.vertex_ids, dict(read.layout.provenance)
+    if ids is not None:
+        arrays["vertex_ids"] = ids if isinstance(ids, np.ndarray) else ids[:]
+    given: dict[str, Any] = {"weights": options.weights}
+    ingested = make_report(made_from, read.counts, nnz, read.rule, given)
+    nbytes = sum(array.nbytes for name, array in arrays.items() if name != "vertex_ids" and "/" not in name)
+    own = read.kind, read.shape, nnz, read.dtype, read.rule, find_id_type(ids), least
+    others = {"has_transpose": options.transpose, "nbytes": nbytes}
+    info = describe_unstored(*own, {"source": made_from, "report": ingested}, **others)
+    return HeldMatrix(info=info, place=PLACE, arrays=arrays)

@@ -29,12 +29,11 @@ from mgspmv.errors import ClosedError
 from mgspmv.heartbeat import prefetch_map
 from mgspmv.ingest.block_sorting import Entries
 from mgspmv.ingest.budget import FileArray, MemoryBudget
-from mgspmv.ingest.build import ColumnSums, assemble
+from mgspmv.ingest.build import ColumnSums, HeldArray, assemble
 from mgspmv.ingest.device_sorting import DeviceSorter
 from mgspmv.ingest.entries import EntryFeed, SortedSource, choose_rule
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.frames import FrameSource
-from mgspmv.ingest.in_memory import HeldArray
 from mgspmv.ingest.numbering import Numbers, encode_ids, look_up_entries
 from mgspmv.ingest.occurring_ids import IdType, OccurringIds, are_numbers, find_id_type
 from mgspmv.ingest.source import FileSource, Layout

@@ -25,24 +25,22 @@ from mgspmv.display import format_bytes
 from mgspmv.errors import CapacityError
 from mgspmv.heartbeat import prefetch_map
 from mgspmv.ingest.budget import MemoryBudget, StoreSize, check_space, check_stated
-from mgspmv.ingest.build import Assembled, assemble
+from mgspmv.ingest.build import Assembled, assemble, hold
 from mgspmv.ingest.device_sorting import DeviceSlices
 from mgspmv.ingest.entries import MakeDeviceSorter, SortedRows, SortedSource, find_size, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
-from mgspmv.ingest.in_memory import describe_unstored, hold
 from mgspmv.ingest.occurring_ids import find_id_type
 from mgspmv.ingest.source import Layout, Source, settle
 from mgspmv.ingest.stored import StoredRows
-from mgspmv.ingest.values import find_least
 from mgspmv.ingest.zarr_groups import GroupSource
 from mgspmv.ingest_report import make_report
 from mgspmv.model import IngestOptions, MatrixInfo, OrderMethod, Progress, ignore, index_dtype
 from mgspmv.order import METHODS, WITH_PATTERN, estimate_bytes, invert, renumber_entries, restore
 from mgspmv.store.chunks import AppendArray
-from mgspmv.store.held import HeldMatrix, Writing
+from mgspmv.store.held import HeldMatrix, Writing, describe_unstored
 from mgspmv.store.locations import StoreLike, describe_store
 from mgspmv.store.read import open_store
-from mgspmv.store.stored_matrix import StoredMatrix
+from mgspmv.store.stored_matrix import StoredMatrix, find_least
 from mgspmv.store.write import Version, begin_version
 from mgspmv.validation import to_json
 

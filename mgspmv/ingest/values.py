@@ -14,7 +14,6 @@ Ids are integers, or strings, see `find_kind`.
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal
 
 import numpy as np
@@ -86,12 +85,6 @@ def infinite_error(kind: str, n_infinite: int, source: str) -> SourceError:
         f"a {kind} needs finite weights, {n_infinite} are NaN or infinite; clean the source, or pass weights=False",
         source=source,
     )
-
-
-def find_least(data: np.ndarray | None) -> float | None:
-    """Return the least value; None if there is none or it is not finite, which JSON cannot represent."""
-    least = math.nan if data is None or not len(data) else float(data.min())
-    return least if math.isfinite(least) else None
 
 
 # --- ids in Arrow arrays ----------------------------------------------------------------------------------------------

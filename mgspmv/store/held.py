@@ -9,20 +9,22 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from mgspmv.errors import OptionError, translating
 from mgspmv.logs import log_unwritten
-from mgspmv.model import MatrixInfo
+from mgspmv.model import Duplicates, Kind, MatrixInfo, OrderMethod, index_dtype
 from mgspmv.store.digests import combine_digests, digest_array, run_parts
 from mgspmv.store.locations import find_address
-from mgspmv.store.stored_matrix import TRANSPOSE, Allocate, HostArray, Range, StoredMatrix
+from mgspmv.store.stored_matrix import FORMAT_VERSION, TRANSPOSE, Allocate, HostArray, Range, StoredMatrix
 
 PLACE = "memory://"
 HeldArrays = dict[str, Any]
 """Arrays of NumPy or CuPy by name, as in a store."""
+VERSION = "v000000-memory"
+"""Version of a matrix that is not in a store."""
 PIECE = 1 << 20
 """Most elements that a thread copies at a time."""
 
@@ -124,6 +126,41 @@ class HeldMatrix(StoredMatrix):
 
     def address(self) -> Any:
         return find_address(self.place, self.info.url) if self.writing is None else self.written.address()
+
+
+def describe_unstored(
+    kind: Kind,
+    shape: tuple[int, int],
+    nnz: int,
+    dtype: np.dtype[Any] | None,
+    rule: Duplicates,
+    id_type: Literal["int64", "string"] | None,
+    least: float | None,
+    provenance: dict[str, Any],
+    *,
+    order: OrderMethod | None = None,
+    has_transpose: bool = False,
+    nbytes: int = 0,
+) -> MatrixInfo:
+    """Return the description of a matrix that is in no store, or not yet; arguments as in `MatrixInfo`."""
+    return MatrixInfo(
+        url=PLACE,
+        kind=kind,
+        shape=shape,
+        nnz=nnz,
+        dtype=None if dtype is None else dtype.name,  # type: ignore[arg-type]
+        index_dtype=index_dtype(shape[1]).name,  # type: ignore[arg-type]
+        duplicates=rule,
+        vertex_ids=id_type,
+        min_weight=least,
+        has_transpose=has_transpose,
+        version=VERSION,
+        format_version=FORMAT_VERSION,
+        digest="",
+        nbytes=nbytes,
+        order=order,
+        provenance=provenance,
+    )
 
 
 def name_matrix(stored: StoredMatrix) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -258,6 +259,12 @@ class StoredPointers:
             first = number * CHUNK_ELEMENTS
             self._held[number] = self._stored.read_array("indptr", first, min(first + CHUNK_ELEMENTS, len(self)))
         return int(self._held[number][place])
+
+
+def find_least(data: np.ndarray | None) -> float | None:
+    """Return `MatrixInfo.min_weight`; None if there is no value or it is not finite, which JSON cannot represent."""
+    least = math.nan if data is None or not len(data) else float(data.min())
+    return least if math.isfinite(least) else None
 
 
 class MatrixProperties:

@@ -13,9 +13,9 @@ import pytest
 from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest import device_sorting
 from mgspmv.ingest.budget import MemoryBudget
+from mgspmv.ingest.build import load_source
 from mgspmv.ingest.device_shard import DeviceShard, RowSample, list_buckets
 from mgspmv.ingest.device_sorting import DeviceSorter
-from mgspmv.ingest.in_memory import load_source
 from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.shard import ShardSpec
 from mgspmv.kernels import entry_sorting

@@ -13,8 +13,8 @@ from mgspmv.api.arguments import as_matrix
 from mgspmv.errors import CapacityError, SourceError
 from mgspmv.ingest import device_sorting, objects, tables
 from mgspmv.ingest.budget import find_budget
+from mgspmv.ingest.build import load_source
 from mgspmv.ingest.device_sorting import DeviceSorter
-from mgspmv.ingest.in_memory import load_source
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.store_writing import store_source
 from mgspmv.kernels.device import free_device_memory

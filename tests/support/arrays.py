@@ -11,13 +11,12 @@ import scipy.sparse
 
 from mgspmv.ingest.build import assemble
 from mgspmv.ingest.entries import sort_source
-from mgspmv.ingest.in_memory import describe_unstored
 from mgspmv.ingest.occurring_ids import find_id_type
 from mgspmv.ingest.source import Layout, Source
-from mgspmv.ingest.values import find_least
 from mgspmv.model import Duplicates, IngestOptions, Kind, MatrixInfo, Progress, index_dtype
+from mgspmv.store.held import describe_unstored
 from mgspmv.store.locations import StoreLike
-from mgspmv.store.stored_matrix import StoredMatrix
+from mgspmv.store.stored_matrix import StoredMatrix, find_least
 from mgspmv.store.versions import check_target
 from mgspmv.store.write import Version, begin_version
 

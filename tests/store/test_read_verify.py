@@ -13,9 +13,8 @@ import zarr
 
 import mgspmv.store.digests
 from mgspmv.errors import StoreFormatError, StoreNotFoundError, StoreUnfinishedError
-from mgspmv.ingest.values import find_least
-from mgspmv.ingest.verify import verify_store
-from mgspmv.store.read import open_store
+from mgspmv.store.read import open_store, verify_store
+from mgspmv.store.stored_matrix import find_least
 from mgspmv.store.write import begin_version
 from tests.support.arrays import write_store
 from tests.support.pairwise import cover_pairs
