@@ -39,7 +39,7 @@ from benchmarks.measure import Rounds, say, take_turns
 from benchmarks.program import add_file_options, make_parser, run_program
 from benchmarks.tables import Setting, Table, format_text, judge, write_files
 from mgspmv.ingest.generate import make_generator
-from mgspmv.ingest.occurring_ids import find_id_type
+from mgspmv.ingest.numbering import find_id_type
 from mgspmv.model import default_threads
 from mgspmv.store.held import describe_unstored
 from mgspmv.store.write import begin_version

@@ -25,7 +25,7 @@ from mgspmv.errors import CapacityError, OptionError
 from mgspmv.ingest.budget import check_memory, check_space
 from mgspmv.ingest.device_shard import RowSample, list_buckets
 from mgspmv.ingest.device_sorting import are_marked, is_worth_a_device
-from mgspmv.ingest.occurring_ids import IdType
+from mgspmv.ingest.numbering import IdType
 from mgspmv.kernels.entry_sorting import MOST_ENTRIES
 from mgspmv.model import IngestOptions, MatrixInfo, Precision, Progress, index_dtype
 from mgspmv.partition import INGEST_FIRST, Planner, limit

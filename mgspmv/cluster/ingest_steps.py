@@ -50,7 +50,7 @@ from mgspmv.ingest.device_shard import DeviceShard
 from mgspmv.ingest.device_sorting import make_device_sorter
 from mgspmv.ingest.entries import choose_rule
 from mgspmv.ingest.frames import FrameSource
-from mgspmv.ingest.occurring_ids import IdType
+from mgspmv.ingest.numbering import IdType
 from mgspmv.ingest.shard import OwnIds, PartSummary, ShardSpec
 from mgspmv.ingest.source import FileSource
 from mgspmv.ingest_report import EntryCounts, make_report

@@ -23,7 +23,7 @@ from mgspmv.ingest.block_sorting import SMALL
 from mgspmv.ingest.budget import MemoryBudget, check_stated
 from mgspmv.ingest.entries import MakeDeviceSorter, SortedRows, SortedSource, find_size, shrink, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
-from mgspmv.ingest.occurring_ids import find_id_type
+from mgspmv.ingest.numbering import find_id_type
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.stored import cut_entries
 from mgspmv.ingest.values import infinite_error

@@ -25,8 +25,7 @@ from mgspmv.heartbeat import beat
 from mgspmv.ingest.block_sorting import SUM_TOO_LARGE, Entries
 from mgspmv.ingest.budget import UNLIMITED, FileArray
 from mgspmv.ingest.external_sort import EntrySorter, RangeLimits
-from mgspmv.ingest.numbering import SMALL_IDS
-from mgspmv.ingest.occurring_ids import are_numbers
+from mgspmv.ingest.numbering import SMALL_IDS, are_numbers
 from mgspmv.ingest.source import Layout
 from mgspmv.ingest.values import infinite_error
 from mgspmv.kernels.context import begin_sorting

@@ -99,7 +99,7 @@ def open_source(
         chosen = format or detect_format(files)
         own = _take_suitable(edge_list_options, _SUITABLE.get(chosen, ()), chosen)
         if chosen == "parquet":
-            from mgspmv.ingest.parquet import ParquetSource
+            from mgspmv.ingest.tables import ParquetSource
 
             return ParquetSource(files, threads=threads, id_room=id_room, **own)
         if chosen == "edge-list":

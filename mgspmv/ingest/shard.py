@@ -34,8 +34,15 @@ from mgspmv.ingest.device_sorting import DeviceSorter
 from mgspmv.ingest.entries import EntryFeed, SortedSource, choose_rule
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.frames import FrameSource
-from mgspmv.ingest.numbering import Numbers, encode_ids, look_up_entries
-from mgspmv.ingest.occurring_ids import IdType, OccurringIds, are_numbers, find_id_type
+from mgspmv.ingest.numbering import (
+    IdType,
+    Numbers,
+    OccurringIds,
+    are_numbers,
+    encode_ids,
+    find_id_type,
+    look_up_entries,
+)
 from mgspmv.ingest.source import FileSource, Layout
 from mgspmv.ingest_report import EntryCounts
 from mgspmv.model import CooBatch, IngestOptions, Kind, Progress, index_dtype

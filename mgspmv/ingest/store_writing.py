@@ -29,7 +29,7 @@ from mgspmv.ingest.build import Assembled, assemble, hold
 from mgspmv.ingest.device_sorting import DeviceSlices
 from mgspmv.ingest.entries import MakeDeviceSorter, SortedRows, SortedSource, find_size, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
-from mgspmv.ingest.occurring_ids import find_id_type
+from mgspmv.ingest.numbering import find_id_type
 from mgspmv.ingest.source import Layout, Source, settle
 from mgspmv.ingest.stored import StoredRows
 from mgspmv.ingest.zarr_groups import GroupSource

@@ -26,8 +26,8 @@ from mgspmv.ingest.columns import TextColumn
 from mgspmv.ingest.entries import SortedSource, sort_source
 from mgspmv.ingest.files import take_name
 from mgspmv.ingest.headers import DEFAULT_READING, StatedForm
+from mgspmv.ingest.numbering import Ids, SortedIds, are_numbers
 from mgspmv.ingest.objects import is_sparse
-from mgspmv.ingest.occurring_ids import PIECE_IDS, Ids, SortedIds, are_numbers
 from mgspmv.ingest.open import open_update
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.ingest.store_writing import write_version
@@ -40,6 +40,8 @@ from mgspmv.order import invert, renumber_entries
 from mgspmv.store.locations import StoreLike
 from mgspmv.store.stored_matrix import StoredMatrix
 
+PIECE_IDS = 1 << 16
+"""Ids of a store per read."""
 ORDER_BYTES = 32
 """Bytes per vertex while the order of the kept vertices is computed."""
 PLACE_BYTES = 36

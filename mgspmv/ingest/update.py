@@ -22,11 +22,11 @@ from mgspmv.errors import SourceError
 from mgspmv.ingest.budget import MemoryBudget, StoreSize, check_stated
 from mgspmv.ingest.entries import SortedSource, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
-from mgspmv.ingest.occurring_ids import PIECE_IDS, Ids, OccurringIds, are_numbers
+from mgspmv.ingest.numbering import Ids, OccurringIds, are_numbers
 from mgspmv.ingest.source import Layout, Source, settle
 from mgspmv.ingest.store_writing import add_rows, write_version
 from mgspmv.ingest.stored import RowNumbers, StoredRows
-from mgspmv.ingest.subgraph import check_room, find_places, find_table_bytes, list_labels
+from mgspmv.ingest.subgraph import PIECE_IDS, check_room, find_places, find_table_bytes, list_labels
 from mgspmv.ingest_report import make_report
 from mgspmv.lookup import VertexLookup, open_ids
 from mgspmv.model import Duplicates, IngestOptions, MatrixInfo, Progress, ignore, index_dtype

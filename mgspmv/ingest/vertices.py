@@ -20,8 +20,7 @@ from mgspmv.ingest.column_names import choose_list_columns, names_numbers
 from mgspmv.ingest.columns import TableFormat, TextColumn, read_chunks, split_line
 from mgspmv.ingest.detect import read_head
 from mgspmv.ingest.headers import DEFAULT_READING, StatedForm, has_list_header
-from mgspmv.ingest.numbering import UNKNOWN, IdTable
-from mgspmv.ingest.occurring_ids import OccurringIds, are_numbers
+from mgspmv.ingest.numbering import UNKNOWN, IdTable, OccurringIds, are_numbers
 from mgspmv.ingest.source import Layout
 from mgspmv.ingest.streams import TextLine, TextStream
 from mgspmv.ingest.tokens import (

@@ -16,8 +16,8 @@ from mgspmv.ingest.budget import MemoryBudget
 from mgspmv.ingest.build import load_source
 from mgspmv.ingest.device_shard import DeviceShard, RowSample, list_buckets
 from mgspmv.ingest.device_sorting import DeviceSorter
-from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.shard import ShardSpec
+from mgspmv.ingest.tables import ParquetSource
 from mgspmv.kernels import entry_sorting
 from mgspmv.kernels.formats import to_host
 from mgspmv.kernels.staging import Staging

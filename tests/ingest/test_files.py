@@ -24,8 +24,8 @@ from mgspmv.ingest import streams
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.files import find_files
 from mgspmv.ingest.open import open_source
-from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.source import settle
+from mgspmv.ingest.tables import ParquetSource
 from tests.support.arrays import number_codes
 from tests.support.shrinking import shrink
 
@@ -257,7 +257,7 @@ def test_parquet_tables_follow_each_other(tmp_path, monkeypatch):
     for k, places in enumerate((slice(0, 40), slice(40, 40), slice(40, 100))):
         write_table(tmp_path / f"e/{k}.parquet", *ends[:, places], weights[places])
     for batch_rows in (3, 2**20):
-        shrink(monkeypatch, ingest__parquet={"BATCH_ROWS": batch_rows})
+        shrink(monkeypatch, ingest__tables={"BATCH_ROWS": batch_rows})
         arcs, layout = read(ParquetSource(find_files(tmp_path / "e")))
         assert arcs == list(zip(*ends.tolist(), weights.tolist(), strict=True))
     source = settle(layout.provenance)

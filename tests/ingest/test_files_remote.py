@@ -24,8 +24,8 @@ from mgspmv.ingest import files
 from mgspmv.ingest.budget import ANY_ROOM
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.files import find_files
-from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.streams import TextStream
+from mgspmv.ingest.tables import ParquetSource
 from tests.support.buckets import serve_s3
 from tests.support.commands import invoke
 from tests.support.shrinking import shrink
@@ -222,7 +222,7 @@ def test_pieces_of_a_parquet_table_are_fetched_once(web, table, monkeypatch):
     """But for the last, which says where everything is and is needed first."""
     monkeypatch.setattr(files, "PIECE_BYTES", 200_000)
     web.files["/e"] = table.read_bytes()
-    shrink(monkeypatch, ingest__parquet={"BATCH_ROWS": 10_000})
+    shrink(monkeypatch, ingest__tables={"BATCH_ROWS": 10_000})
     source = ParquetSource(f"{web.url}/e")
     assert sum(len(batch.rows) for batch in source.batches()) == 100_000
     n_pieces = -(-len(web.files["/e"]) // 200_000)
@@ -240,7 +240,7 @@ def test_parquet_tables_need_pieces(web, table, has_sizes):
 
 def test_a_connection_that_breaks_in_a_parquet_table(web, table, monkeypatch):
     web.files["/e"] = table.read_bytes()
-    shrink(monkeypatch, ingest__parquet={"BATCH_ROWS": 1000})
+    shrink(monkeypatch, ingest__tables={"BATCH_ROWS": 1000})
     batches = ParquetSource(f"{web.url}/e").batches()
     next(batches)
     web.breaks = [20_000] * 100

@@ -18,8 +18,17 @@ from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.entries import sort_source
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.frames import source_from_arrays
-from mgspmv.ingest.numbering import JOINED_BYTES, IdTable, encode_ids, join_ids, number_block, number_entries
-from mgspmv.ingest.occurring_ids import OccurringIds, are_numbers, rank_ids
+from mgspmv.ingest.numbering import (
+    JOINED_BYTES,
+    IdTable,
+    OccurringIds,
+    are_numbers,
+    encode_ids,
+    join_ids,
+    number_block,
+    number_entries,
+    rank_ids,
+)
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.source import Layout
 from mgspmv.ingest.store_writing import store_source
@@ -37,7 +46,7 @@ PLENTY = 1 << 40
 def small(monkeypatch):
     """Buckets, groups and pieces of which a few entries make many."""
     sorter = {"N_BUCKETS": 4, "GROUPED_ENTRIES": 20, "BLOCK_ENTRIES": 7, "BLOCK_ROWS": 8}
-    shrink(monkeypatch, ingest__external_sort=sorter, ingest__occurring_ids={"PAGE_NAMES": 8})
+    shrink(monkeypatch, ingest__external_sort=sorter, ingest__numbering={"PAGE_NAMES": 8})
 
 
 def check(rows, cols, memory, threads=2, id_memory=None):
@@ -272,7 +281,7 @@ any_names = st.lists(st.text(max_size=3), unique=True)
 
 @pytest.fixture
 def small_pages(small, monkeypatch):
-    shrink(monkeypatch, ingest__occurring_ids={"PAGE_NAMES": 3, "MERGED_PAGES": 2})
+    shrink(monkeypatch, ingest__numbering={"PAGE_NAMES": 3, "MERGED_PAGES": 2})
 
 
 @given(st.lists(st.one_of(any_names, st.lists(st.text("a\0é", max_size=20), unique=True)), max_size=5))

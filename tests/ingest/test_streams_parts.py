@@ -17,8 +17,8 @@ from mgspmv.ingest.budget import ANY_ROOM
 from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.frames import FrameSource
 from mgspmv.ingest.matrix_market import MatrixMarketSource
-from mgspmv.ingest.parquet import ParquetSource
 from mgspmv.ingest.source import Layout
+from mgspmv.ingest.tables import ParquetSource
 from tests.support.stores import forget_checksums
 
 

@@ -14,7 +14,7 @@ import pytest
 import mgspmv as mg
 from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.open import open_source
-from mgspmv.ingest.parquet import ParquetSource
+from mgspmv.ingest.tables import ParquetSource
 from tests.support.arrays import read_numbered
 from tests.support.shrinking import shrink
 
@@ -24,7 +24,7 @@ EDGES = ([5, 5, 7, 2, 7], [7, 2, 5, 7, 7], [1.5, 2.0, 0.25, 3.0, 4.0])
 @pytest.fixture(autouse=True, params=[1 << 14, 0])
 def least_group(request, monkeypatch):
     """Least rows of row groups that threads read one by one: more than here, or none."""
-    shrink(monkeypatch, ingest__parquet={"LEAST_GROUP": request.param})
+    shrink(monkeypatch, ingest__tables={"LEAST_GROUP": request.param})
 
 
 def write(path, *columns, names=("src", "dst", "weight"), **options):
@@ -126,7 +126,7 @@ def test_memory_does_not_grow_with_the_row_group(tmp_path, monkeypatch):
     """Of a row group of 48 MB no more is held than some batches and buffers."""
     rng = np.random.default_rng(3)
     path = write(tmp_path / "e.parquet", *rng.integers(0, 2**60, (3, 2_000_000)), row_group_size=2_000_000)
-    shrink(monkeypatch, ingest__parquet={"BATCH_ROWS": 1 << 14})
+    shrink(monkeypatch, ingest__tables={"BATCH_ROWS": 1 << 14})
     held = pa.total_allocated_bytes()
     peak = max(pa.total_allocated_bytes() - held for _ in ParquetSource(path).batches())
     assert peak < 12 << 20
@@ -140,7 +140,7 @@ def test_numbers_are_read_and_written_without_pandas(tmp_path):
 
 def test_large_row_groups_are_read_whole_for_a_device(tmp_path, monkeypatch):
     path = write(tmp_path / "e.parquet", *np.arange(80_000).reshape(2, -1), row_group_size=20_000)
-    shrink(monkeypatch, ingest__parquet={"GROUP_BYTES": 200_000}, ingest__tables={"PART_ROWS": 500})
+    shrink(monkeypatch, ingest__tables={"GROUP_BYTES": 200_000, "PART_ROWS": 500})
     lengths = []
     for is_for_device in (False, True):
         source = ParquetSource(path, threads=2)

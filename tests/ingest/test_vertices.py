@@ -90,7 +90,7 @@ def test_refused_lists(tmp_path, text, column, message):
 @pytest.mark.parametrize("suffix", ["", ".gz"])
 def test_a_list_of_many_chunks_is_read_by_several_threads(tmp_path, monkeypatch, are_names, suffix):
     monkeypatch.setattr(TextStream.__init__, "__defaults__", (1000,))
-    monkeypatch.setattr(sys.modules["mgspmv.ingest.occurring_ids"], "PAGE_NAMES", 100)
+    monkeypatch.setattr(sys.modules["mgspmv.ingest.numbering"], "PAGE_NAMES", 100)
     numbers = np.random.default_rng(0).permutation(20_000) * 7
     ids = [f"é{k}" for k in numbers] if are_names else numbers.tolist()
     path, text = tmp_path / f"a.v{suffix}", "".join(f"{each}\tx\n" for each in ids).encode()

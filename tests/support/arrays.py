@@ -11,7 +11,7 @@ import scipy.sparse
 
 from mgspmv.ingest.build import assemble
 from mgspmv.ingest.entries import sort_source
-from mgspmv.ingest.occurring_ids import find_id_type
+from mgspmv.ingest.numbering import find_id_type
 from mgspmv.ingest.source import Layout, Source
 from mgspmv.model import Duplicates, IngestOptions, Kind, MatrixInfo, Progress, index_dtype
 from mgspmv.store.held import describe_unstored
