@@ -21,7 +21,7 @@ def run_python(code: str) -> str:
     ("name", "imports"),
     [
         ("ingest", ["mg.open_matrix", "import mgspmv.api", "import mgspmv.ingest.detect", "mg.ingest"]),
-        ("export", ["import mgspmv.api", "import mgspmv.export.export", "mg.export"]),
+        ("export", ["import mgspmv.api", "import mgspmv.export", "mg.export"]),
     ],
 )
 def test_functions_named_as_packages_are_functions_whatever_was_imported_first(name: str, imports: list[str]) -> None:
@@ -32,7 +32,7 @@ def test_functions_named_as_packages_are_functions_whatever_was_imported_first(n
 def test_functions_named_as_packages_are_functions() -> None:
     """After both packages were imported here."""
     for name in ("ingest", "export"):
-        importlib.import_module({"ingest": "mgspmv.ingest.open", "export": "mgspmv.export.export"}[name])
+        importlib.import_module({"ingest": "mgspmv.ingest.open", "export": "mgspmv.export"}[name])
         assert isinstance(getattr(mgspmv, name), FunctionType)
 
 

@@ -15,8 +15,8 @@ from mgspmv.api.matrix import Matrix
 from mgspmv.api.reading import stamp
 from mgspmv.api.stores import open_given, open_written
 from mgspmv.errors import OptionError
-from mgspmv.export.export import Format, check_vertices, choose_format, export_matrix
-from mgspmv.export.export import check_target as check_file
+from mgspmv.export import Format, check_vertices, choose_format, export_matrix
+from mgspmv.export import check_target as check_file
 from mgspmv.ingest.budget import find_budget
 from mgspmv.ingest.store_writing import reorder_rows, write_version
 from mgspmv.ingest.stored import StoredRows

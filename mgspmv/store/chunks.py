@@ -42,7 +42,7 @@ MOST_CHUNK = 1 << 24
 MOST_CHUNKS = 1 << 22
 """Most chunks per array, as Zarr lists their numbers in memory; 4.4e12 elements in chunks of `CHUNK_ELEMENTS`."""
 _ANNDATA_ARRAY: dict[str, Any] = {"encoding-type": "array", "encoding-version": "0.2.0"}
-_ANNDATA_STRINGS: dict[str, Any] = {"encoding-type": "string-array", "encoding-version": "0.2.0"}
+ANNDATA_STRINGS: dict[str, Any] = {"encoding-type": "string-array", "encoding-version": "0.2.0"}
 _THREAD = threading.local()
 _CRC_BYTES = 4
 _FRAME = struct.Struct("<4B3I")
@@ -74,7 +74,7 @@ def _describe_array(dtype: Any) -> dict[str, Any]:
         chunks=(1,),
         dtype=dtype,
         compressors=[BloscCodec(cname="lz4", clevel=1, shuffle="shuffle"), Crc32cCodec()],
-        attributes=_ANNDATA_STRINGS if dtype is str else _ANNDATA_ARRAY,
+        attributes=ANNDATA_STRINGS if dtype is str else _ANNDATA_ARRAY,
     )
     return array.metadata.to_dict()
 

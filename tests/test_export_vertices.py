@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from zarr.storage import MemoryStore
 
 from mgspmv.errors import OptionError
-from mgspmv.export.export import read_ids, write_vertices
+from mgspmv.export import read_ids, write_vertices
 from mgspmv.ingest.columns import TextColumn
 from mgspmv.ingest.vertices import read_vertices
 from mgspmv.store.read import open_store
@@ -34,7 +34,7 @@ def write(stored):
 
 @pytest.mark.parametrize("chunk", [3, 1 << 20])
 def test_ids_in_pieces(monkeypatch, chunk):
-    for module in ("store.digests", "export.arrays"):
+    for module in ("store.digests", "export"):
         monkeypatch.setattr(sys.modules[f"mgspmv.{module}"], "CHUNK_ELEMENTS", chunk)
     names = np.array(["-7", "2", "a", "b", "d'e", "x" * 100, "çé"], object)
     for ids in (names, np.arange(7) ** 3 - 5):

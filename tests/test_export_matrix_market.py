@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mgspmv as mg
-from mgspmv.export.export import format_lines
+from mgspmv.export import format_lines
 from mgspmv.model import CooBatch
 from mgspmv.store.read import open_store
 

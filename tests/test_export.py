@@ -23,7 +23,7 @@ from zarr.storage import MemoryStore
 
 import mgspmv as mg
 from mgspmv.errors import CapacityError, ChecksumError, OptionError, StoreExistsError
-from mgspmv.export.export import SUFFIXES
+from mgspmv.export import SUFFIXES
 from mgspmv.ingest.budget import MemoryBudget
 from mgspmv.store.read import open_store, read_recorded
 from tests.support.hearing import on_phases
@@ -47,7 +47,7 @@ def name_target(format: str) -> str:
     return FILES.get(format, f"{format}.zarr")
 
 
-MODULES = ("store.digests", "export.arrays")
+MODULES = ("store.digests", "export")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,9 +63,9 @@ def set_sizes(patch, *, chunk, pointers, names):
     for module in MODULES:
         patch.setattr(sys.modules[f"mgspmv.{module}"], "CHUNK_ELEMENTS", chunk)
     patch.setattr(sys.modules["mgspmv.ingest.stored"], "PIECE_ENTRIES", chunk)
-    for module in ("ingest.stored", "export.arrays"):
+    for module in ("ingest.stored", "export"):
         patch.setattr(sys.modules[f"mgspmv.{module}"], "PIECE_ROWS", pointers)
-    patch.setattr(sys.modules["mgspmv.export.arrays"], "NAMES", names)
+    patch.setattr(sys.modules["mgspmv.export"], "NAMES", names)
 
 
 @dataclass(frozen=True)

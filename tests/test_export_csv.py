@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import mgspmv as mg
 from mgspmv.errors import OptionError, SourceError
-from mgspmv.export.export import format_edges
+from mgspmv.export import format_lines
 from mgspmv.model import CooBatch
 from mgspmv.store.read import open_store
 
@@ -103,6 +103,6 @@ def test_floats_are_read_as_they_were(values, is_single):
     with np.errstate(over="ignore"):
         array = array.astype(np.float32) if is_single else array
     zeros = np.zeros(len(array), np.int32)
-    lines = bytes(format_edges(CooBatch(zeros, zeros, array), None)).decode().splitlines()
+    lines = bytes(format_lines(CooBatch(zeros, zeros, array), is_csv=True)).decode().splitlines()
     found = np.array([float(line.removeprefix("0,0,")) for line in lines]).astype(array.dtype)
     assert np.array_equal(found, array, equal_nan=True)
