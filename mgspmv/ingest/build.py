@@ -24,9 +24,8 @@ from mgspmv.ingest.budget import MemoryBudget, check_stated
 from mgspmv.ingest.entries import MakeDeviceSorter, SortedRows, SortedSource, find_size, shrink, sort_source
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.numbering import find_id_type
-from mgspmv.ingest.source import Layout, Source
+from mgspmv.ingest.source import Layout, Source, infinite_error
 from mgspmv.ingest.stored import cut_entries
-from mgspmv.ingest.values import infinite_error
 from mgspmv.ingest_report import make_report
 from mgspmv.kernels.compiled import compile_later
 from mgspmv.model import (

@@ -22,6 +22,8 @@ from mgspmv.ingest.streams import Chunk, TextLine
 from mgspmv.ingest.tokens import (
     BLANKS,
     FORTRAN_EXPONENT,
+    INT64_MAX,
+    INT64_MIN,
     SURE_DIGITS,
     Undecided,
     has_decimal_comma,
@@ -30,7 +32,6 @@ from mgspmv.ingest.tokens import (
     is_plain_integer,
     split_fields,
 )
-from mgspmv.ingest.values import INT64_MAX, INT64_MIN
 from mgspmv.kernels.compiled import compile_later
 
 SMALL_TEXT = 1 << 19

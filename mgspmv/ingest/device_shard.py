@@ -28,8 +28,7 @@ from mgspmv.ingest.build import join_sums
 from mgspmv.ingest.device_sorting import MARK_BYTES, DeviceSorter, find_sort_bytes
 from mgspmv.ingest.entries import SortedSource, choose_rule
 from mgspmv.ingest.shard import Shard, SharedIds
-from mgspmv.ingest.source import Layout
-from mgspmv.ingest.values import infinite_error
+from mgspmv.ingest.source import Layout, infinite_error
 from mgspmv.kernels.entry_sorting import count_columns, count_infinite, order_keys, sum_columns
 from mgspmv.kernels.formats import array_module
 from mgspmv.model import INT32_LIMIT

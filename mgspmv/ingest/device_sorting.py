@@ -26,8 +26,7 @@ from mgspmv.ingest.block_sorting import SUM_TOO_LARGE, Entries
 from mgspmv.ingest.budget import UNLIMITED, FileArray
 from mgspmv.ingest.external_sort import EntrySorter, RangeLimits
 from mgspmv.ingest.numbering import SMALL_IDS, are_numbers
-from mgspmv.ingest.source import Layout
-from mgspmv.ingest.values import infinite_error
+from mgspmv.ingest.source import Layout, infinite_error
 from mgspmv.kernels.context import begin_sorting
 from mgspmv.kernels.device import current_device, free_device_memory, make_copier
 from mgspmv.kernels.entry_sorting import (

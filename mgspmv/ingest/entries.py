@@ -24,9 +24,8 @@ from mgspmv.ingest.budget import ANY_ROOM, MemoryBudget, StoreSize
 from mgspmv.ingest.device_sorting import DeviceSorter, Merging, copy_batch, is_worth_a_device
 from mgspmv.ingest.external_sort import EntrySorter
 from mgspmv.ingest.numbering import number_block, number_entries
-from mgspmv.ingest.source import Layout, Source, symmetrize
+from mgspmv.ingest.source import Layout, Source, convert_values, symmetrize
 from mgspmv.ingest.stored import StoredRows
-from mgspmv.ingest.values import convert_values
 from mgspmv.ingest_report import LEAST_TIME, EntryCounts
 from mgspmv.kernels.compiled import CompiledLater
 from mgspmv.model import INT32_LIMIT, CooBatch, CsrBlock, Duplicates, IngestOptions, Kind, Progress

@@ -16,8 +16,8 @@ from mgspmv.errors import OptionError, SourceError
 from mgspmv.ingest.budget import ScratchFile
 from mgspmv.ingest.files import cut_evenly
 from mgspmv.ingest.objects import to_host
+from mgspmv.ingest.source import choose_value_dtype
 from mgspmv.ingest.tables import BATCH_ROWS, Table, TableSource, make_empty
-from mgspmv.ingest.values import choose_value_dtype
 from mgspmv.ingest.vertex_vectors import is_class, is_table
 
 _CLASSES = {"pandas": "DataFrame", "polars": "DataFrame", "dask": "DataFrame", "pyarrow": "Table", "cudf": "DataFrame"}

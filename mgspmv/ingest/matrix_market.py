@@ -17,8 +17,7 @@ from mgspmv.errors import SourceError
 from mgspmv.ingest.columns import TableFormat, TextColumn, nth_line, read_chunks
 from mgspmv.ingest.source import FileSource, Layout, symmetrize
 from mgspmv.ingest.streams import Chunk, TextLine, TextStream
-from mgspmv.ingest.tokens import is_integer
-from mgspmv.ingest.values import INT64_MAX, INT64_MIN
+from mgspmv.ingest.tokens import INT64_MAX, INT64_MIN, is_integer
 from mgspmv.model import CooBatch, default_threads, index_dtype
 
 _COMMENTS = b"%"

@@ -20,9 +20,9 @@ from mgspmv.display import format_bytes
 from mgspmv.errors import BackendError, CapacityError, OptionError, SourceError
 from mgspmv.ingest.column_names import ColumnChoice
 from mgspmv.ingest.files import reading
-from mgspmv.ingest.source import Layout, Source
+from mgspmv.ingest.source import Layout, Source, choose_value_dtype
 from mgspmv.ingest.streams import hash_file
-from mgspmv.ingest.values import INT64_MAX, choose_value_dtype
+from mgspmv.ingest.tokens import INT64_MAX
 from mgspmv.ingest.vertex_vectors import NPY_DAMAGE, is_class, name_type
 from mgspmv.kernels.device import find_device_problem
 from mgspmv.model import CooBatch, Kind, free_memory

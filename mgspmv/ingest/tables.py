@@ -31,10 +31,9 @@ from mgspmv.ingest.files import (
     open_anywhere,
 )
 from mgspmv.ingest.headers import choose_read_columns
-from mgspmv.ingest.source import EdgeFacts, EdgeSource, Layout
+from mgspmv.ingest.source import EdgeFacts, EdgeSource, Layout, decode, find_kind, to_integers, to_strings
 from mgspmv.ingest.streams import begin_hashing
-from mgspmv.ingest.tokens import Undecided
-from mgspmv.ingest.values import INT64_MAX, INT64_MIN, decode, find_kind, to_integers, to_strings
+from mgspmv.ingest.tokens import INT64_MAX, INT64_MIN, Undecided
 from mgspmv.ingest.vertex_vectors import reading_table
 from mgspmv.ingest.vertices import choose_vertices, find_unknown
 from mgspmv.model import CooBatch, default_threads, index_dtype

@@ -31,6 +31,7 @@ FORTRAN_EXPONENT = str.maketrans("dD", "ee")
 
 _BAD_QUOTES = 'invalid quotes: a quoted field is not closed, or text follows it; write "" for a quote inside a field'
 
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 SURE_DIGITS = 18
 """Number of digits that always fit in 64 bits; Python rejects numbers of thousands of digits."""
 

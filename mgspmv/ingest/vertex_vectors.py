@@ -133,7 +133,7 @@ def _read_ids(name: str, labels: Any, where: str, advice: str = "pass ids as int
         return np.array(labels, object if kinds == {str} else None)
     import pyarrow as pa
 
-    from mgspmv.ingest.values import decode, find_kind, to_integers, to_strings
+    from mgspmv.ingest.source import decode, find_kind, to_integers, to_strings
 
     try:
         ids = labels if isinstance(labels, pa.Array | pa.ChunkedArray) else pa.array(labels, from_pandas=True)

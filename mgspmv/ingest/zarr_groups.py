@@ -22,8 +22,8 @@ from zarr.storage import ZipStore
 
 from mgspmv.display import format_bytes
 from mgspmv.errors import CapacityError, MgspmvError, OptionError, SourceError, SourceNotFoundError, StoreError
-from mgspmv.ingest.source import Layout, Source
-from mgspmv.ingest.values import INT64_MAX, choose_value_dtype
+from mgspmv.ingest.source import Layout, Source, choose_value_dtype
+from mgspmv.ingest.tokens import INT64_MAX
 from mgspmv.model import CooBatch, free_memory, index_dtype
 from mgspmv.store.access import check_links, finishing_tasks, locate_store
 from mgspmv.store.locations import StoreLike, describe_store, is_zarr_store

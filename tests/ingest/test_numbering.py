@@ -32,7 +32,7 @@ from mgspmv.ingest.numbering import (
 from mgspmv.ingest.open import open_source
 from mgspmv.ingest.source import Layout
 from mgspmv.ingest.store_writing import store_source
-from mgspmv.ingest.values import INT64_MAX
+from mgspmv.ingest.tokens import INT64_MAX
 from mgspmv.model import CooBatch, IngestOptions
 from mgspmv.store.read import open_store
 from tests.support.pairwise import cover_pairs

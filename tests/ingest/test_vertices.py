@@ -21,7 +21,7 @@ from mgspmv.ingest.edge_list import EdgeListSource
 from mgspmv.ingest.entries import sort_source
 from mgspmv.ingest.headers import StatedForm
 from mgspmv.ingest.streams import TextStream
-from mgspmv.ingest.values import INT64_MAX, INT64_MIN
+from mgspmv.ingest.tokens import INT64_MAX, INT64_MIN
 from mgspmv.ingest.vertices import (
     UNKNOWN,
     ListedIntegers,

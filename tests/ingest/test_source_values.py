@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import mgspmv as mg
 from mgspmv.errors import SourceError
 from mgspmv.ingest import objects, tables, zarr_groups
-from mgspmv.ingest.values import choose_value_dtype, convert_values
+from mgspmv.ingest.source import choose_value_dtype, convert_values
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have a Zarr V3 specification")
 
