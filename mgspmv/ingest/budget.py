@@ -31,8 +31,6 @@ from mgspmv.store.locations import StoreLike, describe_store, find_folder, find_
 
 UNLIMITED = 1 << 62
 """Memory in bytes that stands for no limit."""
-_IDS_PART = 4
-"""Divisor of the memory: ids may take one part of this many."""
 _PIECE = 1 << 20
 """Elements of an array per read."""
 
@@ -49,8 +47,8 @@ class MemoryBudget:
 
     @property
     def for_ids(self) -> MemoryBudget:
-        """Budget for the ids of vertices while they are read."""
-        return replace(self, memory=self.memory // _IDS_PART)
+        """Budget for the ids of vertices while they are read, a quarter of the memory."""
+        return replace(self, memory=self.memory // 4)
 
 
 ANY_ROOM = MemoryBudget()

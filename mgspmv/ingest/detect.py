@@ -86,7 +86,6 @@ _FOREIGN = (
     ForeignFormat("XML", "convert it to CSV", head=rb"\s*<(?:\?xml|!doctype|html)"),
 )
 """Formats that are not read; of several that fit the first bytes of a file, the first one counts."""
-_PARQUET = b"PAR1"
 
 
 def strip_compression(name: str) -> str:
@@ -114,7 +113,7 @@ def find_format_by_bytes(head: bytes) -> Format | ForeignFormat | None:
     ----------
     head : at least 512 bytes, or the whole file
     """
-    if head.startswith(_PARQUET):
+    if head.startswith(b"PAR1"):
         return "parquet"
     if head[:512].removeprefix(b"\xef\xbb\xbf").lower().lstrip().startswith((b"%%matrixmarket", b"%matrixmarket")):
         return "matrix-market"
@@ -130,7 +129,6 @@ READABLE = (
     "and Zarr groups"
 )
 _CONTROL_CHARACTER = re.compile(rb"[\x00-\x08\x0e-\x1f]")
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def detect_format(files: list[str]) -> Format:
@@ -162,7 +160,7 @@ def detect_format(files: list[str]) -> Format:
     is_matrix = strip_compression(name).endswith(".mtx")
     if not head:
         return "matrix-market" if is_matrix else "edge-list"  # its reader reports an empty or damaged file
-    if head.startswith(_UTF16):
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise SourceError("this text is in UTF-16; convert it to UTF-8", source=name)
     if _CONTROL_CHARACTER.search(head):
         raise SourceError(f"this is not a text file; {READABLE}", source=name)

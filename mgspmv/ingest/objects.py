@@ -371,10 +371,6 @@ def convert_arrays(obj: Any, kind: Kind | None) -> Any:
 
 # --- arrays on a device -----------------------------------------------------------------------------------------------
 
-_DEVICE_IDS = ("int32", "int64")
-_DEVICE_VALUES = ("int64", "float32", "float64")
-_COLUMNS = ("src", "dst", "weights")
-
 
 class DeviceArraySource(Source):
     """Arcs src[k] -> dst[k] as a `Source`, whose ids are left to be numbered.
@@ -399,7 +395,7 @@ class DeviceArraySource(Source):
         yield CooBatch(rows, cols, values[0] if values else None)
 
     def layout(self) -> Layout:
-        names, n = list(_COLUMNS[: len(self._arrays)]), len(self._arrays[0])
+        names, n = ["src", "dst", "weights"][: len(self._arrays)], len(self._arrays[0])
         taken = ColumnChoice(*range(len(names))).describe(names) | {"n_rows": n}
         header = {"columns": names, "rows": n}
         return Layout(
@@ -430,7 +426,8 @@ def open_device_arrays(source: Any) -> DeviceArraySource | None:
     types = [array.dtype.name for array in arrays]
     if len(arrays) not in (2, 3) or any(array.ndim != 1 or len(array) != len(arrays[0]) for array in arrays):
         return None
-    if any(each not in _DEVICE_IDS for each in types[:2]) or any(each not in _DEVICE_VALUES for each in types[2:]):
+    are_ids = all(each in ("int32", "int64") for each in types[:2])
+    if not are_ids or any(each not in ("int64", "float32", "float64") for each in types[2:]):
         return None
     device.synchronize()
     contiguous = tuple(map(cupy.ascontiguousarray, arrays))

@@ -111,12 +111,3 @@ def combine_digests(digests: Mapping[str, str], claims: Mapping[str, Any]) -> st
 def digest_attributes(attributes: Mapping[str, Any]) -> str:
     """Return the SHA-256 of all attributes of a version except this digest."""
     return digest_json({name: value for name, value in attributes.items() if name != "attributes_digest"})
-
-
-def check_attributes(attributes: Mapping[str, Any]) -> None:
-    """Raise ValueError if the attributes of a version do not match their recorded digests."""
-    recorded = attributes.get("attributes_digest")  # missing in older versions
-    if recorded is not None and recorded != digest_attributes(attributes):
-        raise ValueError("their digest differs from the one that was recorded")
-    if combine_digests(attributes["array_digests"], attributes) != attributes["digest"]:
-        raise ValueError("the digest does not match kind, shape, dtypes, order and the arrays' digests")

@@ -352,14 +352,19 @@ def verify_store(store: StoreLike, report: Progress | None = None) -> list[str]:
     info, recorded = stored.info, read_recorded(stored)["array_digests"]
     arrays, problems = _read_arrays(stored, recorded, "", report)
     if "vertex_ids" in arrays:
-        problems += _check_ids(arrays["vertex_ids"])
+        ids = arrays["vertex_ids"]
+        problems += _find_wrong("vertex", np.append(False, ids[1:] <= ids[:-1]), "vertex_ids: must ascend")
     if "order" in arrays:
-        problems += _check_order(arrays["order"])
+        order, n = arrays["order"], len(arrays["order"])
+        wrong = (order < 0) | (order >= n)
+        if not wrong.any():
+            wrong = np.bincount(order, minlength=n)[order] > 1
+        problems += _find_wrong("row", wrong, f"order: must hold each of 0..{n - 1} once")
     needed = {name for name in stored.arrays if name != "vertex_ids" and not name.startswith("transpose/")}
     if not arrays.keys() >= needed:
         return problems
-    if wrong := list(_check_csr(info, arrays)):
-        return problems + wrong
+    if of_csr := list(_check_csr(info, arrays)):
+        return problems + of_csr
     problems += _check_attributes(stored, {name: arrays[name] for name in needed})
     problems += _check_values(info, arrays)
     if info.kind != "matrix":
@@ -455,19 +460,6 @@ def _check_transpose(
         if digest_array(found[name]) != digest_array(right[name]):
             problems.append(f"transpose/{name}: differs from the transpose of the matrix")
     return problems
-
-
-def _check_ids(ids: np.ndarray) -> Iterator[str]:
-    falls = np.concatenate([[False], ids[1:] <= ids[:-1]])
-    yield from _find_wrong("vertex", falls, "vertex_ids: must ascend")
-
-
-def _check_order(order: np.ndarray) -> Iterator[str]:
-    n = len(order)
-    wrong = (order < 0) | (order >= n)
-    if not wrong.any():
-        wrong = np.bincount(order, minlength=n)[order] > 1
-    yield from _find_wrong("row", wrong, f"order: must hold each of 0..{n - 1} once")
 
 
 def _find_wrong(unit: str, wrong: np.ndarray, problem: str) -> Iterator[str]:

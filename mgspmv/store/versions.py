@@ -42,7 +42,7 @@ from mgspmv.errors import (
 from mgspmv.files import describe_error, translating_errors
 from mgspmv.model import MatrixInfo, find_version_number
 from mgspmv.store.access import ZARR_ERRORS, check_links, list_dir, locate_store, open_root, reaching, wait_for
-from mgspmv.store.digests import check_attributes
+from mgspmv.store.digests import combine_digests, digest_attributes
 from mgspmv.store.locations import StoreLike, describe_store, find_local_path, find_path
 from mgspmv.store.stored_matrix import FORMAT_VERSION
 
@@ -236,7 +236,11 @@ def read_info(group: zarr.Group, url: str) -> MatrixInfo:
         if attributes.get("version") != group.basename:
             raise ValueError(f"they are those of version {attributes.get('version')!r}")
         info = MatrixInfo.from_json(attributes, url)
-        check_attributes(attributes)
+        recorded = attributes.get("attributes_digest")  # missing in older versions
+        if recorded is not None and recorded != digest_attributes(attributes):
+            raise ValueError("their digest differs from the one that was recorded")
+        if combine_digests(attributes["array_digests"], attributes) != attributes["digest"]:
+            raise ValueError("the digest does not match kind, shape, dtypes, order and the arrays' digests")
         return info
 
 

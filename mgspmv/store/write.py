@@ -39,8 +39,6 @@ from mgspmv.store.versions import (
     translating_metadata_errors,
 )
 
-_ANNDATA_CSR = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
-
 
 @dataclass
 class Version:
@@ -81,7 +79,8 @@ class Version:
         """Open the group of CSR arrays, its own or the `transpose`; with values it is an anndata csr_matrix."""
         group = self.group.require_group(place) if place else self.group
         if has_values:
-            group.update_attributes({**_ANNDATA_CSR, "shape": list(shape)})
+            encoding = {"encoding-type": "csr_matrix", "encoding-version": "0.1.0"}
+            group.update_attributes({**encoding, "shape": list(shape)})
         return group
 
     def write_array(self, name: str, array: Any, threads: int | None = None) -> None:
