@@ -69,22 +69,14 @@ class ScratchFile:
     def __init__(self, folder: Path | None) -> None:
         self._folder, self.n_bytes = folder, 0
         with self._translating_errors():
-            self._file = tempfile.TemporaryFile(prefix="mgspmv-", dir=self._folder, buffering=0)  # noqa: SIM115  # closed later
-
-    @property
-    def closed(self) -> bool:
-        return self._file.closed
-
-    def fileno(self) -> int:
-        """Return the descriptor of the open file."""
-        return self._file.fileno()
+            self.file = tempfile.TemporaryFile(prefix="mgspmv-", dir=self._folder, buffering=0)  # noqa: SIM115  # closed later
 
     def append(self, array: np.ndarray) -> int:
         """Append an array and return the byte at which it begins."""
         left, first = array.view(np.uint8).data, self.n_bytes
         with self._translating_errors():
             while left:
-                left = left[self._file.write(left) or 0 :]
+                left = left[self.file.write(left) or 0 :]
         self.n_bytes += array.nbytes
         return first
 
@@ -93,7 +85,7 @@ class ScratchFile:
         read: np.ndarray = np.empty(n, dtype)
         left = read.view(np.uint8).data
         while left:
-            n_read = os.preadv(self._file.fileno(), [left], offset)
+            n_read = os.preadv(self.file.fileno(), [left], offset)
             if not n_read:
                 raise StoreError(
                     "a scratch file was truncated while entries were sorted; check the disk, and run again"
@@ -103,7 +95,7 @@ class ScratchFile:
 
     def close(self) -> None:
         """Close the file, which frees its disk space."""
-        self._file.close()
+        self.file.close()
 
     @contextlib.contextmanager
     def _translating_errors(self) -> Iterator[None]:

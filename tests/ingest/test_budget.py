@@ -15,4 +15,4 @@ def test_a_file_that_is_cut_short_is_an_error():
     with pytest.raises(StoreError, match="a scratch file was truncated"):
         file.read(40, 6, np.dtype(np.int64))
     file.close()
-    assert file.closed
+    assert file.file.closed

@@ -214,9 +214,9 @@ def test_files_have_no_names_and_go(small, tmp_path):
         assert has_spilled(sorter)
         files = [piece.file for piece in sorter._pieces if piece.file is not None]
         assert files
-        assert {os.stat(file.fileno()).st_dev for file in files} == {tmp_path.stat().st_dev}
+        assert {os.stat(file.file.fileno()).st_dev for file in files} == {tmp_path.stat().st_dev}
         assert list(tmp_path.iterdir()) == []
-    assert all(file.closed for file in files)
+    assert all(file.file.closed for file in files)
 
 
 @pytest.mark.parametrize("memory", [PLENTY, 20_000, 3000])
