@@ -112,7 +112,7 @@ def __getattr__(name: str) -> Any:
 
 
 class _Package(ModuleType):
-    """Module that keeps `ingest` and `export` as functions when the subpackages of these names are imported."""
+    """Module that keeps `ingest` and `export` as functions when the modules of these names are imported."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _MODULES and isinstance(value, ModuleType)):

@@ -24,13 +24,13 @@ def run_python(code: str) -> str:
         ("export", ["import mgspmv.api", "import mgspmv.export", "mg.export"]),
     ],
 )
-def test_functions_named_as_packages_are_functions_whatever_was_imported_first(name: str, imports: list[str]) -> None:
+def test_functions_named_as_modules_are_functions_whatever_was_imported_first(name: str, imports: list[str]) -> None:
     for first in imports:
         assert run_python(f"import mgspmv as mg\n{first}\nprint(type(mg.{name}).__name__)") == "function", first
 
 
-def test_functions_named_as_packages_are_functions() -> None:
-    """After both packages were imported here."""
+def test_functions_named_as_modules_are_functions() -> None:
+    """After the package and the module were imported here."""
     for name in ("ingest", "export"):
         importlib.import_module({"ingest": "mgspmv.ingest.open", "export": "mgspmv.export"}[name])
         assert isinstance(getattr(mgspmv, name), FunctionType)

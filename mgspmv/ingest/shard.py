@@ -277,7 +277,7 @@ class Shard:
                 self._given.add(batch)
                 self._notify("number", self._given.n_entries, held.n_entries)
         self._positions, self._numbers, self._places = None, None, None
-        return self._count_buckets(self._given, shape[0])
+        return self._count_buckets()
 
     def group_transpose(self) -> tuple[np.ndarray, np.ndarray]:
         """Group the entries of the transpose of the built matrix; see `group`."""
@@ -285,12 +285,13 @@ class Shard:
         self._given, self._transposed = self._transposed, None
         self._shape, self._kind, self._rule = (self._shape[1], self._shape[0]), "matrix", "keep"
         self._is_transposed = True
-        return self._count_buckets(self._given, self._shape[0])
+        return self._count_buckets()
 
-    def _count_buckets(self, sorter: EntrySorter, n_rows: int) -> tuple[np.ndarray, np.ndarray]:
-        sorter.cover(0, max(0, n_rows - 1))
-        counts = sorter.count_buckets()
-        return np.minimum(sorter.find_bucket_rows(), n_rows), counts
+    def _count_buckets(self) -> tuple[np.ndarray, np.ndarray]:
+        n_rows = self._shape[0]
+        self._given.cover(0, max(0, n_rows - 1))
+        counts = self._given.count_buckets()
+        return np.minimum(self._given.find_bucket_rows(), n_rows), counts
 
     # --- exchange
 

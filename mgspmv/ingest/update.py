@@ -162,7 +162,7 @@ def _is_empty(added: SortedSource | None, info: MatrixInfo) -> bool:
         return added is None
     layout = added.layout
     are_numbers = layout.vertex_ids is None and info.vertex_ids is None
-    return layout.shape == (0, 0) or (are_numbers and _join_shapes(info.shape, layout.shape) == info.shape)
+    return layout.shape == (0, 0) or (are_numbers and _extend_shape(info.shape, layout) == info.shape)
 
 
 def _stay(stored: StoredMatrix, keep: int | None) -> MatrixInfo:
@@ -241,20 +241,17 @@ def _check_numbers(added: SortedSource, info: MatrixInfo, *, allow_hypersparse: 
             f"n_vertices={highest + 1} if that is intended, else ingest all edges together",
             source=added.name,
         )
-    if (shape := _join_shapes(info.shape, _find_extent(added.layout))) != info.shape:
+    if (shape := _extend_shape(info.shape, added.layout)) != info.shape:
         dtype = None if info.dtype is None else np.dtype(info.dtype)
         size = StoreSize(shape, info.nnz + added.most_entries, dtype, info.kind != "matrix", info.has_transpose)
         check_stated(added.layout.stated, size, allow_hypersparse=allow_hypersparse)
 
 
-def _find_extent(layout: Layout) -> tuple[int, int]:
-    """Return the numbers of rows and columns that all vertices need if names are numbers."""
+def _extend_shape(shape: tuple[int, int], layout: Layout) -> tuple[int, int]:
+    """Return the numbers of rows and columns that those of a shape and all vertices need if names are numbers."""
     ids = layout.vertex_ids
-    return layout.shape if ids is None else (int(ids[-1]) + 1,) * 2 if len(ids) else (0, 0)
-
-
-def _join_shapes(one: tuple[int, int], other: tuple[int, int]) -> tuple[int, int]:
-    return max(one[0], other[0]), max(one[1], other[1])
+    n_rows, n_cols = layout.shape if ids is None else (int(ids[-1]) + 1,) * 2 if len(ids) else (0, 0)
+    return max(shape[0], n_rows), max(shape[1], n_cols)
 
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
@@ -287,7 +284,7 @@ def _number(
         check_room(need, room.memory, f"inserting {added.name}")
         added.sorter.reserve(need)
     if ids is None:
-        shape = _join_shapes(info.shape, _find_extent(added.layout))
+        shape = _extend_shape(info.shape, added.layout)
         numbers = None if labels is None else labels[:].astype(index_dtype(max(shape)))
     else:
         united, moved, numbers = _unite(ids, list_labels(added.layout), room)
