@@ -28,10 +28,9 @@ from mgspmv.cluster.worker_run import (
     TaskSpec,
     VectorShare,
 )
-from mgspmv.exchange.exchange import ClientExchange, DeviceCopies, GatheringExchange, LocalExchange
-from mgspmv.exchange.halo import Halo
+from mgspmv.exchange.exchange import DeviceCopies, GatheringExchange, LocalExchange
 from mgspmv.exchange.nccl_slices import NcclExchange
-from mgspmv.exchange.peer import AllToAll, cut_again
+from mgspmv.exchange.peer import AllToAll, ClientExchange, Halo, cut_again
 from mgspmv.exchange.peer_comm import Message
 from mgspmv.kernels.cpu_many import CpuMany
 from mgspmv.kernels.device import describe_device, free_device_memory

@@ -18,10 +18,9 @@ import numpy as np
 
 from mgspmv.cluster.worker_rows import RowsAddress, WorkerRows
 from mgspmv.errors import CapacityError
-from mgspmv.exchange.halo import Halo, make_halo
 from mgspmv.exchange.nccl import NcclGroup, join_group
 from mgspmv.exchange.nccl_slices import NcclSlices, SharedColumns, share_columns
-from mgspmv.exchange.peer import AllToAll
+from mgspmv.exchange.peer import AllToAll, Halo, make_halo
 from mgspmv.exchange.peer_comm import Message
 from mgspmv.heartbeat import find_heartbeat
 from mgspmv.kernels.catalogue import Backend
@@ -106,7 +105,7 @@ class ProductOptions:
 class RowBlock:
     """A row block, read by the worker that holds it, and the kernels bound to it.
 
-    The columns of a graph are renumbered to those that the block reads, see `mgspmv.exchange.halo`. The columns of a
+    The columns of a graph are renumbered to those that the block reads, see `mgspmv.exchange.peer`. The columns of a
     matrix are not, as its products get all of x.
 
     Parameters

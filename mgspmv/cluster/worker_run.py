@@ -23,10 +23,9 @@ from mgspmv.cluster.row_block import DeviceRowBlock, RowBlock
 from mgspmv.cluster.worker_metrics import publish_iterations
 from mgspmv.errors import ClusterError, CorruptionError, RunAbortedError, WorkerCorruptionError
 from mgspmv.exchange.exchange import DeviceCopies
-from mgspmv.exchange.halo import Halo
 from mgspmv.exchange.ipc import VectorAddress
 from mgspmv.exchange.nccl import greet
-from mgspmv.exchange.peer import AllToAll, PeerExchange
+from mgspmv.exchange.peer import AllToAll, Halo, PeerExchange
 from mgspmv.exchange.peer_comm import Member, Message, PeerComm, RunSpec
 from mgspmv.heartbeat import Heartbeat
 from mgspmv.kernels.device import measure_memory

@@ -1,8 +1,8 @@
 """Exchanges of the slices and sums of a step, of one vector or of several, one per column.
 
     local     one process with all rows
-    client    rounds of tasks: the client joins and sends z
-    peer      from worker to worker over Dask's comms (`mgspmv.exchange.peer`)
+    client    rounds of tasks: the client joins and sends z (`mgspmv.exchange.peer`)
+    peer      from worker to worker over Dask's comms (likewise)
     nccl      from device to device (`mgspmv.exchange.nccl_slices`)
 
 Steps on a device that are enqueued several at a time exchange on its stream, by NCCL or by writing into each other's
@@ -14,14 +14,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from mgspmv.model import StepSums
-
-if TYPE_CHECKING:  # a process alone needs none of them
-    from mgspmv.exchange.halo import Halo
 
 Zeros = Callable[[int], Any]
 """Function that makes zeros with a number of rows in the memory of the kernels."""
@@ -125,50 +122,3 @@ class LocalExchange(GatheringExchange):
 
     def gather(self, own: np.ndarray) -> list[np.ndarray]:
         return [own]
-
-
-class ClientExchange(Exchange):
-    """Exchange of one vector through the client, which sets z by `give`, takes the slice by `take`, and adds up.
-
-    Parameters
-    ----------
-    halo : the columns held here
-    device : copies to and from the device of the kernels; None for a host
-    """
-
-    z: Any = None
-    exchanged_bytes = 0
-
-    def __init__(self, halo: Halo, device: DeviceCopies | None = None) -> None:
-        self._halo, self._device = halo, device
-
-    def _allocate(self, zeros: Zeros) -> None:
-        self.z, self._own = zeros(0), zeros(self._halo.count(self._halo.rank))
-
-    @property
-    def nbytes(self) -> int:
-        return int(self.z.nbytes + self._own.nbytes) + self._halo.nbytes
-
-    def give(self, z: np.ndarray) -> None:
-        """Select from z, (n_cols,), the columns that the next product reads."""
-        held = self._halo.select(z)
-        self.z = held if self._device is None else self._device.put(held)
-        self.exchanged_bytes += z.nbytes
-
-    def take(self) -> np.ndarray:
-        """Return this worker's slice of the next z, (n_rows,), in a buffer owned by the caller from now on."""
-        if self._device is not None:
-            taken: np.ndarray = self._device.get(self._own)
-            return taken
-        own: np.ndarray = self._own
-        self._own = np.empty_like(own)
-        return own
-
-    def slot(self) -> Any:
-        return self._own
-
-    def get_own(self) -> Any:
-        return self._own
-
-    def exchange_columns(self, sums: Sequence[StepSums]) -> list[StepSums]:
-        return list(sums)

@@ -1,4 +1,12 @@
-"""Exchange between workers over Dask's comms, all to all: messages in numbered turns, and columns of a vector.
+"""Exchange between the hosts of workers: over Dask's comms, all to all, in numbered turns; or through the client.
+
+A worker holds z for the columns that its block reads, in ascending order, and its indices refer to these: its own rows,
+and rows of others (the halo):
+
+    global columns   | rows of worker 0 | rows of worker 1 | rows of worker 2 |
+    worker 1 holds   | the few it reads | all, they are its own | all, it reads most |
+
+Row sums keep the order of their terms, so a product is bit-identical to that with all columns.
 
 In HITS the rows of A and of its transpose are cut at different bounds, and each product reads the result of the other:
 a worker has the elements of some rows, and requests those that its block reads. PageRank also exchanges sums.
@@ -8,17 +16,128 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from numba import njit
 
-from mgspmv.exchange.exchange import DeviceCopies, GatheringExchange, Zeros
-from mgspmv.exchange.halo import Halo, pack
-from mgspmv.model import StepSums, index_dtype
+from mgspmv.exchange.exchange import DeviceCopies, Exchange, GatheringExchange, Zeros
+from mgspmv.model import CsrBlock, StepSums, index_dtype
+from mgspmv.partition import DENSE
+from mgspmv.store.digests import cut_pieces, run_parts
 
 if TYPE_CHECKING:  # the module imports Dask
     from mgspmv.exchange.peer_comm import Message, PeerComm
+
+
+@dataclass(frozen=True, eq=False)
+class Halo:
+    """Columns that one worker holds, by their owners."""
+
+    rank: int
+    """Rank of the worker."""
+    bounds: tuple[int, ...]
+    """First row of each worker, and the number of rows."""
+    needed: tuple[np.ndarray | None, ...]
+    """Rows of each worker held here: int32 or int64, ascending, relative to its first row; None for all."""
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """Offset of each owner's columns among the held ones, and the number of held columns."""
+        return tuple(int(n) for n in np.cumsum([0, *(self.count(owner) for owner in range(len(self.needed)))]))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the lists."""
+        return sum(rows.nbytes for rows in self.needed if rows is not None)
+
+    def count(self, owner: int) -> int:
+        """Return the number of held columns of an owner."""
+        rows = self.needed[owner]
+        return self.bounds[owner + 1] - self.bounds[owner] if rows is None else len(rows)
+
+    def select(self, x: np.ndarray) -> np.ndarray:
+        """Select the held columns of x, (n_cols,) or (n_cols, k): shape (n_held,) or (n_held, k)."""
+        starts = self.starts
+        held = np.empty((starts[-1], *x.shape[1:]), x.dtype)
+        for owner, rows in enumerate(self.needed):
+            part, place = x[self.bounds[owner] : self.bounds[owner + 1]], held[starts[owner] : starts[owner + 1]]
+            if rows is None:
+                place[:] = part
+            else:
+                pack(part, rows, place)
+        return held
+
+
+def make_halo(block: CsrBlock, rank: int, bounds: tuple[int, ...], threads: int | None = None) -> tuple[CsrBlock, Halo]:
+    """Renumber the columns of a block to those that it reads. Its indices are overwritten.
+
+    Parameters
+    ----------
+    bounds : first row of each worker, and the number of rows, which is that of the columns
+    """
+    if len(bounds) == 2:
+        return block, Halo(rank, bounds, (None,))
+    mask = np.zeros(block.n_cols, np.bool_)
+    mask[bounds[rank] : bounds[rank + 1]] = True
+    run_parts(lambda piece: _mark(block.indices[piece], mask), cut_pieces(0, block.nnz), threads)
+    needed = tuple(_choose(mask[a:b]) for a, b in pairwise(bounds))
+    halo = Halo(rank, bounds, needed)
+    if halo.starts[-1] == block.n_cols:
+        return block, halo
+    places = np.cumsum(mask, dtype=block.indices.dtype)
+    run_parts(lambda piece: _renumber(block.indices[piece], places), cut_pieces(0, block.nnz), threads)
+    return replace(block, n_cols=halo.starts[-1]), halo
+
+
+def cut_again(halo: Halo, bounds: tuple[int, ...]) -> Halo:
+    """Return a halo of the same columns, with elements cut at other bounds.
+
+    Parameters
+    ----------
+    bounds : first element of each worker, and their number
+    """
+    if bounds == halo.bounds:
+        return halo
+    cut = zip(pairwise(halo.bounds), halo.needed, strict=True)
+    held = np.concatenate([np.arange(a, b) if rows is None else rows + np.int64(a) for (a, b), rows in cut])
+    own = ((a, b, held[slice(*np.searchsorted(held, [a, b]))]) for a, b in pairwise(bounds))
+    needed = (None if len(rows) == b - a else (rows - a).astype(index_dtype(b - a)) for a, b, rows in own)
+    return Halo(halo.rank, bounds, tuple(needed))
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]  # Numba has no types
+def pack(x: np.ndarray, rows: np.ndarray, out: np.ndarray) -> None:
+    """Compute out = x[rows], without NumPy's copy of the rows as int64; x (n,) or (n, k)."""
+    for k in range(len(rows)):
+        if x.ndim == 1:
+            out[k] = x[np.uint64(rows[k])]
+        else:  # without slices, which Numba copies slowly
+            for j in range(x.shape[1]):
+                out[k, j] = x[np.uint64(rows[k]), j]
+
+
+def _choose(mask: np.ndarray) -> np.ndarray | None:
+    """Return the marked rows; if they are many, mark all and return None."""
+    if np.count_nonzero(mask) > DENSE * len(mask) or not len(mask):
+        mask[:] = True
+        return None
+    return np.flatnonzero(mask).astype(index_dtype(len(mask)))
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]  # Numba has no types
+def _mark(indices: np.ndarray, mask: np.ndarray) -> None:
+    for k in range(len(indices)):
+        mask[np.uint64(indices[k])] = True
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]  # Numba has no types
+def _renumber(indices: np.ndarray, places: np.ndarray) -> None:
+    for k in range(len(indices)):
+        indices[k] = places[np.uint64(indices[k])] - 1
+
 
 T = TypeVar("T")
 
@@ -222,17 +341,48 @@ class PeerExchange(GatheringExchange):
         self._columns[self._starts[owner] : self._starts[owner + 1]] = slice_
 
 
-def cut_again(halo: Halo, bounds: tuple[int, ...]) -> Halo:
-    """Return a halo of the same columns, with elements cut at other bounds.
+class ClientExchange(Exchange):
+    """Exchange of one vector through the client, which sets z by `give`, takes the slice by `take`, and adds up.
 
     Parameters
     ----------
-    bounds : first element of each worker, and their number
+    halo : the columns held here
+    device : copies to and from the device of the kernels; None for a host
     """
-    if bounds == halo.bounds:
-        return halo
-    cut = zip(pairwise(halo.bounds), halo.needed, strict=True)
-    held = np.concatenate([np.arange(a, b) if rows is None else rows + np.int64(a) for (a, b), rows in cut])
-    own = ((a, b, held[slice(*np.searchsorted(held, [a, b]))]) for a, b in pairwise(bounds))
-    needed = (None if len(rows) == b - a else (rows - a).astype(index_dtype(b - a)) for a, b, rows in own)
-    return Halo(halo.rank, bounds, tuple(needed))
+
+    z: Any = None
+    exchanged_bytes = 0
+
+    def __init__(self, halo: Halo, device: DeviceCopies | None = None) -> None:
+        self._halo, self._device = halo, device
+
+    def _allocate(self, zeros: Zeros) -> None:
+        self.z, self._own = zeros(0), zeros(self._halo.count(self._halo.rank))
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.z.nbytes + self._own.nbytes) + self._halo.nbytes
+
+    def give(self, z: np.ndarray) -> None:
+        """Select from z, (n_cols,), the columns that the next product reads."""
+        held = self._halo.select(z)
+        self.z = held if self._device is None else self._device.put(held)
+        self.exchanged_bytes += z.nbytes
+
+    def take(self) -> np.ndarray:
+        """Return this worker's slice of the next z, (n_rows,), in a buffer owned by the caller from now on."""
+        if self._device is not None:
+            taken: np.ndarray = self._device.get(self._own)
+            return taken
+        own: np.ndarray = self._own
+        self._own = np.empty_like(own)
+        return own
+
+    def slot(self) -> Any:
+        return self._own
+
+    def get_own(self) -> Any:
+        return self._own
+
+    def exchange_columns(self, sums: Sequence[StepSums]) -> list[StepSums]:
+        return list(sums)

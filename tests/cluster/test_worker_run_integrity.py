@@ -32,8 +32,7 @@ def _short_supersteps(monkeypatch):
 def hurt(dask_worker, place, call):
     """Flip a bit in the middle of a run, once, when something is called for so many times."""
     from mgspmv.cluster.iterations import CsrRanking
-    from mgspmv.exchange.exchange import ClientExchange
-    from mgspmv.exchange.peer import PeerExchange
+    from mgspmv.exchange.peer import ClientExchange, PeerExchange
     from mgspmv.solvers.steps import LocalSteps
 
     def flip(array, k=3, bit=40):

@@ -14,9 +14,8 @@ import zarr
 import mgspmv as mg
 from mgspmv.exchange import peer
 from mgspmv.exchange.exchange import DeviceCopies, LocalExchange
-from mgspmv.exchange.halo import Halo, make_halo
 from mgspmv.exchange.nccl_slices import NcclExchange
-from mgspmv.exchange.peer import AllToAll, PeerExchange
+from mgspmv.exchange.peer import AllToAll, Halo, PeerExchange, make_halo
 from mgspmv.kernels.cpu_many import CpuMany
 from mgspmv.model import StepSums
 from mgspmv.solvers.batch import Batch, BatchTask, ManyRows

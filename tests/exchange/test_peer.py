@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from mgspmv.exchange import peer
-from mgspmv.exchange.halo import Halo
-from mgspmv.exchange.peer import AllToAll, PeerExchange
+from mgspmv.exchange.peer import AllToAll, Halo, PeerExchange
 from mgspmv.model import StepSums
 from tests.support.peers import Network, StuckError, run_workers
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mgspmv.exchange.halo import make_halo, pack
+from mgspmv.exchange.peer import make_halo, pack
 from mgspmv.kernels.cpu import CpuBlock
 from mgspmv.model import CsrBlock
 from mgspmv.store import digests
