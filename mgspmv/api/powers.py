@@ -15,8 +15,7 @@ import numpy as np
 from mgspmv.api.arguments import Call, MatrixLike, Running, reads_input
 from mgspmv.api.matrix import Matrix
 from mgspmv.errors import ConvergenceError, OptionError, ShapeError
-from mgspmv.kernels.dense import multiply_dense
-from mgspmv.kernels.select import choose_backend
+from mgspmv.kernels.select import choose_backend, multiply_dense
 from mgspmv.logs import name_run
 from mgspmv.model import ChangeNorm, Event, Normalization, Status, check_choice
 from mgspmv.monitor.progress import ProgressOption

@@ -21,13 +21,13 @@ from mgspmv.cluster.agent import (
     FREE_OP,
     NOT_ASKED,
     DeviceInfo,
+    Hang,
     WorkerDescription,
     describe_worker,
     do_watched,
 )
 from mgspmv.cluster.scheduler_client import GRACE_S, SchedulerClient, cancel_all
 from mgspmv.cluster.scheduling import call_worker, check_cancelled, enter_span, hold_lease
-from mgspmv.cluster.watchdog import Hang
 from mgspmv.errors import (
     ClusterError,
     MgspmvError,

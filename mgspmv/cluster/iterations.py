@@ -40,11 +40,10 @@ from mgspmv.kernels.select import BoundMany
 from mgspmv.model import StepSums, free_memory
 from mgspmv.solvers.batch import Batch, BatchTask, FinishedVectors, choose_width, count_bytes
 from mgspmv.solvers.inputs import RunInputs
-from mgspmv.solvers.mass_check import Rounding
 from mgspmv.solvers.options import RankTask
 from mgspmv.solvers.pagerank import Loop
 from mgspmv.solvers.power import PowerLoop, PowerTask, Products, combine, compile_product
-from mgspmv.solvers.run import Collected
+from mgspmv.solvers.run import Collected, Rounding
 from mgspmv.solvers.steps import DeviceSteps, LocalSteps, Times
 from mgspmv.solvers.topk_certificate import TopkCertificate
 

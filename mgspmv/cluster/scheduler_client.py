@@ -1,7 +1,7 @@
 """Messages of a client to the scheduler and the workers of a Dask cluster, and bounded waits for them.
 
 Every wait ends with an error, with worker, rank and phase, if a worker leaves the cluster, if its event loop is silent
-for `timeout` seconds, or if one of its tasks hangs (see `mgspmv.cluster.watchdog`). The scheduler knows all of it from
+for `timeout` seconds, or if one of its tasks hangs (see `mgspmv.cluster.agent`). The scheduler knows all of it from
 Dask's heartbeats of the workers, to which agents add the tasks that hang.
 """
 

@@ -34,10 +34,9 @@ from mgspmv.logs import WORKERS
 from mgspmv.model import BEGINNING, Event, RowCheck, RunProgress, Status, StepSums, ignore
 from mgspmv.solvers.batch import Batch, BatchTask, FinishedVectors
 from mgspmv.solvers.inputs import RunInputs
-from mgspmv.solvers.mass_check import ADVICE, MassCheck, check_rows, describe_off
 from mgspmv.solvers.options import RankTask
 from mgspmv.solvers.power import PowerLoop, PowerTask, Step
-from mgspmv.solvers.run import Collected
+from mgspmv.solvers.run import ADVICE, Collected, MassCheck, check_rows, describe_off
 from mgspmv.solvers.vectors import Query
 
 if TYPE_CHECKING:
@@ -184,7 +183,7 @@ def check_ranks(
 
     Parameters
     ----------
-    mass, balance : as in `mgspmv.solvers.mass_check.check_rows`
+    mass, balance : as in `mgspmv.solvers.run.check_rows`
     """
     for member, own in zip(members, found, strict=True):
         if own.rows.n_off:

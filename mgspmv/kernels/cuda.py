@@ -10,8 +10,7 @@ import numpy as np
 from mgspmv.errors import FormatError, OptionError
 from mgspmv.kernels.catalogue import KERNELS
 from mgspmv.kernels.csr_cuts import Stream, build_stream
-from mgspmv.kernels.cuda_products import THREADS, ManyProduct, Product
-from mgspmv.kernels.dense import sum_vector
+from mgspmv.kernels.cuda_products import THREADS, ManyProduct, Product, sum_vector
 from mgspmv.kernels.device import (
     count_blocks,
     describe_device,

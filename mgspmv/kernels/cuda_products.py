@@ -15,7 +15,7 @@ import numpy as np
 from mgspmv.kernels import csr_cuts, formats
 from mgspmv.kernels.column_sorted_tiles import ColumnSortedTiles
 from mgspmv.kernels.device import address, count_blocks, load_kernel, pack, zeros
-from mgspmv.kernels.formats import CACHED_ROWS, ITEMS, WARP
+from mgspmv.kernels.formats import CACHED_ROWS, ITEMS, SUM_CHUNK, TILE_COLS, TILE_ROWS, WARP
 from mgspmv.kernels.modules import find_many_words
 from mgspmv.kernels.operands import WIDTHS
 from mgspmv.model import CsrBlock
@@ -41,6 +41,10 @@ COMPACT_WARPS, COMPACT_EMPTY = (8, 4, 2), 1024
 """Choices for the warps of a thread block of csr-compact, and rows without entries that one stores."""
 COMPACT_CARVEOUT = 50
 """Percent of on-chip memory that csr-compact uses as shared memory; x is read through the others, as L1 cache."""
+SHORT_ROW = 32
+"""Maximum columns for which one thread per row reads whole sectors."""
+FEW_ROWS = 1024
+"""Rows below which one thread block per row leaves multiprocessors idle."""
 
 
 Product: TypeAlias = Callable[[Any, Any, float, float], None]
@@ -333,3 +337,58 @@ def column_sorted_tiles(block: CsrBlock, t: ColumnSortedTiles, types: dict[str, 
             add((len(t.split_rows),), (t.lanes,), (t.split_rows, t.split_places, copies, y, *scalars))
 
     return run
+
+
+def multiply_on_device(A: Any, x: Any, b: Any, kernel: str) -> Any:
+    """Compute y = A x + b for a dense A on the device.
+
+    Parameters
+    ----------
+    A : (n_rows, n_cols) C-ordered, float32 or float64, on the device
+    x, b : (n_cols,) and (n_rows,) or None, of the same dtype
+    kernel : `dense-rows`, `dense-block` or `dense-tiles`, see kernels/dense.cu; `auto` for the best one
+    """
+    n_rows, n_cols = A.shape
+    y = zeros(n_rows, A.dtype)
+    if not n_rows:
+        return y
+    b = np.uint64(0) if b is None else b
+    sizes = (np.int64(n_rows), np.int64(n_cols))
+
+    def run(name: str, grid: tuple[int, ...], *arguments: Any) -> None:
+        load_kernel("dense.cu", name, VALUE=A.dtype, PATTERN=0)(grid, (THREADS,), arguments)
+
+    if kernel == "auto":
+        kernel = "dense-tiles" if n_rows < FEW_ROWS and n_cols > TILE_COLS else "dense-block"
+        kernel = "dense-rows" if n_cols <= SHORT_ROW else kernel
+    if kernel == "dense-rows":
+        run("dense_rows", (count_blocks(n_rows, THREADS),), *sizes, A, x, b, y)
+    elif kernel == "dense-block":
+        run("dense_block", (n_rows,), sizes[1], A, x, b, y)
+    else:
+        n_tiles = count_blocks(n_cols, TILE_COLS)
+        partial = zeros(n_tiles * n_rows, A.dtype)
+        if n_tiles:
+            run("dense_tiles", (count_blocks(n_rows, TILE_ROWS) * n_tiles,), *sizes, A, x, partial)
+        run("add_tiles", (count_blocks(n_rows, THREADS),), sizes[0], np.int64(n_tiles), partial, b, y)
+    return y
+
+
+def sum_vector(x: Any) -> Any:
+    """Sum a device vector in a fixed order, by parallel reduction.
+
+    Parameters
+    ----------
+    x : (n,) float32 or float64, on the device
+
+    Returns
+    -------
+    0-dimensional array of its dtype, on the device. The order of additions depends on n alone.
+    """
+    kernel = load_kernel("reduce.cu", "sum_chunks", VALUE=x.dtype, PATTERN=0)
+    while len(x) != 1:
+        out = zeros(max(1, count_blocks(len(x), SUM_CHUNK)), x.dtype)
+        if len(x):
+            kernel((len(out),), (THREADS,), (np.int64(len(x)), x, out))
+        x = out
+    return x[0]

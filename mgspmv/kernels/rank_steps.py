@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from mgspmv.kernels.dense import sum_vector
+from mgspmv.kernels.cuda_products import sum_vector
 from mgspmv.kernels.device import (
     address,
     count_blocks,

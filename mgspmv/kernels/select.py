@@ -1,13 +1,15 @@
-"""Choice of the backend and the kernel."""
+"""Choice of the backend and the kernel, for sparse matrices and dense ones."""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
-from mgspmv.errors import CapacityError, FormatError, OptionError
+import numpy as np
+
+from mgspmv.errors import CapacityError, FormatError, OptionError, ShapeError
 from mgspmv.kernels.catalogue import BACKENDS, KERNELS, SPARSE_KERNELS, Backend
-from mgspmv.kernels.device import check_device, has_device, report_full_device
+from mgspmv.kernels.device import check_device, get, has_device, put, report_full_device
 from mgspmv.kernels.host import SMALL_NNZ, SmallBlock
 from mgspmv.model import INT32_LIMIT, CsrBlock, Precision, check_choice
 
@@ -21,6 +23,7 @@ BoundKernel: TypeAlias = "CpuBlock | SmallBlock | CudaBlock"
 """Kernels bound to one block; `CpuBlock` documents the methods. Vectors are on the block's device."""
 BoundMany: TypeAlias = "CpuMany | CudaMany"
 """Kernels for many vectors bound to one block; `CpuMany` documents the methods."""
+DENSE_KERNELS = [name for name, kernel in KERNELS.items() if kernel.operation == "dense"]
 LEAST_FLOAT32 = 2.0**-126
 """Least float32 whose rounding error is relative to its value."""
 
@@ -191,3 +194,41 @@ def check_kernel(kernel: str, backend: Backend, *, for_steps: bool = False) -> N
         f"kernel {kernel!r} does not support {operation} on backend {backend!r}; pass kernel='auto' or one of "
         f"{', '.join(names)}"
     )
+
+
+def multiply_dense(A: Any, x: Any, b: Any, kernel: str, backend: Backend) -> np.ndarray:
+    """Compute y = A x + b; see `mgspmv.gemv`.
+
+    Raises
+    ------
+    ShapeError, OptionError : shapes do not match, values are not real, or no kernel has that name
+    """
+    if kernel != "auto" and kernel not in DENSE_KERNELS:
+        raise OptionError(f"kernel must be 'auto' or one of {', '.join(DENSE_KERNELS)}, not {kernel!r}")
+    A, x, b = _check_operands(A, x, b)
+    if backend == "cuda":
+        from mgspmv.kernels.cuda_products import multiply_on_device
+
+        return get(multiply_on_device(put(A), put(x), None if b is None else put(b), kernel))
+    if kernel == "auto":
+        product: np.ndarray = A @ x if b is None else A @ x + b
+        return product
+    y = np.empty(A.shape[0], A.dtype)
+    KERNELS[kernel].reference(A, x, b, y)
+    return y
+
+
+def _check_operands(A: Any, x: Any, b: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Check the operands and return them C-ordered, in the dtype of the product."""
+    named = {"A": np.asarray(A), "x": np.asarray(x)} | ({} if b is None else {"b": np.asarray(b)})
+    for name, array in named.items():
+        if array.dtype.kind not in "biuf":
+            raise OptionError(f"{name} must hold real numbers, not {array.dtype}")
+    if named["A"].ndim != 2:
+        raise ShapeError(f"A must have two dimensions, not {named['A'].ndim}")
+    for name, length, what in (("x", named["A"].shape[1], "columns"), ("b", named["A"].shape[0], "rows")):
+        if name in named and named[name].shape != (length,):
+            raise ShapeError(f"{name} has shape {named[name].shape} and A has {length} {what}; pass shape ({length},)")
+    is_single = all(array.dtype == np.float32 for array in named.values())
+    made = {n: np.ascontiguousarray(a, np.float32 if is_single else np.float64) for n, a in named.items()}
+    return made["A"], made["x"], made.get("b")

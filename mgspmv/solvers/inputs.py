@@ -12,8 +12,8 @@ import numpy as np
 from mgspmv.errors import DanglingError, OptionError
 from mgspmv.model import STOCHASTIC_TOLERANCE, Precision, check_choice
 from mgspmv.order import permute, restore
-from mgspmv.solvers.mass_check import MassCheck
 from mgspmv.solvers.options import PageRankOptions
+from mgspmv.solvers.run import MassCheck
 from mgspmv.solvers.steps import Rows
 from mgspmv.solvers.vectors import Weights, make_distribution, make_vector
 from mgspmv.store.stored_matrix import MatrixProperties, StoredMatrix

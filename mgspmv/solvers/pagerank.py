@@ -20,9 +20,8 @@ import numpy as np
 
 from mgspmv.model import BEGINNING, FIXED_POINT, Event, Precision, RunProgress, Stability, Status, StepSums, Underflow
 from mgspmv.solvers.inputs import RunInputs, read_out_weight
-from mgspmv.solvers.mass_check import MassCheck
 from mgspmv.solvers.options import PageRankOptions, RankTask
-from mgspmv.solvers.run import Collected, Execution, Outcome
+from mgspmv.solvers.run import Collected, Execution, MassCheck, Outcome
 from mgspmv.solvers.steps import Steps
 from mgspmv.store.digests import cut_pieces, run_parts
 from mgspmv.store.stored_matrix import MatrixProperties

@@ -257,7 +257,7 @@ def combine(parts: Sequence[float], of: Normalization | ChangeNorm) -> float:
 def _sum(find: Callable[[slice], Any], x: Any) -> float:
     """Sum the results of a function of each chunk of x, NaN where the sum is not finite."""
     if not isinstance(x, np.ndarray):
-        from mgspmv.kernels.dense import sum_vector
+        from mgspmv.kernels.cuda_products import sum_vector
 
         return _add_up(float(sum_vector(find(c).astype(np.float64))) for c in _cut(x))
     with np.errstate(over="ignore", invalid="ignore"):  # reported as non_finite

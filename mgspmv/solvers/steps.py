@@ -14,9 +14,8 @@ from mgspmv.exchange.exchange import Exchange, LocalExchange
 from mgspmv.kernels.formats import count_true
 from mgspmv.kernels.modules import choose_weight
 from mgspmv.model import FIXED_POINT, RowCheck, StepSums
-from mgspmv.solvers.mass_check import MassCheck, Rounding, check_rows, find_tolerance
 from mgspmv.solvers.options import PageRankOptions, RankTask
-from mgspmv.solvers.run import Collected
+from mgspmv.solvers.run import Collected, MassCheck, Rounding, check_rows, find_tolerance
 
 if TYPE_CHECKING:
     from mgspmv.checkpoints import StateAddress, WrittenSlice
@@ -110,7 +109,7 @@ class Steps(ABC):
         rounding error of the sum in a step."""
 
     def check(self, mass: float, balance: MassCheck | None, iteration: int) -> None:
-        """Check the ranks of all rows for corruption; parameters as for `mgspmv.solvers.mass_check.check_rows`."""
+        """Check the ranks of all rows for corruption; parameters as for `mgspmv.solvers.run.check_rows`."""
         found, slack = self.check_rows()
         check_rows(found, mass, balance, slack, iteration)
 

@@ -31,11 +31,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mgspmv.kernels.cpu import N_BINS, UNIT, add_mean, bin_bounds, count_bins, find_highest
 from mgspmv.kernels.highest import find_ties
-from mgspmv.kernels.rank_bounds import N_BINS, UNIT, add_mean, bin_bounds, count_bins, find_highest
 from mgspmv.model import Stability
-from mgspmv.solvers.mass_check import Rounding
 from mgspmv.solvers.options import PageRankOptions
+from mgspmv.solvers.run import Rounding
 from mgspmv.store.digests import run_parts
 
 FIRST_LOOK = 4

@@ -12,9 +12,8 @@ import scipy.sparse
 import mgspmv as mg
 from mgspmv.errors import CapacityError, FormatError, OptionError
 from mgspmv.kernels import catalogue
-from mgspmv.kernels.dense import DENSE_KERNELS
 from mgspmv.kernels.device import put_block
-from mgspmv.kernels.select import bind_kernel, bind_product, list_kernels
+from mgspmv.kernels.select import DENSE_KERNELS, bind_kernel, bind_product, list_kernels
 from mgspmv.model import CsrBlock
 from tests.support.matrices import HARD, naming
 
@@ -369,7 +368,7 @@ def test_auto_is_the_device(cupy, tmp_path):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_sum(cupy, dtype):
-    from mgspmv.kernels.dense import sum_vector
+    from mgspmv.kernels.cuda_products import sum_vector
     from mgspmv.kernels.reference import sum_pairwise
 
     for n in (0, 1, 255, 4096, 4097, 5_000_000):
@@ -388,7 +387,7 @@ def test_dense_products(cupy, kernel, dtype):
 
 
 def check_dense(cupy, kernel, shape, dtype) -> None:
-    from mgspmv.kernels.dense import multiply_on_device
+    from mgspmv.kernels.cuda_products import multiply_on_device
 
     rng = np.random.default_rng(9)
     A, x, b = (rng.normal(size=s).astype(dtype) for s in (shape, shape[1], shape[0]))

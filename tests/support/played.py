@@ -11,10 +11,9 @@ from mgspmv.checkpoints import Checkpointer
 from mgspmv.kernels.rank_steps import PLAIN_RULES, RankRules, RankSteps, RankVectors
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import CHANGE_POINT, FIXED_POINT, CsrBlock, Event, Precision, RowCheck, StepSums
-from mgspmv.solvers.mass_check import MassCheck
 from mgspmv.solvers.options import PageRankOptions, RankTask
 from mgspmv.solvers.pagerank import CheckedLoop, find_before
-from mgspmv.solvers.run import Outcome, run
+from mgspmv.solvers.run import MassCheck, Outcome, run
 from mgspmv.solvers.steps import DeviceSteps, LocalSteps
 
 

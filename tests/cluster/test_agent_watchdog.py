@@ -9,8 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from mgspmv.cluster import agent
-from mgspmv.cluster import watchdog as module
-from mgspmv.cluster.watchdog import BEGIN_S, LOOK_S, SLOW_PER_S, SLOWEST, WAITS, Watchdog, describe_threads
+from mgspmv.cluster.agent import BEGIN_S, LOOK_S, SLOW_PER_S, SLOWEST, WAITS, Watchdog, describe_threads
 from mgspmv.errors import StoreError
 from mgspmv.heartbeat import find_heartbeat
 from tests.support.waiting import HANG_S, wait_for
@@ -25,7 +24,7 @@ DISK_IS_FULL.__cause__ = OSError(28, "No space left on device")
 def clock(monkeypatch):
     """The time that looks see."""
     now = [0.0]
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(agent, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import mgspmv as mg
 from mgspmv.errors import OptionError, ShapeError
-from mgspmv.kernels.dense import DENSE_KERNELS
+from mgspmv.kernels.select import DENSE_KERNELS
 
 A = np.random.default_rng(1).normal(size=(70, 1100))
 x, b = np.random.default_rng(2).normal(size=1100), np.random.default_rng(3).normal(size=70)

@@ -86,9 +86,9 @@ def restore_method(dask_worker):
 
 
 def set_limit(dask_worker, begin_s):
-    from mgspmv.cluster import watchdog
+    from mgspmv.cluster import agent
 
-    watchdog.BEGIN_S = begin_s
+    agent.BEGIN_S = begin_s
 
 
 def set_chunks(n):
