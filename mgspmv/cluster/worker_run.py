@@ -36,7 +36,7 @@ from mgspmv.solvers.batch import Batch, BatchTask, FinishedVectors
 from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.options import RankTask
 from mgspmv.solvers.power import PowerLoop, PowerTask, Step
-from mgspmv.solvers.run import ADVICE, Collected, MassCheck, check_rows, describe_off
+from mgspmv.solvers.run import CORRUPTION_ADVICE, Collected, MassCheck, check_rows, describe_off
 from mgspmv.solvers.vectors import Query
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def check_ranks(
     for member, own in zip(members, found, strict=True):
         if own.rows.n_off:
             raise WorkerCorruptionError(
-                f"after iteration {iteration} {describe_off(own.rows.n_off)} on worker {member}: {ADVICE}",
+                f"after iteration {iteration} {describe_off(own.rows.n_off)} on worker {member}: {CORRUPTION_ADVICE}",
                 worker=str(member.name),
                 phase=phase,
             )

@@ -3,6 +3,16 @@
 run             start, iterate, bound the error, collect; checkpoints and times between
   Execution     which iterations are made: `Loop` (PageRank), `Batch` and `PowerLoop` in one process, and others in
                 `mgspmv.cluster`, whose workers have such a loop each
+MassCheck       expected sum of the ranks, by which failures of memory or a processor are detected
+
+    sum of x' = alpha (sum over j of s_j x_j + m D) + 1 - alpha,   s_j = (sum of column j of A) / w_j
+
+where j runs over non-dangling vertices, m is the rank of dangling ones, and D the sum of d. All s_j are 1, unless the
+user gave out-weights, and so the sum before a step and m, which every step takes, determine the sum after it. Between
+two checks of the ranks only the numbers of this formula are computed; a check is a pass over the vectors of the rows.
+
+An error in one step shrinks by alpha in each later step, in the ranks as in their sum: an error that is too small to be
+found by a check is too small to be seen in the ranks.
 """
 
 from __future__ import annotations
@@ -34,6 +44,15 @@ from mgspmv.model import (
 
 if TYPE_CHECKING:
     from mgspmv.checkpoints import Checkpointer, StateAddress, WrittenSlice
+
+CORRUPTION_ADVICE = (
+    "memory, a processor or a link failed; check the machines' logs for hardware errors, check the store with "
+    "`mgspmv verify`, and run again, with resume=True if there is a checkpoint"
+)
+LEAST_FLOAT = {"float32": 2.0**-150, "float64": 2.0**-1075, "exact": 2.0**-1075}
+"""Largest rounding error of a number near 0, by the precision of z."""
+_PIECE = 1 << 16
+"""Out-weights per chunk of a survey."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,14 +215,7 @@ def sum_seconds(events: Sequence[Event]) -> dict[str, float]:
     }
 
 
-ADVICE = (
-    "memory, a processor or a link failed; check the machines' logs for hardware errors, check the store with "
-    "`mgspmv verify`, and run again, with resume=True if there is a checkpoint"
-)
-LEAST_FLOAT = {"float32": 2.0**-150, "float64": 2.0**-1075, "exact": 2.0**-1075}
-"""Largest rounding error of a number near 0, by the precision of z."""
-_PIECE = 1 << 16
-"""Out-weights per chunk of a survey."""
+# --- checks of the ranks ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -275,7 +287,7 @@ class MassCheck:
             expected = f"{self.low!r}" if self.low == self.high else f"{self.low!r} to {self.high!r}"
             raise CorruptionError(
                 f"after iteration {iteration} the ranks sum to {total!r}, expected {expected} up to {slack:.2g} of "
-                f"rounding: {ADVICE}"
+                f"rounding: {CORRUPTION_ADVICE}"
             )
 
 
@@ -329,11 +341,11 @@ def check_rows(found: RowCheck, mass: float, balance: MassCheck | None, slack: f
     CorruptionError : ranks, their mass or their sum are wrong
     """
     if found.n_off:
-        raise CorruptionError(f"after iteration {iteration} {describe_off(found.n_off)}: {ADVICE}")
+        raise CorruptionError(f"after iteration {iteration} {describe_off(found.n_off)}: {CORRUPTION_ADVICE}")
     if found.mass != mass:
         raise CorruptionError(
             f"after iteration {iteration} the ranks of dangling vertices sum to {found.mass!r}, but summed to "
-            f"{mass!r} when they were computed: {ADVICE}"
+            f"{mass!r} when they were computed: {CORRUPTION_ADVICE}"
         )
     if balance is not None:
         balance.check(found.sum, slack, iteration)
