@@ -19,8 +19,8 @@ from mgspmv.checkpoints import Checkpointer, Checkpoints, write_slice
 from mgspmv.errors import CheckpointError
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import BEGINNING, Status
-from mgspmv.solvers.inputs import RunInputs, make_inputs, read_out_weight
 from mgspmv.solvers.options import PageRankOptions, RankTask
+from mgspmv.solvers.pagerank import RunInputs, make_inputs, read_out_weight
 from mgspmv.solvers.steps import STEPS_AT_ONCE, LocalSteps
 from tests.support.hearing import on_phases
 from tests.support.played import PlayedDevice, run_played, run_steps

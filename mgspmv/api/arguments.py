@@ -30,8 +30,8 @@ from mgspmv.monitor.progress import ProgressOption, make_report, watched
 from mgspmv.order import restore
 from mgspmv.results import Solution, describe_matrix, find_non_finite, load_solution
 from mgspmv.saving import is_rank_table
-from mgspmv.solvers.inputs import RunInputs, describe_overflow, read_out_weight
 from mgspmv.solvers.options import PageRankOptions, Placement, Reads, describe_end
+from mgspmv.solvers.pagerank import RunInputs, describe_overflow, read_out_weight
 from mgspmv.solvers.run import Outcome, add_event
 from mgspmv.solvers.vectors import Weights
 from mgspmv.store.held import name_matrix

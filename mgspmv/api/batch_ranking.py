@@ -23,8 +23,8 @@ from mgspmv.monitor.progress import ProgressOption
 from mgspmv.order import restore
 from mgspmv.results import describe_matrix
 from mgspmv.solvers.batch import Batch, BatchTask, Ending, FinishedVectors, choose_width, count_bytes
-from mgspmv.solvers.inputs import RunInputs, make_inputs
 from mgspmv.solvers.options import PageRankOptions, Reads
+from mgspmv.solvers.pagerank import RunInputs, make_inputs
 from mgspmv.solvers.run import Outcome, run, widen_bound
 from mgspmv.solvers.vectors import Query, Weights, make_queries
 from mgspmv.store.stored_matrix import MatrixProperties

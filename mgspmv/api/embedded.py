@@ -31,8 +31,8 @@ from mgspmv.kernels.select import (
 from mgspmv.model import CsrBlock, Precision, free_memory
 from mgspmv.partition import Planner, choose_piece, limit, warn_of_streaming
 from mgspmv.plan import Plan, WorkerPlan
-from mgspmv.solvers.inputs import OutWeights
 from mgspmv.solvers.options import MemoryLimits, Placement
+from mgspmv.solvers.pagerank import OutWeights
 from mgspmv.store.held import is_on_device
 from mgspmv.store.stored_matrix import MatrixProperties, StoredMatrix
 

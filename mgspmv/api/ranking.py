@@ -37,9 +37,8 @@ from mgspmv.model import BEGINNING, EVERY_S, ChangeNorm, Event, Precision, RunPr
 from mgspmv.monitor.progress import ProgressOption, notify_all
 from mgspmv.order import restore
 from mgspmv.results import Solution
-from mgspmv.solvers.inputs import RunInputs, make_inputs
 from mgspmv.solvers.options import PageRankOptions, RankTask, Reads
-from mgspmv.solvers.pagerank import CheckedLoop, add_underflow, find_before
+from mgspmv.solvers.pagerank import CheckedLoop, RunInputs, add_underflow, find_before, make_inputs
 from mgspmv.solvers.run import Outcome, run, widen_bound
 from mgspmv.solvers.steps import LocalSteps
 from mgspmv.solvers.vectors import Weights

@@ -40,9 +40,8 @@ from mgspmv.errors import (
 from mgspmv.model import Event, Progress, Recovery, ignore
 from mgspmv.order import permute, restore
 from mgspmv.solvers.batch import BatchTask, FinishedVectors
-from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.options import RankTask
-from mgspmv.solvers.pagerank import CheckedLoop, find_before
+from mgspmv.solvers.pagerank import CheckedLoop, RunInputs, find_before
 from mgspmv.solvers.power import PowerTask, Step
 from mgspmv.solvers.run import Execution, Outcome
 from mgspmv.solvers.steps import STEPS_AT_ONCE

@@ -31,8 +31,8 @@ from mgspmv.errors import ClusterError, OptionError
 from mgspmv.exchange.ipc import SharedVector
 from mgspmv.kernels.select import StepLayout, check_kernel, find_step_layout
 from mgspmv.model import Event, Progress, RowCheck, StepSums, ignore
-from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.options import PageRankOptions, RankTask
+from mgspmv.solvers.pagerank import RunInputs
 from mgspmv.solvers.run import Collected, Execution, MassCheck, Outcome, run
 from mgspmv.solvers.steps import Made, Steps, Times
 from mgspmv.solvers.topk_certificate import TopkCertificate

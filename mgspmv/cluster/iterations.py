@@ -39,9 +39,8 @@ from mgspmv.kernels.operands import WIDTHS
 from mgspmv.kernels.select import BoundMany
 from mgspmv.model import StepSums, free_memory
 from mgspmv.solvers.batch import Batch, BatchTask, FinishedVectors, choose_width, count_bytes
-from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.options import RankTask
-from mgspmv.solvers.pagerank import Loop
+from mgspmv.solvers.pagerank import Loop, RunInputs
 from mgspmv.solvers.power import PowerLoop, PowerTask, Products, combine, compile_product
 from mgspmv.solvers.run import Collected, Rounding
 from mgspmv.solvers.steps import DeviceSteps, LocalSteps, Times

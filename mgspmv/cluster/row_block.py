@@ -55,7 +55,7 @@ from mgspmv.kernels.select import (
 from mgspmv.model import CsrBlock, Precision, default_threads
 from mgspmv.partition import choose_piece
 from mgspmv.plan import WorkerPlan
-from mgspmv.solvers.inputs import OutWeights
+from mgspmv.solvers.pagerank import OutWeights
 from mgspmv.store.held import is_on_device
 from mgspmv.store.read import StoreAddress
 from mgspmv.store.stored_matrix import StoredMatrix

@@ -30,7 +30,7 @@ from mgspmv.model import Event, Progress, Status
 from mgspmv.partition import Planner, limit
 from mgspmv.plan import SharePlan
 from mgspmv.solvers.batch import MEMORY_SHARE, BatchTask, FinishedVectors, count_bytes
-from mgspmv.solvers.inputs import RunInputs
+from mgspmv.solvers.pagerank import RunInputs
 from mgspmv.solvers.run import Collected, Execution, Outcome
 from mgspmv.solvers.vectors import Query
 

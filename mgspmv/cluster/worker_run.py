@@ -33,8 +33,8 @@ from mgspmv.kernels.select import StepLayout
 from mgspmv.logs import WORKERS
 from mgspmv.model import BEGINNING, Event, RowCheck, RunProgress, Status, StepSums, ignore
 from mgspmv.solvers.batch import Batch, BatchTask, FinishedVectors
-from mgspmv.solvers.inputs import RunInputs
 from mgspmv.solvers.options import RankTask
+from mgspmv.solvers.pagerank import RunInputs
 from mgspmv.solvers.power import PowerLoop, PowerTask, Step
 from mgspmv.solvers.run import CORRUPTION_ADVICE, Collected, MassCheck, check_rows, describe_off
 from mgspmv.solvers.vectors import Query

@@ -13,8 +13,8 @@ import pytest
 import mgspmv as mg
 from mgspmv.kernels.select import bind_kernel
 from mgspmv.model import FIXED_POINT, Status
-from mgspmv.solvers.inputs import make_inputs, read_out_weight
 from mgspmv.solvers.options import PageRankOptions, RankTask
+from mgspmv.solvers.pagerank import make_inputs, read_out_weight
 from mgspmv.solvers.steps import STEPS_AT_ONCE, LocalSteps
 from tests.support.pairwise import cover_pairs
 from tests.support.played import PlayedDevice, run_played, run_steps

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import mgspmv as mg
 from mgspmv.errors import KindError, OptionError
-from mgspmv.solvers.inputs import OutWeights
+from mgspmv.solvers.pagerank import OutWeights
 from tests.support.matrices import GRAPHS
 from tests.support.oracles import rank_by_solving
 

@@ -12,8 +12,8 @@ import mgspmv as mg
 from mgspmv.errors import CorruptionError
 from mgspmv.model import Status
 from mgspmv.solvers import pagerank, steps
-from mgspmv.solvers.inputs import make_inputs, read_out_weight
 from mgspmv.solvers.options import PageRankOptions
+from mgspmv.solvers.pagerank import make_inputs, read_out_weight
 from mgspmv.solvers.run import MassCheck
 from mgspmv.solvers.steps import LocalSteps
 from tests.support.played import PlayedDevice, run_played

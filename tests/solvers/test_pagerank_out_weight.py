@@ -7,8 +7,8 @@ import pytest
 
 import mgspmv as mg
 from mgspmv.errors import OptionError
-from mgspmv.solvers.inputs import make_inputs, make_out_weight
 from mgspmv.solvers.options import PageRankOptions
+from mgspmv.solvers.pagerank import make_inputs, make_out_weight
 from tests.support.played import PlayedDevice, run_played
 
 N = 40
