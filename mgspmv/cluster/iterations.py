@@ -232,7 +232,13 @@ class BatchPasses(BlockIteration):
 
     def make_loop(self, turns: AllToAll, hellos: Mapping[int, Message]) -> Batch:
         exchange, queries, task = self._make_exchange(turns, hellos), self._piece.queries, self._task
-        self.width = min(turns.gather(self._choose_width(exchange)))
+        fastest, given = self._rows.kernel.best_width, (task.width, len(queries))
+        if self._share is not None:
+            width = choose_width(*given, min(fastest, self._share.widest), [])
+        else:
+            where = f" on worker {self._spec.members[self.rank]}"
+            width = choose_width(*given, fastest, self._measure_free(exchange), where)
+        self.width = min(turns.gather(width))
         # At this number of kept vectors, the same on all workers, a superstep ends.
         kept, n, top = self._kept, self._part.bounds[-1], task.top
         of_vector = 8 * n if top is None else 16 * min(top, n) * len(self._spec.members)
@@ -259,14 +265,6 @@ class BatchPasses(BlockIteration):
             if part.group is not None:
                 return NcclExchange(part.group, part.bounds)
         return LocalExchange(part.bounds[-1])
-
-    def _choose_width(self, exchange: GatheringExchange) -> int:
-        """Choose the most vectors in a pass that fit in the memory of this worker."""
-        fastest, n_vectors = self._rows.kernel.best_width, len(self._piece.queries)
-        if self._share is not None:
-            return choose_width(self._task.width, n_vectors, min(fastest, self._share.widest), [])
-        where = f" on worker {self._spec.members[self.rank]}"
-        return choose_width(self._task.width, n_vectors, fastest, self._measure_free(exchange), where)
 
     def _measure_free(self, exchange: GatheringExchange) -> list[tuple[int, dict[int, int]]]:
         """Return the free and needed bytes of each memory: device, host, and the limit of the worker's process."""
@@ -344,14 +342,12 @@ class PowerProducts(BlockIteration):
         self._reported = (turns.exchanged_s, turns.waited_s, turns.received_bytes)
         exchange_s, wait_s = turns.exchanged_s - exchanged_s, turns.waited_s - waited_s
         moved = (exchange_s,), (wait_s,), (turns.received_bytes - received_bytes,)
-        return Times((elapsed_s - exchange_s - wait_s,), *moved, (n_bytes + self._measure_held(),))
-
-    def _measure_held(self) -> int:
-        """Return the bytes that this worker holds in addition to x, y and the next x."""
+        # Bytes that this worker holds in addition to x, y and the next x, which are `n_bytes`.
         added = self._piece.step.added
         between = [(part.stop - part.start) * np.dtype(self._task.precision).itemsize for part in self.parts[1:]]
         held = sum(part.nbytes for part in self.parts) + sum(columns.nbytes for columns in self._columns)
-        return held + sum(between) + (added.nbytes if isinstance(added, np.ndarray) else 0)
+        held += sum(between) + (added.nbytes if isinstance(added, np.ndarray) else 0)
+        return Times((elapsed_s - exchange_s - wait_s,), *moved, (n_bytes + held,))
 
 
 def _find_columns(part: RowBlock) -> Halo:

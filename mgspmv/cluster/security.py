@@ -90,23 +90,18 @@ def read_certificates(folder: Path) -> dict[str, Any]:
     for server in ("scheduler", "worker"):
         loaded = dask.config.get(f"distributed.{server}.preload", [])
         config[f"distributed.{server}.preload"] = [*(name for name in loaded if name != MODULE), MODULE]
-    with dask.config.set(config):
-        _check_whole(folder)
-    return config
-
-
-def _check_whole(folder: Path) -> None:
-    """Raise unless the key matches the certificate, and the certificate is signed by the authority and valid now."""
     try:
-        security = Security()
-        client = security.get_connection_args("client")["ssl_context"]
-        _shake_hands(client, security.get_listen_args("scheduler")["ssl_context"])
+        with dask.config.set(config):
+            security = Security()
+            client = security.get_connection_args("client")["ssl_context"]
+            _shake_hands(client, security.get_listen_args("scheduler")["ssl_context"])
     except ssl.SSLError as error:
         reason = getattr(error, "verify_message", "") or error.reason or str(error)
         raise OptionError(
             f"the certificates in {folder} are not valid: {str(reason).lower().replace('_', ' ')}; key.pem must be the "
             "key of cert.pem, and cert.pem must be signed by ca.pem and not expired"
         ) from error
+    return config
 
 
 def _write_temporary(folder: Path) -> None:

@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from itertools import accumulate, pairwise
 from threading import Lock, Thread
 from typing import Any
@@ -52,8 +53,7 @@ _noting = Lock()
 
 def find_nccl_problem() -> str | None:
     """Describe the problem that keeps this process from using NCCL; None if it can be used."""
-    nccl = _import_nccl()
-    if nccl is None:
+    if _import_nccl() is None:
         return "CuPy finds no NCCL; install mgspmv[cuda12] or mgspmv[cuda13], which include it"
     return None
 
@@ -293,15 +293,10 @@ def join_group(turns: AllToAll, hellos: Mapping[int, Message], held: NcclGroup |
 def greet(held: NcclGroup | None) -> Message:
     """Return the entries of a worker's first message that describe its group, host and network namespace."""
     group = held.name if held is not None and held.is_alive else None
-    return {"group": group, "host": name_host(), "network": _name_network()}
-
-
-def _name_network() -> str:
-    """Return an id that is equal for processes with the same loopback interface; containers have separate ones."""
-    try:
-        return f"{name_host()} {os.readlink('/proc/self/ns/net')}"
-    except OSError:
-        return name_host()
+    host = network = name_host()
+    with suppress(OSError):  # containers of a host have separate loopback interfaces
+        network = f"{host} {os.readlink('/proc/self/ns/net')}"
+    return {"group": group, "host": host, "network": network}
 
 
 def _follow(heartbeat: Heartbeat, left: deque[Any]) -> None:

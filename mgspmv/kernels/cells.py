@@ -226,11 +226,6 @@ class Bins:
         return int(sum(a.nbytes for a in (self.rows, self.columns, self.places, self.values) if a is not None))
 
 
-def count_windows(n_cols: int) -> int:
-    """Return the number of windows of `n_cols` columns."""
-    return -(-n_cols >> WINDOW_BITS)
-
-
 def may_bin(n_cols: int, bin_bytes: int) -> bool:
     """Return whether cells may be binned: z is not small, and a window of it fits."""
     return bin_bytes > 0 and LEAST_COLUMNS <= n_cols <= MOST_COLUMNS and shared_block_bytes() >= 8 << WINDOW_BITS
@@ -240,7 +235,7 @@ def can_bin(nnz: int, n_cols: int, n_blocks: int, bin_bytes: int) -> bool:
     """Return whether cells may be binned, and bins take at most `bin_bytes`."""
     if not may_bin(n_cols, bin_bytes):
         return False
-    n_cells = n_blocks * count_windows(n_cols)
+    n_cells = n_blocks * -(-n_cols >> WINDOW_BITS)
     return nnz * ENTRY_BYTES + min(nnz, n_cells) * PADDING_BYTES <= bin_bytes
 
 

@@ -152,7 +152,9 @@ def build_column_sorted_tiles(block: CsrBlock, dtype: Any) -> ColumnSortedTiles:
     places = _Places(lengths, block.nnz, height)
     wide = LOAD_BYTES // np.dtype(dtype).itemsize
     order, ranks = _order_columns(block)
-    tile_sizes = places.choose_tiles(max(1, height // TILE_SHARE))
+    # Entries per tile of each block; fewer if its places would be in too many of its tiles.
+    fullest = (FULLEST * places.block_nnz / places.longest).astype(np.int64)
+    tile_sizes = np.clip(fullest, 1, max(1, height // TILE_SHARE))
     cuts = pairwise(cut_pieces(accumulate(places.block_nnz), PIECE))
     pieces = [_sort_piece(block, places, tile_sizes, ranks, wide, *blocks) for blocks in cuts if block.nnz]
     del ranks
@@ -218,12 +220,6 @@ class _Places:
         self.split_places = xp.stack([self.starts[split], self.starts[split + 1]], axis=1)
         mean = int(self.copies[split].sum()) // max(1, len(split))
         self.lanes = min(1024, max(32, 1 << mean.bit_length()))
-
-    def choose_tiles(self, tile: int) -> np.ndarray:
-        """Return (n_blocks,) entries per tile of each block; fewer if its places would be in too many of its tiles."""
-        fullest = FULLEST * self.block_nnz / self.longest
-        tiles: np.ndarray = np.clip(fullest.astype(np.int64), 1, tile)
-        return tiles
 
 
 def _order_columns(block: CsrBlock) -> tuple[Array | None, Array | None]:

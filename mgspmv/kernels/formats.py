@@ -158,7 +158,8 @@ def build_ell(block: CsrBlock) -> Ell:
     places = width * block.n_rows
     mean = block.nnz / max(1, block.n_rows)
     why = f"the longest row has {width:,} entries, the mean is {mean:.1f}; use hyb, sell or csr-split"
-    _check_bytes("ell", block, places, places * _entry_bytes(block), why)
+    entry_bytes = int(block.indices.itemsize + (0 if block.data is None else block.data.itemsize))
+    _check_bytes("ell", block, places, places * entry_bytes, why)
     return _fill_ell(block, width)
 
 
@@ -216,7 +217,10 @@ def build_bsr(block: CsrBlock, block_dim: int | None = None, *, dtype: Any = np.
     """
     dtype = _value_dtype(block, dtype)
     counts = {b: _count_blocks(block, b) for b in ((block_dim,) if block_dim else BLOCK_DIMS)}
-    sizes = {b: _count_bsr_bytes(block, b, n_blocks, dtype) for b, n_blocks in counts.items()}
+    sizes = {}
+    for b, n_blocks in counts.items():
+        block_bytes = block.indices.itemsize + b * b * dtype.itemsize
+        sizes[b] = 8 * (-(-block.n_rows // b) + 1) + n_blocks * block_bytes
     b = min(sizes, key=lambda b: sizes[b])
     why = f"they are in {counts[b]:,} blocks of {b} x {b}; use csr-vector or sell"
     _check_bytes("bsr", block, counts[b] * b * b, sizes[b], why)
@@ -327,11 +331,6 @@ def _count_blocks(block: CsrBlock, b: int) -> int:
     return sum(len(find_distinct(_number_blocks(block, b, start, stop)[0])) for start, stop in pieces)
 
 
-def _count_bsr_bytes(block: CsrBlock, b: int, n_blocks: int, dtype: np.dtype[Any]) -> int:
-    block_bytes = block.indices.itemsize + b * b * dtype.itemsize
-    return 8 * (-(-block.n_rows // b) + 1) + n_blocks * block_bytes
-
-
 def _fill_bsr(block: CsrBlock, b: int, n_blocks: int, dtype: Any) -> Bsr:
     xp, n_columns = array_module(block.indptr), _count_block_columns(block, b)
     counts = xp.zeros(-(-block.n_rows // b), np.int64)
@@ -409,10 +408,6 @@ def accumulate(counts: Array) -> Array:
     if len(counts):
         xp.cumsum(counts, out=sums[1:])
     return sums
-
-
-def _entry_bytes(block: CsrBlock) -> int:
-    return int(block.indices.itemsize + (0 if block.data is None else block.data.itemsize))
 
 
 def _value_dtype(block: CsrBlock, dtype: Any) -> np.dtype[Any]:

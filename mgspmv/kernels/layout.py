@@ -428,7 +428,8 @@ class LayoutBuilder:
             first, last = places.rows[k : k + 2]
             indptr = indptr[first : last + 1] - indptr[first]
             order = None if order is None else order[first:last] - first
-            pieces = PieceReader(partial(_read_shifted, self._read, first), (0, last - first))
+            read = self._read
+            pieces = PieceReader(lambda start, stop: read(first + start, first + stop), (0, last - first))
         if self.layout == "coo":
             return build_coo_entries(indptr, n_columns, pieces, columns=columns)
         if self.layout == "sell-slices":
@@ -481,7 +482,3 @@ def find_middle(indptr: Any, n_entries: int) -> tuple[int, int]:
     first, last = map(int, xp.searchsorted(indptr, bounds))
     first = min(first, n_rows - 1)
     return first, min(n_rows, max(first + 1, last - 1))
-
-
-def _read_shifted(read: Callable[[int, int], CsrBlock], by: int, first: int, last: int) -> CsrBlock:
-    return read(by + first, by + last)

@@ -108,7 +108,10 @@ def find_cuda_sources(package: Path = _PACKAGE) -> dict[str, Path]:
     ------
     MgspmvError : neither folder holds a source
     """
-    for folder in _source_folders(package):
+    folders, checkout = [package / "_cuda"], package.parent
+    if (checkout / "pyproject.toml").is_file():  # in site-packages, `kernels` would belong to another project
+        folders.append(checkout / "kernels")
+    for folder in folders:
         found = {path.name: path for path in sorted(folder.glob("*")) if path.suffix in _SUFFIXES}
         if found:
             return found
@@ -116,12 +119,6 @@ def find_cuda_sources(package: Path = _PACKAGE) -> dict[str, Path]:
         f"this installation has no CUDA sources: expected .cu files in {package / '_cuda'}, or in the folder "
         "kernels of a checkout; use backend='cpu', or install a build of mgspmv with CUDA kernels"
     )
-
-
-def _source_folders(package: Path) -> list[Path]:
-    packed, checkout = package / "_cuda", package.parent
-    # In site-packages, a folder `kernels` would belong to another project, so only that of a checkout is used.
-    return [packed, checkout / "kernels"] if (checkout / "pyproject.toml").is_file() else [packed]
 
 
 def read_source(name: str) -> str:

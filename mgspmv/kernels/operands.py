@@ -199,7 +199,8 @@ def check_integers(
     """
     y = None if beta == 0 else np.asarray(y)
     are_whole = float(alpha).is_integer() and float(beta).is_integer() and (y is None or y.dtype.kind in "biu")
-    if not are_whole or not _has_integers(info, x.dtype, precision, weights=weights):
+    has_integers = precision is None and x.dtype.kind in "biu" and (info.dtype in (None, "int64") or not weights)
+    if not are_whole or not has_integers:
         return
     least = 1.0 if info.is_pattern or not weights or info.min_weight is None else info.min_weight
     total, limit = product, EXACT_LIMIT
@@ -217,10 +218,6 @@ def check_integers(
             "products of integers are computed in float64, which is exact below 2^53, and a sum of this product may "
             f"reach 2^53; {_INEXACT}"
         )
-
-
-def _has_integers(info: MatrixInfo, dtype: np.dtype[Any], precision: str | None, *, weights: bool) -> bool:
-    return precision is None and dtype.kind in "biu" and (info.dtype in (None, "int64") or not weights)
 
 
 def multiply_columns(multiply: Callable[..., None], x: Any, y: Any, *scalars: Any) -> None:

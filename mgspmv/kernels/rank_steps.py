@@ -262,7 +262,10 @@ class RankSteps:
                 pieces, n_left = list(self._multiply()), n - CAPTURED_STEPS
                 for _ in range(CAPTURED_STEPS):
                     self._step(pieces)
-                self._graph = self._capture(pieces)
+                self._stream.begin_capture()  # of kernels that are loaded by now, which is impossible while capturing
+                for _ in range(CAPTURED_STEPS):
+                    self._step(pieces)
+                self._graph = self._stream.end_capture()
             for _ in range(n_left // CAPTURED_STEPS):
                 self._graph.launch(self._stream)
             n_left %= CAPTURED_STEPS
@@ -482,13 +485,6 @@ class RankSteps:
     def _is_captured(self) -> bool:
         """True if steps are launched as graphs: on one device, without streaming."""
         return self._exchange is None and not self.streams
-
-    def _capture(self, pieces: Pieces) -> Any:
-        """Capture the steps of a graph. Their kernels must have been loaded, which is impossible while capturing."""
-        self._stream.begin_capture()
-        for _ in range(CAPTURED_STEPS):
-            self._step(pieces)
-        return self._stream.end_capture()
 
 
 def _skip(array: Any, n: int) -> Any:

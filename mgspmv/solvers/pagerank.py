@@ -420,18 +420,6 @@ OneStep = Callable[[RankTask, RunInputs], Outcome]
 """Function that makes a run of one step with these vectors."""
 
 
-def find_resolution(precision: Precision, n: int, nnz: int, *, on_device: bool) -> float:
-    """Return the unit that the contribution of an edge is rounded to near 0.
-
-    Parameters
-    ----------
-    on_device : where `float32` is summed in fixed point
-    """
-    if precision == "float32" and on_device:
-        return 2.0**-27 / max(n, nnz)
-    return {"exact": 1.0 / FIXED_POINT, "float64": 2.0**-1074, "float32": 2.0**-149}[precision]
-
-
 def add_underflow(
     A: MatrixProperties, outcome: Outcome, start: RunInputs, task: RankTask, step: OneStep, *, on_device: bool
 ) -> Outcome:
@@ -444,7 +432,7 @@ def add_underflow(
     ----------
     outcome : with ranks in the order of the stored rows
     start : of the run, likewise
-    on_device : as in `find_resolution`
+    on_device : where `float32` is summed in fixed point
     """
     if outcome.status == Status.NON_FINITE:
         return outcome
@@ -461,29 +449,23 @@ def _find_underflow(
         return None
     options, use_weights, is_zero = task.options, task.dtype is not None, x == 0
     is_lost = is_zero & (start.personalization > 0)
-    resolution = find_resolution(options.precision, A.shape[0], A.nnz, on_device=on_device)
+    # The unit that the contribution of an edge is rounded to near 0.
+    resolution = {"exact": 1.0 / FIXED_POINT, "float64": 2.0**-1074, "float32": 2.0**-149}[options.precision]
+    if options.precision == "float32" and on_device:
+        resolution = 2.0**-27 / max(A.shape[0], A.nnz)
     least = 1.0 if not use_weights else A.stored.info.min_weight or 0.0
-    probe = None
     if options.alpha:
-        probe = _make_probe(x, start.take_weight(partial(read_out_weight, A.stored, use_weights)), least, resolution)
-    if probe is not None:
-        fixed = PageRankOptions(alpha=options.alpha, norm="fixed", max_iter=1, precision=options.precision)
-        once = replace(task, options=fixed, threshold=0.0)
-        is_lost |= is_zero & (step(once, replace(start, x=probe.astype(start.x.dtype))).values > 0)
+        weight = start.take_weight(partial(read_out_weight, A.stored, use_weights))
+        is_faint = (x > 0) & (weight > 0)
+        is_faint[is_faint] = x[is_faint] / weight[is_faint] * least < resolution / 2
+        if is_faint.any():  # one step from equal contributions of all vertices whose contributions underflow
+            probe = np.where(is_faint, weight / weight[is_faint].max(), 0.0)
+            fixed = PageRankOptions(alpha=options.alpha, norm="fixed", max_iter=1, precision=options.precision)
+            once, first_x = replace(task, options=fixed, threshold=0.0), (probe / probe.sum()).astype(start.x.dtype)
+            is_lost |= is_zero & (step(once, replace(start, x=first_x)).values > 0)
     lost = np.flatnonzero(is_lost)
     if not len(lost):
         return None
     first = int(lost[0] if A.order is None else A.order[lost].min())
     vertex = first if A.vertex_ids is None else A.vertex_ids[first]
     return Underflow(len(lost), vertex if isinstance(vertex, str) else int(vertex), resolution, options.precision)
-
-
-def _make_probe(x: np.ndarray, weight: np.ndarray, least: float, resolution: float) -> np.ndarray | None:
-    """Make a start, (n,), with equal contributions of all vertices whose contributions underflow; None for none."""
-    is_faint = (x > 0) & (weight > 0)
-    is_faint[is_faint] = x[is_faint] / weight[is_faint] * least < resolution / 2
-    if not is_faint.any():
-        return None
-    probe = np.where(is_faint, weight / weight[is_faint].max(), 0.0)
-    normalized: np.ndarray = probe / probe.sum()
-    return normalized
