@@ -245,12 +245,7 @@ class Agent(WorkerPlugin):  # type: ignore[misc]  # Dask has no types
         worker.metrics[HANGS] = lambda _: self.list_hangs()
         METRICS.holders.add(self)
         worker.handlers.update(
-            {
-                FREE_OP: self.free,
-                ABORT_OP: self.abort,
-                LINK_OP: self.accept_link,
-                ASK_OP: self.answer,
-            }
+            {FREE_OP: self.free, ABORT_OP: self.abort, LINK_OP: self.accept_link, ASK_OP: self.answer}
         )
 
     def teardown(self, worker: Worker) -> None:

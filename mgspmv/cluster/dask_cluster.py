@@ -143,13 +143,7 @@ class Cluster(SchedulerClient):
             all_said = "; ".join(f"worker {member} {said}" for member, said in failures.items())
             raise WorkerTimeoutError(f"no worker of {self} can compute (during join): {all_said}", phase="join")
         infos = [
-            WorkerInfo(
-                m,
-                workers[m]["nthreads"],
-                _find_memory(workers, m, told.free_memory),
-                told.device,
-                told.parts,
-            )
+            WorkerInfo(m, workers[m]["nthreads"], _find_memory(workers, m, told.free_memory), told.device, told.parts)
             for m, told in described.items()
             if m not in hanging
         ]

@@ -387,12 +387,7 @@ class DeviceRowBlock(RowBlock):
         return RankSteps(laid, precision, NcclSlices(self.group, columns, n_terms))
 
     def _lay_out(
-        self,
-        dtype: str | None,
-        layout: StepLayout,
-        is_exact: bool,
-        join: Callable[[], None],
-        check: Callable[[], None],
+        self, dtype: str | None, layout: StepLayout, is_exact: bool, join: Callable[[], None], check: Callable[[], None]
     ) -> tuple[MatrixLayout, SharedColumns | None]:
         """Build the layout from rows read in pieces; also return the columns of each device, None if one has all."""
         with ThreadPoolExecutor(1, "mgspmv-survey") as pool:

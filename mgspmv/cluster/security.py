@@ -173,10 +173,7 @@ def _show_warning(name: Any, message: Warning | str, *_: Any, **__: Any) -> None
 def _shake_hands(client: ssl.SSLContext, server: ssl.SSLContext) -> None:
     """Do the TLS handshake between both sides in memory."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
-    sides = [
-        client.wrap_bio(to_client, to_server),
-        server.wrap_bio(to_server, to_client, server_side=True),
-    ]
+    sides = [client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True)]
     while sides:
         for side in list(sides):
             try:

@@ -131,11 +131,7 @@ class SharedColumns:
 
 
 def share_columns(
-    group: NcclGroup,
-    own: Any | None,
-    n_sent: int,
-    bounds: tuple[int, ...],
-    mark: Callable[[], Any] | None,
+    group: NcclGroup, own: Any | None, n_sent: int, bounds: tuple[int, ...], mark: Callable[[], Any] | None
 ) -> SharedColumns:
     """Agree with the other devices on the columns of z that each holds.
 

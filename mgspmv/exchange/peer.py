@@ -236,11 +236,7 @@ class PeerExchange(GatheringExchange):
     """
 
     def __init__(
-        self,
-        turns: AllToAll,
-        halo: Halo,
-        requested: Sequence[np.ndarray | None],
-        device: DeviceCopies | None = None,
+        self, turns: AllToAll, halo: Halo, requested: Sequence[np.ndarray | None], device: DeviceCopies | None = None
     ) -> None:
         self._turns, self._halo, self._device, self._starts = turns, halo, device, halo.starts
         self._requested = {other: rows for other in turns.others if (rows := requested[other]) is not None}

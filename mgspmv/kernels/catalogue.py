@@ -221,12 +221,7 @@ KERNELS = {
             backends=(),
             step_backends=("cuda",),
         ),
-        Kernel(
-            "dense-rows",
-            "dense, one thread per row",
-            "Nickolls et al. 2008",
-            operation="dense",
-        ),
+        Kernel("dense-rows", "dense, one thread per row", "Nickolls et al. 2008", operation="dense"),
         Kernel(
             "dense-block",
             "dense, one thread block per row, with a parallel reduction",

@@ -21,14 +21,7 @@ from mgspmv.kernels.catalogue import Kernel
 from mgspmv.kernels.compiled import compile_later, take
 from mgspmv.kernels.host import HostBlock, is_rounded, run_parts
 from mgspmv.kernels.operands import multiply_columns
-from mgspmv.model import (
-    CHANGE_POINT,
-    FIXED_POINT,
-    RELATIVE_LIMIT,
-    CsrBlock,
-    Precision,
-    StepSums,
-)
+from mgspmv.model import CHANGE_POINT, FIXED_POINT, RELATIVE_LIMIT, CsrBlock, Precision, StepSums
 
 
 class CpuBlock(HostBlock):

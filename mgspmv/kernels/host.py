@@ -261,13 +261,7 @@ def is_rounded(block: CsrBlock) -> bool:
 
 
 def finish_rows(
-    change: np.ndarray,
-    x: np.ndarray,
-    weight: np.ndarray,
-    z_next: np.ndarray,
-    unit: float,
-    *,
-    is_relative: bool = False,
+    change: np.ndarray, x: np.ndarray, weight: np.ndarray, z_next: np.ndarray, unit: float, *, is_relative: bool = False
 ) -> StepSums:
     """Store z = x / weight of rows, in multiples of `unit`, and sum over them; `change` is |x' - x|."""
     with np.errstate(all="ignore"):

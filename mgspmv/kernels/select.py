@@ -51,12 +51,7 @@ def list_kernels(backend: str, *, for_steps: bool = False) -> list[str]:
 
 
 def bind_kernel(
-    block: CsrBlock,
-    precision: Precision,
-    *,
-    kernel: str = "auto",
-    backend: Backend = "cpu",
-    threads: int | None = None,
+    block: CsrBlock, precision: Precision, *, kernel: str = "auto", backend: Backend = "cpu", threads: int | None = None
 ) -> BoundKernel:
     """Bind the named kernel to a block; `auto` is csr-rows on `cpu` and csr-split, for steps, on `cuda`.
 

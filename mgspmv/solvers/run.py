@@ -209,10 +209,7 @@ def add_event(events: list[Event], event: Event) -> None:
 def sum_seconds(events: Sequence[Event]) -> dict[str, float]:
     """Sum the seconds of all iterations: in `product` those of the slowest worker each time, which the others wait for;
     in `exchange` the mean of the workers, which begin and end it together up to clocks and scheduling."""
-    return {
-        "product": sum(max(e.product_s) for e in events),
-        "exchange": sum(fmean(e.exchange_s) for e in events),
-    }
+    return {"product": sum(max(e.product_s) for e in events), "exchange": sum(fmean(e.exchange_s) for e in events)}
 
 
 # --- checks of the ranks ---------------------------------------------------------------------------------------------
