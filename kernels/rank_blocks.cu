@@ -247,7 +247,7 @@ __device__ __forceinline__ void add_large(const Bins& bins, unsigned n_large, in
 }
 
 #if BANDED
-// Entries of the band; see mgspmv/kernels/band_slices.py.
+// Entries of the band; see mgspmv/kernels/cells.py.
 struct Band {
     const unsigned* starts;
     const unsigned* words;  // two steps in each

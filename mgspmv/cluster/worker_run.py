@@ -322,7 +322,8 @@ class WorkerRun:
             self._slowest_s, heartbeat.slowest_s = heartbeat.slowest_s, None
             if events:
                 self.held_bytes = events[-1].memory_bytes[0]
-                publish_iterations(events, self.rank, iteration.nnz, self._measure_memory())
+                taken = measure_memory(has_device=iteration.has_device)
+                publish_iterations(events, self.rank, iteration.nnz, taken)
             heartbeat.phase = f"iteration {loop.iteration}"
             is_checked = events and loop.status != Status.NON_FINITE
             ranks = iteration.check_ranks() if is_checked else None
@@ -343,8 +344,8 @@ class WorkerRun:
         if address is not None:
             written = address.write(self.iteration.first_row, found.values, self.iteration.threads)
             found = found if written is None else replace(found, values=written)
-        taken = {name: [n_bytes] for name, n_bytes in self._measure_memory().items()}
-        return replace(found, memory=taken | found.memory)
+        taken = measure_memory(has_device=self.iteration.has_device)
+        return replace(found, memory={name: [n_bytes] for name, n_bytes in taken.items()} | found.memory)
 
     def close(self, reason: str) -> None:
         """End the run here: a waiting task raises `RunAbortedError` with the reason, and no further task can begin."""
@@ -368,6 +369,3 @@ class WorkerRun:
     def _check_open(self, phase: str) -> None:
         if self._end is not None:
             raise RunAbortedError(self._end, phase=phase)
-
-    def _measure_memory(self) -> dict[str, int]:
-        return measure_memory(has_device=self.iteration.has_device)
