@@ -20,21 +20,24 @@ from typing import Annotated, Any, NoReturn, get_args, get_origin, get_type_hint
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from mgspmv.cli.messages import ADVISED, UNTRANSLATED, find_options, translate
 from mgspmv.cli.options import OPTIONS, PanelledHelp, check_choices
 from mgspmv.cli.output import (
+    ADVISED,
     ARGS,
     KEPT,
     MODE,
+    UNTRANSLATED,
     Answer,
     Mode,
     await_ends,
     describe_error,
     find_mode,
+    find_options,
     give,
     print_error,
     print_note,
     render,
+    translate,
     write_out,
 )
 from mgspmv.errors import MgspmvError, escape_controls, translating

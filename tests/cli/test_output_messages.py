@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mgspmv.cli.messages import Option, translate
+from mgspmv.cli.output import Option, translate
 
 OPTIONS = {
     "ids": Option("--ids"),
