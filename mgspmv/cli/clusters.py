@@ -255,8 +255,7 @@ def doctor(
 
     Warnings do not change the exit code. With --json the answer also has passed checks and measurements.
     """
-    from mgspmv.doctor import examine
-    from mgspmv.doctor.machine import FindingStatus
+    from mgspmv.doctor import FindingStatus, examine
 
     place = PlacementOptions(cluster, workers, None, cluster_option, scheduler, tls, wait)
     with open_progress() as progress:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from mgspmv.cluster.dask_cluster import CHECKED, Cluster, WorkerInfo, list_differences
-from mgspmv.doctor.machine import (
+from mgspmv.doctor import (
     Finding,
     Findings,
     Skipped,

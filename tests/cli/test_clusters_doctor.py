@@ -7,9 +7,8 @@ import subprocess
 
 import pytest
 
-import mgspmv.doctor
-from mgspmv.doctor import machine
-from mgspmv.doctor.machine import Finding
+from mgspmv import doctor
+from mgspmv.doctor import Finding
 from tests.support.commands import invoke, invoke_json, start
 from tests.support.waiting import HANG_S
 
@@ -38,7 +37,7 @@ def finding(monkeypatch):
             given.update(reach=reach, stores=stores, timeout=timeout, warm=warm)
             return found
 
-        monkeypatch.setattr(mgspmv.doctor, "examine", examine)
+        monkeypatch.setattr(doctor, "examine", examine)
         return given
 
     return set_found
@@ -109,7 +108,7 @@ def test_usage(args, message):
 
 
 def test_a_scheduler_that_nobody_is(monkeypatch):
-    monkeypatch.setattr(machine, "CHECKS", {})
+    monkeypatch.setattr(doctor, "CHECKS", {})
     stdout, stderr = invoke("doctor", "--scheduler", "tcp://127.0.0.1:9", "--wait", "0.5", code=1)
     assert "no Dask scheduler answers at tcp://127.0.0.1:9" in stdout
     assert stderr == "error: checks failed: workers\n"

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from mgspmv import doctor
 from mgspmv.cluster.dask_cluster import Cluster
-from mgspmv.doctor import machine
 from mgspmv.doctor.cluster import make_checks
 from tests.support.pages import find_section, read_page
 
@@ -17,4 +17,4 @@ pytestmark = pytest.mark.docs
 def test_every_check_has_a_row(in_process) -> None:
     section = find_section(read_page("docs/doctor.md"), "The checks")
     rows = re.findall(r"^- `([\w-]+)`: .+$", section, re.MULTILINE)
-    assert rows == [*machine.CHECKS, "store", *make_checks(Cluster(in_process(1), 60), ["x"], 60)]
+    assert rows == [*doctor.CHECKS, "store", *make_checks(Cluster(in_process(1), 60), ["x"], 60)]

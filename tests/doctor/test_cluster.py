@@ -8,9 +8,9 @@ from dataclasses import asdict, replace
 import pytest
 
 from mgspmv.cluster.dask_cluster import Cluster, DeviceInfo, WorkerInfo
+from mgspmv.doctor import Finding, run_check
 from mgspmv.doctor import cluster as module
 from mgspmv.doctor.cluster import make_checks
-from mgspmv.doctor.machine import Finding, run_check
 from mgspmv.exchange.peer_comm import Member
 from tests.support.waiting import HANG_S
 

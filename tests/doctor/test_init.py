@@ -10,14 +10,13 @@ from contextlib import nullcontext
 import pytest
 
 from mgspmv import doctor
-from mgspmv.doctor import examine, machine
-from mgspmv.doctor.machine import ok
+from mgspmv.doctor import examine, ok
 from mgspmv.errors import SchedulerNotFoundError
 
 
 @pytest.fixture
 def played(monkeypatch):
-    monkeypatch.setitem(machine.CHECKS, "gpus", lambda: ok("they are well"))
+    monkeypatch.setitem(doctor.CHECKS, "gpus", lambda: ok("they are well"))
 
 
 def test_all_checks_of_a_machine_are_made_in_order(played, tmp_path):
@@ -28,14 +27,14 @@ def test_all_checks_of_a_machine_are_made_in_order(played, tmp_path):
 
 
 def test_a_cluster_is_checked_after_it(monkeypatch, in_process):
-    monkeypatch.setattr(machine, "CHECKS", {"gpus": lambda: ok("they are well")})
+    monkeypatch.setattr(doctor, "CHECKS", {"gpus": lambda: ok("they are well")})
     found = examine(lambda: nullcontext(in_process(2)), timeout=60)
     names = ["gpus", "workers", "worker-gpus", "worker-links"]
     assert list(dict.fromkeys(finding.name for finding in found)) == names
 
 
 def test_a_cluster_that_is_not_reached(monkeypatch):
-    monkeypatch.setattr(doctor.machine, "CHECKS", {})
+    monkeypatch.setattr(doctor, "CHECKS", {})
 
     def reach():
         raise SchedulerNotFoundError("no scheduler answers")
@@ -47,7 +46,7 @@ def test_a_cluster_that_is_not_reached(monkeypatch):
 @pytest.mark.slow
 def test_kernels_are_compiled_once(tmp_path):
     program = """
-from mgspmv.doctor.machine import compile_kernels
+from mgspmv.doctor import compile_kernels
 print(compile_kernels().values["is_new"])
 """
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "n"), "MGSPMV_CACHE": str(tmp_path / "c")}
@@ -59,5 +58,5 @@ print(compile_kernels().values["is_new"])
 
 
 def test_kernels_are_compiled_on_request(played, monkeypatch):
-    monkeypatch.setattr("mgspmv.doctor.machine.compile_kernels", lambda: ok("compiled"))
+    monkeypatch.setattr("mgspmv.doctor.compile_kernels", lambda: ok("compiled"))
     assert [finding.name for finding in examine(warm=True)][-1] == "kernels"

@@ -19,7 +19,7 @@ from distributed import Client
 
 import mgspmv as mg
 from mgspmv import files
-from mgspmv.doctor.machine import check_store
+from mgspmv.doctor import check_store
 from mgspmv.errors import ConvergenceError, MgspmvError, SourceError, SourceNotFoundError, StoreError
 from mgspmv.pipeline import run_pipeline
 from mgspmv.store.access import list_dir, locate_store

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from mgspmv.doctor.machine import Skipped, ok, run_check, warn
+from mgspmv.doctor import Skipped, ok, run_check, warn
 from mgspmv.errors import MgspmvError
 
 

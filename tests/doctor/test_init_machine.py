@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import mgspmv as mg
-from mgspmv.doctor import machine
-from mgspmv.doctor.machine import check_folders, check_limits, check_packages, check_store
+from mgspmv import doctor
+from mgspmv.doctor import check_folders, check_limits, check_packages, check_store
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -25,7 +25,7 @@ def test_the_packages_of_this_environment_belong_together():
 
 
 def test_packages_that_overwrite_each_other(monkeypatch):
-    monkeypatch.setattr(machine, "_list_installed", lambda: {"numpy", "cupy-cuda12x", "cupy"})
+    monkeypatch.setattr(doctor, "_list_installed", lambda: {"numpy", "cupy-cuda12x", "cupy"})
     found = check_packages()
     assert (found.status, found.found) == ("wrong", "cupy-cuda12x and cupy are installed together")
 
@@ -40,12 +40,12 @@ def find_limits() -> dict[str, str]:
 def set_limits(monkeypatch, files: int, processes: int, memory: int = 1 << 40, shared: int = 1 << 40):
     limits = {resource.RLIMIT_NOFILE: files, resource.RLIMIT_NPROC: processes}
     monkeypatch.setattr(resource, "getrlimit", lambda which: (limits[which], 1 << 20))
-    monkeypatch.setattr(machine, "free_memory", lambda: memory)
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: Usage(0, 0, shared))
+    monkeypatch.setattr(doctor, "free_memory", lambda: memory)
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: Usage(0, 0, shared))
 
 
 def test_limits(monkeypatch):
-    monkeypatch.setattr(machine, "list_groups", lambda controller: [])
+    monkeypatch.setattr(doctor, "list_groups", lambda controller: [])
     set_limits(monkeypatch, 1 << 16, resource.RLIM_INFINITY)
     assert set(find_limits().values()) == {"ok"}
     set_limits(monkeypatch, 1024, 100, 1 << 30, 64 << 20)
@@ -57,7 +57,7 @@ def test_limits(monkeypatch):
 def test_the_control_group_limits_processes(monkeypatch, tmp_path):
     set_limits(monkeypatch, 1 << 16, 1 << 16)
     (tmp_path / "pids.max").write_text("10\n")
-    monkeypatch.setattr(machine, "list_groups", lambda controller: [tmp_path] if controller == "pids" else [])
+    monkeypatch.setattr(doctor, "list_groups", lambda controller: [tmp_path] if controller == "pids" else [])
     assert find_limits()["processes"] == "warning"
 
 
@@ -69,18 +69,18 @@ def test_folders(monkeypatch, tmp_path):
     cache, scratch = tmp_path / "not" / "yet", tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setenv("MGSPMV_CACHE", str(cache))
-    monkeypatch.setattr(machine.tempfile, "gettempdir", lambda: str(scratch))
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: Usage(0, 0, 1 << 40))
+    monkeypatch.setattr(doctor.tempfile, "gettempdir", lambda: str(scratch))
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: Usage(0, 0, 1 << 40))
     assert find_folders().items() >= {str(scratch): "ok", str(cache): "ok"}.items()
     assert not cache.exists()
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda path: Usage(0, 0, 1 << 20))
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: Usage(0, 0, 1 << 20))
     assert find_folders()[str(scratch)] == "warning"
 
 
 def test_folders_that_cannot_be_written(monkeypatch, tmp_path):
     (file := tmp_path / "file").touch()
     monkeypatch.setenv("MGSPMV_CACHE", str(file))
-    monkeypatch.setattr(machine.tempfile, "gettempdir", lambda: str(file))
+    monkeypatch.setattr(doctor.tempfile, "gettempdir", lambda: str(file))
     scratch, cache, *_ = check_folders()
     assert (scratch.status, cache.status) == ("wrong", "warning")
     assert "TMPDIR" in scratch.remedy
