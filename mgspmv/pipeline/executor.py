@@ -23,8 +23,7 @@ from mgspmv.logs import PIPELINE
 from mgspmv.model import MatrixInfo
 from mgspmv.monitor.progress import name_calls
 from mgspmv.pipeline.definition import Pipeline
-from mgspmv.pipeline.make_matrix import RunContext, check_replacing, find_info, make_matrix
-from mgspmv.pipeline.make_results import OpenedMatrix, make_result
+from mgspmv.pipeline.making import OpenedMatrix, RunContext, check_replacing, find_info, make_matrix, make_result
 from mgspmv.pipeline.reading import Definition, read_pipeline
 from mgspmv.pipeline.records import Records, find_damage, now
 from mgspmv.pipeline.steps import (

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
+
+import numpy as np
 
 from mgspmv.batch_results import BatchSolution
 from mgspmv.display import format_seconds
@@ -20,6 +24,8 @@ from mgspmv.validation import check_fields, check_seal, parse_json, to_json
 FORMAT_VERSION = 1
 RUNS = Path(".mgspmv", "runs")
 """Path of the records of runs in the folder of a pipeline; their names are the times of their start."""
+MOVED = 20
+"""Most vertices that a comparison lists."""
 RANKS = (".zarr", ".parquet", ".csv")
 StepKind = Literal["matrix", "pagerank", "batch", "product"]
 State = Literal["made", "kept", "failed", "skipped"]
@@ -232,6 +238,77 @@ def describe_solution(solution: Solution, k: int = 10) -> dict[str, Any]:
         "summary": to_json(solution.summary().to_dict()),
         "top": list(solution.top(k)),
     }
+
+
+# --- comparison ------------------------------------------------------------------------------------------------------
+
+
+def compare_ranks(before: Solution, now: Solution, k: int) -> dict[str, Any]:
+    """Compare ranks `before` and `now`; the result is JSON values.
+
+    Parameters
+    ----------
+    k : number of highest vertices to compare
+
+    Returns
+    -------
+    `n_common`, `n_new`, `n_gone` : vertices of both, of `now` only, of `before` only
+    `spearman` : rank correlation over the vertices of both, ties at their mean place; None if it is not defined
+    `overlap` : share of the k highest that are the same
+    `kendall_top` : Kendall's tau-b of the vertices that are in both graphs and among the k highest of either
+    `l1` : sum of |now - before| over all vertices, with 0 for missing ones; None if they are scaled differently
+    `moved` : [id, place before, place now, rank before, rank now] of the vertices of `kendall_top`, the furthest first.
+        A place is 1 plus the number of higher ranks
+    """
+    from scipy.stats import kendalltau, spearmanr
+
+    old = new = np.empty(0, np.int64)  # positions of the common ids, in ascending order of these
+    if (before.ids.dtype == object) == (now.ids.dtype == object):
+        _, old, new = np.intersect1d(before.ids, now.ids, assume_unique=True, return_indices=True)
+    was, is_now = before.values[old], now.values[new]
+    high_before, high_now = before._select_highest(k), now._select_highest(k)
+    was_high, is_high = np.isin(old, high_before), np.isin(new, high_now)
+    either = was_high | is_high
+    found: dict[str, Any] = to_json(
+        {
+            "n_common": len(old),
+            "n_new": len(now.values) - len(new),
+            "n_gone": len(before.values) - len(old),
+            "spearman": _correlate(spearmanr, was, is_now),
+            "overlap": int(np.count_nonzero(was_high & is_high)) / max(len(high_before), len(high_now), 1),
+            "kendall_top": _correlate(kendalltau, was[either], is_now[either]),
+            "l1": None if before.scaler != now.scaler else _measure_distance(before, now, old, new),
+            "moved": _list_moved(before, now, old[either], new[either]),
+        }
+    )
+    return found
+
+
+def _correlate(measure: Callable[..., Any], a: np.ndarray, b: np.ndarray) -> float | None:
+    """Compute a statistic of SciPy; None if it is not defined, such as for fewer than two values."""
+    if len(a) < 2:
+        return None
+    with warnings.catch_warnings(category=RuntimeWarning, action="ignore"):  # SciPy warns if all values are equal
+        found = float(measure(a, b).statistic)
+    return None if np.isnan(found) else found
+
+
+def _measure_distance(before: Solution, now: Solution, old: np.ndarray, new: np.ndarray) -> float:
+    common = now.values[new].astype(np.float64) - before.values[old]
+    # A vertex of only one of the graphs has rank 0 in the other.
+    alone = [np.delete(before.values, old), np.delete(now.values, new)]
+    return sum(float(np.abs(own).sum(dtype=np.float64)) for own in (common, *alone))
+
+
+def _list_moved(before: Solution, now: Solution, old: np.ndarray, new: np.ndarray) -> list[list[Any]]:
+    from scipy.stats import rankdata
+
+    place_before, place_now = (rankdata(-own.values, "min")[where] for own, where in ((before, old), (now, new)))
+    # Stable, so that ties are listed in the order of ids.
+    order = np.argsort(-np.abs(place_now - place_before), kind="stable")[:MOVED]
+    order = order[place_now[order] != place_before[order]]
+    columns = (now.ids[new], place_before, place_now, before.values[old], now.values[new])
+    return [list(row) for row in zip(*(column[order].tolist() for column in columns), strict=True)]
 
 
 # --- loading ---------------------------------------------------------------------------------------------------------

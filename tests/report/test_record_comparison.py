@@ -1,15 +1,13 @@
-"""Vectors that products are of, as a definition names them; ranks beside those that they replace, against SciPy."""
+"""Ranks beside those that they replace, against SciPy."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-import zarr
 from scipy.stats import kendalltau, spearmanr
 
-from mgspmv.errors import SourceError
 from mgspmv.model import Status
-from mgspmv.pipeline.make_results import compare_ranks, read_array
+from mgspmv.report.record import compare_ranks
 from mgspmv.results import Solution
 
 
@@ -71,17 +69,3 @@ def test_what_has_no_correlation():
     found = compare_ranks(make([1.0, 1.0, 1.0]), make([0.0, 1.0, 2.0]), 3)
     assert (found["spearman"], found["kendall_top"]) == (None, None)
     assert compare_ranks(make([]), make([]), 3)["overlap"] == 0.0
-
-
-def test_vectors_of_both_formats(tmp_path):
-    x = np.arange(6.0).reshape(3, 2)
-    np.save(tmp_path / "x.npy", x)
-    zarr.save_array(str(tmp_path / "x.zarr"), x)
-    for name in ("x.npy", "x.zarr"):
-        np.testing.assert_array_equal(read_array(str(tmp_path / name)), x)
-
-
-def test_what_is_no_array(tmp_path):
-    (tmp_path / "x.zarr").mkdir()
-    with pytest.raises(SourceError, match=r"not named \.npy, and cannot be read as a Zarr array"):
-        read_array(str(tmp_path / "x.zarr"))

@@ -8,8 +8,7 @@ import pytest
 
 import mgspmv as mg
 from mgspmv.errors import StepsFailedError, StoreDamagedError
-from mgspmv.pipeline import make_matrix as making
-from mgspmv.pipeline import plan_pipeline, run_pipeline
+from mgspmv.pipeline import making, plan_pipeline, run_pipeline
 from tests.support.definitions import WEB, find_states, write_definition
 
 UPDATE = (
@@ -212,7 +211,7 @@ class TestStores:
         def find(store):
             raise StoreDamagedError("flipped bits")
 
-        monkeypatch.setattr("mgspmv.pipeline.make_results.open_matrix", find)
+        monkeypatch.setattr("mgspmv.pipeline.making.open_matrix", find)
         record = night("mon", WEB + "[run]\nalpha = 0.5\n", throw=False)
         assert [(step.state, step.error) for step in record.steps] == [("kept", None), ("failed", "flipped bits")]
 
