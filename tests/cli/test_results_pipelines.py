@@ -86,7 +86,7 @@ def test_run_that_is_interrupted(monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mgspmv.pipeline.executor.make_matrix", interrupt)
+    monkeypatch.setattr("mgspmv.pipeline.make_matrix", interrupt)
     Path("q.toml").write_text(QUICKSTART)
     _, stderr = invoke("run", "q.toml", code=130)
     assert "interrupted; no step is done yet; run it again to resume" in stderr

@@ -383,12 +383,12 @@ class TestFailures:
             raise ZeroDivisionError("division by zero")
 
         with monkeypatch.context() as patch:
-            patch.setattr("mgspmv.pipeline.making.write_top", break_off)
+            patch.setattr("mgspmv.pipeline.make_steps.write_top", break_off)
             assert str(fail(RUN)) == "web/pagerank: ZeroDivisionError: division by zero"
         assert find_states(run()) == {"web": "kept", "web/pagerank": "made"}
 
     def test_a_source_that_changes_while_it_is_read(self, monkeypatch):
-        from mgspmv.pipeline import making
+        from mgspmv.pipeline import make_steps
 
         def ingest(source, store, **options):
             info = mg.ingest(source, store, **options).info
@@ -396,7 +396,7 @@ class TestFailures:
             return info
 
         with monkeypatch.context() as patch:
-            patch.setattr(making, "ingest", ingest)
+            patch.setattr(make_steps, "ingest", ingest)
             error = fail(RUN)
         assert isinstance(error.__cause__, SourceError)
         assert "source changed while web was made from it; run the pipeline again" in str(error)
@@ -426,7 +426,7 @@ class TestEndsEarly:
             return mg.pagerank(matrix, **options)
 
         with monkeypatch.context() as patch:
-            patch.setattr("mgspmv.pipeline.making.pagerank", interrupt)
+            patch.setattr("mgspmv.pipeline.make_steps.pagerank", interrupt)
             with pytest.raises(RunInterrupted) as caught:
                 run(THREE)
         states = find_states(caught.value.record)

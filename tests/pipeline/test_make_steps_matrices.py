@@ -8,7 +8,7 @@ import pytest
 
 import mgspmv as mg
 from mgspmv.errors import StepsFailedError, StoreDamagedError
-from mgspmv.pipeline import making, plan_pipeline, run_pipeline
+from mgspmv.pipeline import make_steps, plan_pipeline, run_pipeline
 from tests.support.definitions import WEB, find_states, write_definition
 
 UPDATE = (
@@ -127,11 +127,11 @@ class TestUpdates:
         if day == "tue":
             night("mon")
         with monkeypatch.context() as patch:
-            patch.setattr(making, "update", die)
+            patch.setattr(make_steps, "update", die)
             with pytest.raises(Killed):
                 night(day)
         with monkeypatch.context() as patch:
-            patch.setattr(making, "ingest", lambda *_, **__: pytest.fail("ingested again"))
+            patch.setattr(make_steps, "ingest", lambda *_, **__: pytest.fail("ingested again"))
             night(day)
         assert read_entries() == entries
 
@@ -141,11 +141,11 @@ class TestUpdates:
             raise Killed
 
         with monkeypatch.context() as patch:
-            patch.setattr(making, "ingest", die)
+            patch.setattr(make_steps, "ingest", die)
             with pytest.raises(Killed):
                 night("mon")
         with monkeypatch.context() as patch:
-            patch.setattr(making, "ingest", lambda *_, **__: pytest.fail("ingested again"))
+            patch.setattr(make_steps, "ingest", lambda *_, **__: pytest.fail("ingested again"))
             night("mon")
         assert read_entries() == MONDAY
 
@@ -211,7 +211,7 @@ class TestStores:
         def find(store):
             raise StoreDamagedError("flipped bits")
 
-        monkeypatch.setattr("mgspmv.pipeline.making.open_matrix", find)
+        monkeypatch.setattr("mgspmv.pipeline.make_steps.open_matrix", find)
         record = night("mon", WEB + "[run]\nalpha = 0.5\n", throw=False)
         assert [(step.state, step.error) for step in record.steps] == [("kept", None), ("failed", "flipped bits")]
 
@@ -225,6 +225,6 @@ def test_limits_reach_what_makes_it(night, monkeypatch, text):
         return mg.ingest("edges.txt", store).info
 
     for name in ("ingest", "generate"):
-        monkeypatch.setattr(making, name, make)
+        monkeypatch.setattr(make_steps, name, make)
     night("mon", text, overrides={"limits.threads": 1, "limits.memory": "2GB", "matrix.web.scratch": "."})
     assert (given["threads"], given["memory"], given["scratch"]) == (1, "2GB", ".")

@@ -7,7 +7,7 @@ import pytest
 import zarr
 
 from mgspmv.errors import SourceError
-from mgspmv.pipeline.making import read_array
+from mgspmv.pipeline.make_steps import read_array
 
 
 def test_vectors_of_both_formats(tmp_path):
