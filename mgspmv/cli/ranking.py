@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
+from mgspmv.cli.clusters import ComputingOptions, open_client
 from mgspmv.cli.options import option
 from mgspmv.cli.output import MODE, Answer, note_checkpoint, print_note
-from mgspmv.cli.placement import ComputingOptions, open_client
 from mgspmv.cli.results import answer_batch, answer_ranks
 from mgspmv.cli.stores import list_report
 from mgspmv.errors import ConvergenceError, MgspmvError, OptionError, SourceError, SourceNotFoundError

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
+from mgspmv.cli.clusters import ComputingOptions, PlacementOptions, open_client
 from mgspmv.cli.options import (
     MemoryOptions,
     ReadingOptions,
@@ -18,7 +19,6 @@ from mgspmv.cli.options import (
     option,
 )
 from mgspmv.cli.output import Answer, note_checkpoint, tabulate, tabulate_fields
-from mgspmv.cli.placement import ComputingOptions, PlacementOptions, open_client
 from mgspmv.cli.program import translate_message
 from mgspmv.display import format_bytes, format_seconds
 from mgspmv.errors import CapacityError, OptionError, StoreDamagedError
