@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mgspmv.api.stores import generate, ingest, update, verify
     from mgspmv.batch_results import BatchSolution, load_batch
     from mgspmv.cluster.matrix import DistributedMatrix
+    from mgspmv.environment import __version__ as __version__
     from mgspmv.ingest_report import IngestReport
     from mgspmv.model import Event, MatrixInfo, Phase, Status
     from mgspmv.monitor.progress import show_progress
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from mgspmv.results import Solution, load_solution
     from mgspmv.store.versions import list_versions
     from mgspmv.store.write import drop_versions
-    from mgspmv.version import __version__ as __version__
 
 _HOMES = {
     "mgspmv.api.batch_ranking": ("pagerank_batch",),
@@ -54,7 +54,7 @@ _HOMES = {
     "mgspmv.results": ("Solution", "load_solution"),
     "mgspmv.store.versions": ("list_versions",),
     "mgspmv.store.write": ("drop_versions",),
-    "mgspmv.version": ("__version__",),
+    "mgspmv.environment": ("__version__",),
 }
 """Public names by module."""
 

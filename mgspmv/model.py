@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from mgspmv.control_groups import find_available_memory, find_free_memory
+from mgspmv.environment import find_available_memory, find_free_memory
 from mgspmv.errors import OptionError, ShapeError, hide_secrets, shorten
 from mgspmv.ingest_report import IngestReport
 from mgspmv.validation import check_fields

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from mgspmv.display.frames import Columns, Tabular, TopRanks, quote, render_card
+from mgspmv.environment import __version__
 from mgspmv.errors import OptionError, ShapeError, UnknownIdError, hide_secrets
 from mgspmv.kernels.highest import check_places, select_highest
 from mgspmv.lookup import ArrayLookup
@@ -20,7 +21,6 @@ from mgspmv.model import Event, MatrixInfo, NonFinite, Recovery, Stability, Stat
 from mgspmv.saving import ARRAYS, load_result, save_result
 from mgspmv.scores import BINS, Scaler, Summary, scale_scores, summarize_scores
 from mgspmv.validation import to_json
-from mgspmv.version import __version__
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from mgspmv.api.matrix import Matrix
+from mgspmv.environment import __version__
 from mgspmv.errors import OptionError
 from mgspmv.ingest.budget import find_budget
 from mgspmv.ingest.build import load_source
@@ -27,7 +28,6 @@ from mgspmv.solvers.options import (
     parse_size,
 )
 from mgspmv.store.held import PLACE
-from mgspmv.version import __version__
 
 if TYPE_CHECKING:
     from mgspmv.cluster.matrix import DistributedMatrix

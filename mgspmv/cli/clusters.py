@@ -1,4 +1,4 @@
-"""Clusters: options that place a command on one or in this process, and commands: `cluster start`, `status` and `stop` on
+"""Clusters: options that place a command on one or in this process, and commands: `cluster start`, `status`, `stop` on
 this machine, `status` and `cancel` of the runs on any cluster, and `doctor`."""
 
 from __future__ import annotations

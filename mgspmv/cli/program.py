@@ -210,7 +210,7 @@ def _unpack(kind: Any) -> tuple[Any, ...]:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from mgspmv.version import find_gpus, find_versions
+        from mgspmv.environment import find_gpus, find_versions
 
         found = find_versions() | find_gpus()
         width = max(map(len, found))

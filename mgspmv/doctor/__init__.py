@@ -23,8 +23,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from mgspmv.control_groups import find_memory_limit, list_groups, read_text
 from mgspmv.display import format_bytes
+from mgspmv.environment import find_memory_limit, list_groups, read_text
 from mgspmv.errors import FormatError, MgspmvError
 from mgspmv.files import find_inside, is_url
 from mgspmv.ingest.files import translate_error
@@ -156,7 +156,7 @@ def shorten(text: object, limit: int = 500) -> str:
 
 def check_packages() -> Finding:
     """List the versions of mgspmv and its libraries, and find distributions that overwrite each other."""
-    from mgspmv.version import find_versions
+    from mgspmv.environment import find_versions
 
     versions, installed = find_versions(), _list_installed()
     together = [[name for name in twins if name in installed] for twins in TWINS]
@@ -272,8 +272,8 @@ def check_gpus() -> Iterator[Finding]:
         return
     import cupy
 
+    from mgspmv.environment import find_gpus
     from mgspmv.kernels.device import find_device_problem
-    from mgspmv.version import find_gpus
 
     if (problem := find_device_problem()) is not None:
         if not known:

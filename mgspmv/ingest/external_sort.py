@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mgspmv.control_groups import return_freed_memory
+from mgspmv.environment import return_freed_memory
 from mgspmv.errors import CapacityError
 from mgspmv.heartbeat import prefetch_map
 from mgspmv.ingest.block_sorting import Entries, count_buckets, scatter_buckets, sort_parts

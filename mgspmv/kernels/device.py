@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.control_groups import peak_memory
+from mgspmv.environment import peak_memory
 from mgspmv.errors import BackendError, CapacityError, MissingDependencyError
 from mgspmv.kernels.modules import LEAST_ARCH, Specialization, load_module, specialize
 from mgspmv.kernels.staging import Staging

@@ -18,6 +18,7 @@ from os import PathLike
 from typing import Any, Literal
 
 from mgspmv.display.frames import render_card
+from mgspmv.environment import __version__
 from mgspmv.errors import MgspmvError, StepsFailedError, hide_secrets
 from mgspmv.logs import PIPELINE
 from mgspmv.model import MatrixInfo
@@ -38,7 +39,6 @@ from mgspmv.pipeline.steps import (
 from mgspmv.report.record import RunRecord, State, StepKind, StepOutcome, StepRecord
 from mgspmv.store.read import open_store
 from mgspmv.validation import to_json
-from mgspmv.version import __version__
 
 __all__ = [
     "Definition",

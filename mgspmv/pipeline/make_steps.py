@@ -27,7 +27,7 @@ from mgspmv.api.matrix import Matrix, open_matrix
 from mgspmv.api.powers import spmv
 from mgspmv.api.ranking import Checkpoint, pagerank
 from mgspmv.api.stores import generate, ingest, update
-from mgspmv.control_groups import peak_memory
+from mgspmv.environment import peak_memory
 from mgspmv.errors import (
     CheckpointError,
     ConvergenceError,

@@ -37,6 +37,7 @@ import zarr
 from filelock import FileLock, Timeout
 
 from mgspmv.batch_results import BatchSolution
+from mgspmv.environment import find_versions
 from mgspmv.errors import PipelineBusyError, hide_secrets, translate_os_error
 from mgspmv.files import create_file, find_inside, find_system, is_url, translating_errors, write_beside
 from mgspmv.ingest.files import MARKS
@@ -45,7 +46,6 @@ from mgspmv.pipeline.steps import Checksums, Identity, PipelineStep
 from mgspmv.report.record import Output, RunRecord, StepRecord, read_record
 from mgspmv.results import Solution
 from mgspmv.validation import check_seal, digest_json, parse_json, seal, to_json
-from mgspmv.version import find_versions
 
 RECORD = "record.json"
 PRIVATE = ".mgspmv"

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
+from mgspmv.environment import __version__
 from mgspmv.errors import MgspmvError, SourceNotFoundError, StoreError, source_error
 from mgspmv.files import find_system, is_url, strip_file_scheme, write_beside
 from mgspmv.ingest.detect import is_group_path
@@ -36,7 +37,6 @@ from mgspmv.pipeline.definition import (
 from mgspmv.report.record import StepKind
 from mgspmv.store.read import open_store
 from mgspmv.validation import FORMER_OPTIONS, digest_json, parse_json
-from mgspmv.version import __version__
 
 S = TypeVar("S", bound=Section)
 

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 import zarr
 
 import mgspmv as mg
-from mgspmv.control_groups import peak_memory
+from mgspmv.environment import peak_memory
 from mgspmv.errors import ConvergenceError, DanglingError, KindError, OptionError
 from mgspmv.kernels.host import SmallBlock
 from mgspmv.kernels.select import bind_kernel

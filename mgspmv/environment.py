@@ -1,20 +1,77 @@
-"""Memory and processors that Linux control groups, version 1 or 2, allow this process, and memory that it took.
+"""What this process runs with: versions of the program and libraries, GPUs, and memory and processors, as far as
+Linux control groups, version 1 or 2, allow them.
 
-A process is in a group, which is in another, and so on: the least limit of all of them applies, such as that of a
-container, the unit of a service, or the scheduler of a cluster's jobs.
+A process is in a control group, which is in another, and so on: the least limit of all of them applies, such as that of
+a container, the unit of a service, or the scheduler of a cluster's jobs.
 """
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
+
+__version__ = "0.1.0"
+"""That of pyproject.toml, too: to find it among the installed packages takes 20 ms."""
+
+LIBRARIES = (
+    "numpy",
+    "scipy",
+    "numba",
+    "zarr",
+    "pyarrow",
+    "dask",
+    "distributed",
+    "dask-cuda",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+)
+"""Distributions whose versions affect results or performance."""
+
+
+@functools.cache
+def find_versions() -> dict[str, str]:
+    """Return the versions of the program, Python and installed `LIBRARIES`."""
+    from importlib.metadata import PackageNotFoundError, version
+    from platform import python_version
+
+    found = {"mgspmv": __version__, "python": python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def find_gpus() -> dict[str, str]:
+    """Return the GPUs visible to CuPy, with the versions of CUDA and its driver; or, as `gpu`, why there is none."""
+    if find_spec("cupy") is None:
+        return {"gpu": "none, CuPy is not installed"}
+    import cupy
+
+    runtime = cupy.cuda.runtime
+    try:
+        count = runtime.getDeviceCount()
+    except runtime.CUDARuntimeError as error:
+        return {"gpu": f"none, {error}"}
+    devices = [runtime.getDeviceProperties(k) for k in range(count)]
+    named = [f"{d['name'].decode()}, {d['totalGlobalMem'] / 2**30:.0f} GiB" for d in devices]
+    versions = {"CUDA": runtime.runtimeGetVersion(), "CUDA of the driver": runtime.driverGetVersion()}
+    cuda = {name: f"{number // 1000}.{number % 1000 // 10}" for name, number in versions.items()}
+    return cuda | {f"gpu {k}": name for k, name in enumerate(named)}
+
 
 SYSTEM = Path("/")
 """Root of the folders `proc` and `sys`."""
 NO_LIMIT = 1 << 60
 """Smallest limit in bytes that means unlimited; version 1 reports a number near 2^63 for no limit."""
+
+
+# --- control groups and memory ---------------------------------------------------------------------------------------
 
 
 def list_groups(controller: str) -> Iterator[Path]:

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from mgspmv import control_groups
-from mgspmv.control_groups import (
+from mgspmv import environment
+from mgspmv.environment import (
     find_available_memory,
     find_free_memory,
     find_memory_limit,
@@ -69,7 +69,7 @@ def test_the_least_of_all_groups_counts(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(control_groups, "SYSTEM", tmp_path)
+    monkeypatch.setattr(environment, "SYSTEM", tmp_path)
     files = {f"sys/fs/cgroup/{group}/{name}": text for group, named in groups.items() for name, text in named.items()}
     for name, text in (files | {"proc/self/cgroup": own}).items():
         path = tmp_path / name
@@ -84,14 +84,14 @@ def test_peak_memory_is_that_of_the_process_now(tmp_path, monkeypatch):
     now = psutil.Process().memory_info().rss
     peak = peak_memory()
     assert 0.9 * now <= peak
-    monkeypatch.setattr(control_groups, "Path", lambda path: tmp_path / "nothing")
+    monkeypatch.setattr(environment, "Path", lambda path: tmp_path / "nothing")
     assert 0.9 * peak <= peak_memory()
     (tmp_path / "nothing").write_text("VmPeak:\t  99 kB\nVmHWM:\t  12 kB\n")
     assert peak_memory() == 12 * 1024
 
 
 def test_available_memory_is_told_by_the_system_or_by_psutil(tmp_path, monkeypatch):
-    monkeypatch.setattr(control_groups, "SYSTEM", tmp_path)
+    monkeypatch.setattr(environment, "SYSTEM", tmp_path)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=7))
     assert find_available_memory() == 7
     (tmp_path / "proc").mkdir()
@@ -106,6 +106,6 @@ def test_available_memory_is_told_by_the_system_or_by_psutil(tmp_path, monkeypat
 def test_freed_memory_is_returned_where_the_c_library_can(has_trim, monkeypatch):
     trimmed = []
     library = SimpleNamespace(malloc_trim=trimmed.append) if has_trim else SimpleNamespace()
-    monkeypatch.setattr(control_groups.ctypes, "CDLL", lambda _: library)
+    monkeypatch.setattr(environment.ctypes, "CDLL", lambda _: library)
     return_freed_memory()
     assert trimmed == [0] * has_trim
