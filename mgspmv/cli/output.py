@@ -11,9 +11,10 @@ import re
 import shlex
 import sys
 import traceback
+import warnings
 from ast import literal_eval
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from itertools import takewhile
@@ -50,6 +51,9 @@ MODE: ContextVar[Mode] = ContextVar("MODE", default=Mode())  # noqa: B039 (it is
 
 ARGS: ContextVar[tuple[str, ...]] = ContextVar("ARGS", default=())
 """Arguments of the command line, without the name of the program."""
+
+CONTEXT: ContextVar[Any] = ContextVar("CONTEXT", default=None)
+"""Click's context of the running command."""
 
 KEPT: ContextVar[str] = ContextVar("KEPT", default="")
 """Note that is printed if the command is interrupted now."""
@@ -278,6 +282,28 @@ def find_options(command: Any) -> dict[str, Option]:
         for name in ("client", "where"):
             found.setdefault(name, Option("--cluster or --scheduler"))
     return found
+
+
+def translate_message(message: str) -> str:
+    """Return a message of the package with options of the running command in place of arguments."""
+    context = CONTEXT.get()
+    if context is None or context.command.name in UNTRANSLATED:
+        return message
+    commands = context.find_root().command.commands
+    others = {name: find_options(commands[name]) for name in ADVISED}
+    return translate(message, find_options(context.command), others)
+
+
+@contextmanager
+def shorten_warnings() -> Iterator[None]:
+    """Show warnings as one line, with options in place of arguments."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        print_note(f"warning: {translate_message(' '.join(str(message).split()))}")
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
 
 
 def translate(message: str, options: CommandOptions, others: Mapping[str, CommandOptions]) -> str:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from mgspmv.cli.clusters import parse_setting, quieten_dask
 from mgspmv.cli.options import argument, option
-from mgspmv.cli.output import Answer, note_checkpoint, print_note, tabulate, tabulate_fields
-from mgspmv.cli.program import translate_message
+from mgspmv.cli.output import Answer, note_checkpoint, print_note, tabulate, tabulate_fields, translate_message
 from mgspmv.display import format_bytes, format_phases, format_scaled, format_seconds
 from mgspmv.errors import ConvergenceError, OptionError, StepsFailedError, StoreExistsError
 from mgspmv.validation import to_json

@@ -18,8 +18,7 @@ from mgspmv.cli.options import (
     given,
     option,
 )
-from mgspmv.cli.output import Answer, note_checkpoint, tabulate, tabulate_fields
-from mgspmv.cli.program import translate_message
+from mgspmv.cli.output import Answer, note_checkpoint, tabulate, tabulate_fields, translate_message
 from mgspmv.display import format_bytes, format_seconds
 from mgspmv.errors import CapacityError, OptionError, StoreDamagedError
 from mgspmv.ingest_report import IngestReport

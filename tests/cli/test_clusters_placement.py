@@ -23,7 +23,7 @@ import pytest
 import mgspmv.cluster.connect
 from mgspmv.batch_results import load_batch
 from mgspmv.cli.clusters import parse_setting, quieten_dask
-from mgspmv.cli.program import shorten_warnings
+from mgspmv.cli.output import shorten_warnings
 from mgspmv.kernels import device
 from mgspmv.results import load_solution
 from tests.support.clusters import find_left

@@ -12,7 +12,7 @@ from pathlib import Path
 import typer
 
 import mgspmv
-from mgspmv.cli.program import app
+from mgspmv.cli import app
 from tests.support.schema import make_schema
 
 PACKAGE = Path(mgspmv.__file__).parent

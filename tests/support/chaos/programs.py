@@ -28,7 +28,7 @@ import dask
 import psutil
 from distributed.cli import dask_scheduler, dask_worker
 
-from mgspmv.cli import app, program
+from mgspmv import cli
 from mgspmv.model import Event, Phase
 from mgspmv.monitor import progress
 from tests.support.hosts import Host
@@ -217,6 +217,6 @@ def _run_mgspmv(launch: Launch) -> None:
                 told = {"phase": news.name, "done": news.done}
             os.write(self._file, (json.dumps(told | {"time_s": time.time()}) + "\n").encode())
 
-    program.can_show = lambda: True
+    cli.can_show = lambda: True
     progress.ProgressLine = lambda **_: Teller()  # type: ignore
-    app(list(launch.arguments), prog_name="mgspmv")
+    cli.app(list(launch.arguments), prog_name="mgspmv")

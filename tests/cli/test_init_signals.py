@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from mgspmv.cli.program import ENDING, INTERRUPTS
+from mgspmv.cli import ENDING, INTERRUPTS
 from tests.support.commands import ENVIRONMENT
 from tests.support.waiting import HANG_S
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow  # each starts a process
 
 PROGRAM = """
 import sys, threading
-from mgspmv.cli import program as signals
+from mgspmv import cli as signals
 
 signals.SAME_S = float(sys.argv[1])
 signals.catch_interrupts()
@@ -68,7 +68,7 @@ def test_a_second_signal_lets_the_command_end_and_a_third_ends_it_at_once(third)
 def test_what_is_ignored_stays_ignored():
     program = """
 import signal
-from mgspmv.cli import program as signals
+from mgspmv import cli as signals
 
 for number in signals.INTERRUPTS:
     signal.signal(number, signal.SIG_IGN)
