@@ -59,13 +59,9 @@ def _divide(p: np.ndarray, by: float) -> np.ndarray:
     return np.zeros(len(p)) if by == 0 else p / by
 
 
-def _find_spread(p: np.ndarray) -> float:
-    return float(p.max() - p.min())
-
-
 def _measure_deviation(p: np.ndarray) -> float:
     """Return the standard deviation; 0 only if all values are equal, however close they are."""
-    spread = _find_spread(p)
+    spread = float(np.ptp(p))
     return spread if spread == 0 else spread * math.sqrt(np.mean(((p - p.mean()) / spread) ** 2))
 
 
@@ -75,9 +71,9 @@ def _measure_length(p: np.ndarray) -> float:
 
 
 _SCALERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "minmax": lambda p: _divide(p - p.min(), _find_spread(p)),
+    "minmax": lambda p: _divide(p - p.min(), float(np.ptp(p))),
     "max": lambda p: _divide(p, float(np.abs(p).max())),
-    "mean": lambda p: _divide(p - p.mean(), _find_spread(p)),
+    "mean": lambda p: _divide(p - p.mean(), float(np.ptp(p))),
     "log": np.log,
     "stdscore": lambda p: _divide(p - p.mean(), _measure_deviation(p)),
     "l1norm": lambda p: _divide(p, float(np.abs(p).sum())),

@@ -93,10 +93,6 @@ def answer_ranks(
     ----------
     order : certificate of the order of the highest ranks; None for none
     """
-
-    def make_payload() -> dict[str, Any]:
-        return solution.to_dict() | {"top": _list_top(highest), "order": _list_order(order), "saved": saved}
-
     status, memory = solution.status, solution.memory
     names = {"host_peak_bytes": "host peak", "device_bytes": "device", "held_bytes": "held", "planned_bytes": "planned"}
     most = [f"{named} {format_bytes(max(memory[name]))}" for name, named in names.items() if name in memory]
@@ -122,7 +118,9 @@ def answer_ranks(
         "order": None if order is None or order == solution.stability else _describe_order(order),
         "saved": ", ".join(saved),
     }
-    return Answer(make_payload, [tabulate_top(highest), tabulate_fields(fields)], failure)
+    others = {"order": _list_order(order), "saved": saved}
+    parts = [tabulate_top(highest), tabulate_fields(fields)]
+    return Answer(lambda: solution.to_dict() | {"top": _list_top(highest)} | others, parts, failure)
 
 
 def answer_batch(batch: BatchSolution, k: int | None, saved: list[str], failure: ConvergenceError | None) -> Answer:

@@ -311,8 +311,5 @@ def make_table(caption: str, rows: Sequence[Sequence[str]], *, has_head: bool = 
 
 def _make_cell(text: str, *, is_title: bool) -> str:
     name, weight = ("th", 600) if is_title else ("td", 400)
-    return f'<{name} style="{_CELL}; font-weight: {weight}">{_write(text)}</{name}>'
-
-
-def _write(text: str) -> str:
-    return escape(shorten(hide_secrets(text), LONGEST))
+    shown = escape(shorten(hide_secrets(text), LONGEST))
+    return f'<{name} style="{_CELL}; font-weight: {weight}">{shown}</{name}>'

@@ -91,6 +91,7 @@ class Finding:
 
 Findings = Finding | Iterable[Finding]
 
+RESTART = "Read the logs of the named workers, and restart them."
 NOT_KEPT = (
     "functions compiled by Numba are kept nowhere, as no folder for them can be written: each process compiles them"
 )
@@ -130,8 +131,7 @@ def run_check(name: str, check: Callable[[], Findings], limit_s: float) -> list[
         except Skipped as error:
             found.append(Finding("skipped", str(error)))
         except MgspmvError as error:
-            remedy = "Read the logs of the named workers, and restart them."
-            found.append(wrong(shorten(error), remedy, error=type(error).__name__))
+            found.append(wrong(shorten(error), RESTART, error=type(error).__name__))
         except (Exception, SystemExit) as error:  # libraries may raise SystemExit
             found.append(Finding("skipped", f"the check failed: {type(error).__name__}: {shorten(error)}"))
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from mgspmv.cluster.dask_cluster import CHECKED, Cluster, WorkerInfo, list_differences
 from mgspmv.doctor import (
+    RESTART,
     Finding,
     Findings,
     Skipped,
@@ -26,8 +27,6 @@ from mgspmv.doctor import (
 )
 from mgspmv.exchange.peer_comm import Member
 from mgspmv.files import is_url
-
-RESTART = "Read the logs of the named workers, and restart them."
 
 
 @dataclass

@@ -268,23 +268,20 @@ class Runs:
         names = ("run", "operation", "matrix", "options", "client", "executor", "transport", "backend", "workers")
         what = {name: message[name] for name in names} | {"threshold": message["threshold"] or None}
         run = RunState(**what, began=now, changed=now)
-        self.by_id[run.run] = run
-        self._create_series(run.operation)
-        self._count("runs_started", 1, run.operation)
-        # Ended runs are dropped first, then the oldest, as the sort is stable.
-        for old in sorted(self.by_id.values(), key=lambda old: old.is_running)[: max(0, len(self.by_id) - RUNS_KEPT)]:
-            del self.by_id[old.run]
-
-    def _create_series(self, operation: str) -> None:
-        """Create all series of an operation, if only as zeros: rates would miss the first run otherwise."""
+        self.by_id[run.run], operation = run, run.operation
+        # All series of the operation are created, if only as zeros: rates would miss its first run otherwise.
         values = {"runs_ended": ENDS, "recoveries": RECOVERIES, "run_phase_seconds": RUN_PHASES}
         for name, metric in (self._counters | self._histograms).items():
             for value in values.get(name, [None]):
                 if name != "workers_lost":
                     metric.labels(*filter(None, (operation, value)))
         self._active.labels(operation).set_function(
-            lambda: sum(run.is_running and run.operation == operation for run in self.by_id.values())
+            lambda: sum(own.is_running and own.operation == operation for own in self.by_id.values())
         )
+        self._count("runs_started", 1, operation)
+        # Ended runs are dropped first, then the oldest, as the sort is stable.
+        for old in sorted(self.by_id.values(), key=lambda old: old.is_running)[: max(0, len(self.by_id) - RUNS_KEPT)]:
+            del self.by_id[old.run]
 
     def _count(self, name: str, n: float, *labels: str) -> None:
         self._counters[name].labels(*labels).inc(n)
@@ -331,17 +328,14 @@ class Runs:
             if iteration > run.iterations or iteration in run.changes:
                 run.changes[iteration] = max(change, run.changes.get(iteration, change))
         if last > run.iterations:
-            self._advance(run, message, n, seconds[:, 0].sum())
-
-    def _advance(self, run: RunState, message: dict[str, Any], n: int, elapsed_s: float) -> None:
-        """Advance to the last iteration of the first worker that reports it."""
-        run.phase, run.iterations = "iterate", message["iteration"][-1]
-        run.rates[run.iterations] = n / float(elapsed_s) if elapsed_s > 0 else math.nan
-        for curve in (run.changes, run.rates):
-            for iteration in list(curve)[:-MOST_POINTS]:
-                del curve[iteration]
-        self._count("iterations", n, run.operation)
-        self._count("edges", n * run.edges, run.operation)
+            run.phase, run.iterations = "iterate", last
+            elapsed_s = float(seconds[:, 0].sum())  # of the first worker that reports it
+            run.rates[last] = n / elapsed_s if elapsed_s > 0 else math.nan
+            for curve in (run.changes, run.rates):
+                for iteration in list(curve)[:-MOST_POINTS]:
+                    del curve[iteration]
+            self._count("iterations", n, run.operation)
+            self._count("edges", n * run.edges, run.operation)
 
     def _keep(self, run: RunState, message: dict[str, Any]) -> None:
         """Record a checkpoint: its iteration, its seconds and its bytes in all; or its failure."""

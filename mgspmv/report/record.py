@@ -269,6 +269,11 @@ def compare_ranks(before: Solution, now: Solution, k: int) -> dict[str, Any]:
     high_before, high_now = before._select_highest(k), now._select_highest(k)
     was_high, is_high = np.isin(old, high_before), np.isin(new, high_now)
     either = was_high | is_high
+    l1 = None
+    if before.scaler == now.scaler:
+        # A vertex of only one of the graphs has rank 0 in the other.
+        gaps = (is_now.astype(np.float64) - was, np.delete(before.values, old), np.delete(now.values, new))
+        l1 = sum(float(np.abs(own).sum(dtype=np.float64)) for own in gaps)
     found: dict[str, Any] = to_json(
         {
             "n_common": len(old),
@@ -277,7 +282,7 @@ def compare_ranks(before: Solution, now: Solution, k: int) -> dict[str, Any]:
             "spearman": _correlate(spearmanr, was, is_now),
             "overlap": int(np.count_nonzero(was_high & is_high)) / max(len(high_before), len(high_now), 1),
             "kendall_top": _correlate(kendalltau, was[either], is_now[either]),
-            "l1": None if before.scaler != now.scaler else _measure_distance(before, now, old, new),
+            "l1": l1,
             "moved": _list_moved(before, now, old[either], new[either]),
         }
     )
@@ -291,13 +296,6 @@ def _correlate(measure: Callable[..., Any], a: np.ndarray, b: np.ndarray) -> flo
     with warnings.catch_warnings(category=RuntimeWarning, action="ignore"):  # SciPy warns if all values are equal
         found = float(measure(a, b).statistic)
     return None if np.isnan(found) else found
-
-
-def _measure_distance(before: Solution, now: Solution, old: np.ndarray, new: np.ndarray) -> float:
-    common = now.values[new].astype(np.float64) - before.values[old]
-    # A vertex of only one of the graphs has rank 0 in the other.
-    alone = [np.delete(before.values, old), np.delete(now.values, new)]
-    return sum(float(np.abs(own).sum(dtype=np.float64)) for own in (common, *alone))
 
 
 def _list_moved(before: Solution, now: Solution, old: np.ndarray, new: np.ndarray) -> list[list[Any]]:
