@@ -186,11 +186,7 @@ _LEAST_TIMES = 2
 
 
 def make_report(
-    source: dict[str, Any],
-    counts: EntryCounts,
-    nnz: int,
-    rule: str,
-    options: Mapping[str, Any],
+    source: dict[str, Any], counts: EntryCounts, nnz: int, rule: str, options: Mapping[str, Any]
 ) -> IngestReport:
     """Make the report of what was read and stored.
 

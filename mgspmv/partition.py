@@ -111,12 +111,7 @@ class Slices:
 
 
 def split_rows(
-    indptr: Pointers,
-    n_parts: int,
-    *,
-    bytes_per_nonzero: int,
-    bytes_per_row: int,
-    cuts: np.ndarray | None = None,
+    indptr: Pointers, n_parts: int, *, bytes_per_nonzero: int, bytes_per_row: int, cuts: np.ndarray | None = None
 ) -> np.ndarray:
     """Cut rows into contiguous parts of about equal bytes.
 

@@ -20,14 +20,7 @@ from mgspmv.kernels.device import (
     read_vector,
     report_full_device,
 )
-from mgspmv.kernels.select import (
-    BoundKernel,
-    BoundMany,
-    StepLayout,
-    bind_many,
-    bind_product,
-    choose_for_vectors,
-)
+from mgspmv.kernels.select import BoundKernel, BoundMany, StepLayout, bind_many, bind_product, choose_for_vectors
 from mgspmv.model import CsrBlock, Precision, free_memory
 from mgspmv.partition import Planner, choose_piece, limit, warn_of_streaming
 from mgspmv.plan import Plan, WorkerPlan

@@ -18,15 +18,7 @@ from mgspmv.ingest.open import open_source
 from mgspmv.kernels.device import has_device
 from mgspmv.model import Duplicates, IngestOptions, Kind, Precision, SelfLoops, check_choice
 from mgspmv.monitor.progress import ProgressOption, make_report, watched
-from mgspmv.solvers.options import (
-    BackendChoice,
-    Executor,
-    Placement,
-    Reads,
-    TransportChoice,
-    check_threads,
-    parse_size,
-)
+from mgspmv.solvers.options import BackendChoice, Executor, Placement, Reads, TransportChoice, check_threads, parse_size
 from mgspmv.store.held import PLACE
 
 if TYPE_CHECKING:

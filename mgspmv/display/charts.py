@@ -129,13 +129,7 @@ class Chart:
     """Data that is not drawn, with the reason; empty if all is drawn."""
 
 
-def draw_lines(
-    title: str,
-    lines: Sequence[Series],
-    x: str,
-    y: str,
-    levels: Sequence[tuple[float, str]] = (),
-) -> Chart:
+def draw_lines(title: str, lines: Sequence[Series], x: str, y: str, levels: Sequence[tuple[float, str]] = ()) -> Chart:
     """Draw lines on a logarithmic y axis, with levels to compare them with.
 
     A single line has no legend; its levels are labeled where they are drawn.

@@ -14,17 +14,7 @@ from functools import partial
 from typing import Any
 
 from mgspmv.cluster.dask_cluster import CHECKED, Cluster, WorkerInfo, list_differences
-from mgspmv.doctor import (
-    RESTART,
-    Finding,
-    Findings,
-    Skipped,
-    check_store,
-    find_kernel_problem,
-    ok,
-    warn,
-    wrong,
-)
+from mgspmv.doctor import RESTART, Finding, Findings, Skipped, check_store, find_kernel_problem, ok, warn, wrong
 from mgspmv.exchange.peer_comm import Member
 from mgspmv.files import is_url
 

@@ -25,15 +25,7 @@ from mgspmv.ingest.detect import is_group_path
 from mgspmv.ingest.files import describe_url, find_files, translate_error
 from mgspmv.ingest.vertex_vectors import DANGLING_RULES
 from mgspmv.model import MatrixInfo
-from mgspmv.pipeline.definition import (
-    PREVIOUS,
-    UNIFORM,
-    BatchSection,
-    MatrixSection,
-    Pipeline,
-    ProductSection,
-    Section,
-)
+from mgspmv.pipeline.definition import PREVIOUS, UNIFORM, BatchSection, MatrixSection, Pipeline, ProductSection, Section
 from mgspmv.report.record import StepKind
 from mgspmv.store.read import open_store
 from mgspmv.validation import FORMER_OPTIONS, digest_json, parse_json
