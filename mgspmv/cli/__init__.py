@@ -250,7 +250,13 @@ def _finish(answer: Answer, mode: Mode) -> int:
 
 
 def _fail_usage(error: Any, mode: Mode) -> int:
-    _reword(error)
+    wrong: list[Any] = getattr(error.__cause__, "errors", list)()
+    for found in wrong[:1]:  # expected and given value, in place of the text of Pydantic, by which Typer reads values
+        limits = {"ge": "at least", "le": "at most"}
+        kind = {"float_parsing": "a number", "int_parsing": "an integer"}.get(found["type"])
+        bounds = [f"{limits[key]} {bound:g}" for key, bound in found.get("ctx", {}).items() if key in limits]
+        if kind or bounds:
+            error.message = f"expected {kind or bounds[0]}, got {found['input']!r}"
     message = error.format_message()
     if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help text
         print(message, file=sys.stderr)
@@ -259,17 +265,6 @@ def _fail_usage(error: Any, mode: Mode) -> int:
         hint = f" See `{asked.command_path} --help`." if asked else ""
         print_error(error, f"{message}{'' if message.endswith(('.', '?')) else '.'}{hint}", mode)
     return give({"error": {"type": "UsageError", "message": message}}, (), mode.json) or error.exit_code
-
-
-def _reword(error: Any) -> None:
-    """State expected and given value of an option in place of the text of Pydantic, by which Typer reads values."""
-    wrong: list[Any] = getattr(error.__cause__, "errors", list)()
-    for found in wrong[:1]:
-        limits = {"ge": "at least", "le": "at most"}
-        kind = {"float_parsing": "a number", "int_parsing": "an integer"}.get(found["type"])
-        bounds = [f"{limits[key]} {bound:g}" for key, bound in found.get("ctx", {}).items() if key in limits]
-        if kind or bounds:
-            error.message = f"expected {kind or bounds[0]}, got {found['input']!r}"
 
 
 # --- signals ---------------------------------------------------------------------------------------------------------

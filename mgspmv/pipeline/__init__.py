@@ -50,8 +50,6 @@ __all__ = [
     "run_pipeline",
 ]
 
-NOT_MADE = "not made yet"
-"""Reason to make a step without a record."""
 PlannedState = Literal["kept", "to make", "unknown", "failing"]
 """State of a step: unchanged; to be made; unknown until the matrix is made; or failing with the current inputs."""
 
@@ -183,7 +181,7 @@ def _describe_reason(step: PipelineStep, info: MatrixInfo | None, pipeline: Pipe
     ------
     MgspmvError : the step cannot be made: a source is missing, or its store holds another matrix
     """
-    record, section, why = records.read_step(step.name), step.section, NOT_MADE
+    record, section, why = records.read_step(step.name), step.section, "not made yet"
     if info is not None:
         identity = identify_result(step, pipeline, info, records.checksums)
         return why if record is None else _compare(record, identity) or find_damage(step.target, record)
