@@ -263,13 +263,7 @@ class ColumnSums:
     """
 
     def __init__(
-        self,
-        kind: Kind,
-        name: str,
-        dtype: np.dtype[Any] | None,
-        start: int,
-        stop: int,
-        order: np.ndarray | None = None,
+        self, kind: Kind, name: str, dtype: np.dtype[Any] | None, start: int, stop: int, order: np.ndarray | None = None
     ) -> None:
         self._kind, self._name, self._dtype, self._order = kind, name, dtype, order
         self.begin(start, stop)

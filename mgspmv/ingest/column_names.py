@@ -252,10 +252,7 @@ def _choose_by_names(names: Sequence[str], weights: Weights) -> ColumnChoice | N
 
 
 def _find_weight(
-    ends: set[int],
-    names: Sequence[str],
-    roles: Sequence[tuple[Role | None, bool]],
-    weights: Weights,
+    ends: set[int], names: Sequence[str], roles: Sequence[tuple[Role | None, bool]], weights: Weights
 ) -> int | None:
     """Find the column of weights, given both ends, which were found by name."""
     if weights is False:

@@ -112,11 +112,7 @@ class EdgeListSource(EdgeSource):
     """
 
     def __init__(
-        self,
-        path: Path | Sequence[Path],
-        *,
-        is_vertex: Callable[[str], bool] | None = None,
-        **options: Any,
+        self, path: Path | Sequence[Path], *, is_vertex: Callable[[str], bool] | None = None, **options: Any
     ) -> None:
         self._files = list_paths(path)
         self._form: Head | None = None
@@ -311,11 +307,7 @@ def _check_repeated(chunk: Chunk, form: Head, names: list[str], sources: Any, ta
 # --- beginning of a file ---------------------------------------------------------------------------------------------
 
 
-def read_head(
-    text: TextStream,
-    reading: StatedForm,
-    is_vertex: Callable[[str], bool] | None = None,
-) -> Head:
+def read_head(text: TextStream, reading: StatedForm, is_vertex: Callable[[str], bool] | None = None) -> Head:
     """Read the comments and the header of a file, up to the first edge, and choose delimiter and columns.
 
     Parameters

@@ -150,9 +150,7 @@ class EntrySorter:
         self._spill_if_full()
 
     def blocks(
-        self,
-        shape: tuple[int, int],
-        finish: Callable[[CsrBlock], CsrBlock] = lambda block: block,
+        self, shape: tuple[int, int], finish: Callable[[CsrBlock], CsrBlock] = lambda block: block
     ) -> Iterator[CsrBlock]:
         """Yield all entries in row order; rows that are missing between blocks are empty.
 

@@ -17,15 +17,7 @@ from typing import IO, Any
 import numpy as np
 
 from mgspmv.errors import SourceError
-from mgspmv.ingest.files import (
-    LentFile,
-    check_unchanged,
-    find_size,
-    find_state,
-    open_anywhere,
-    reading,
-    translating,
-)
+from mgspmv.ingest.files import LentFile, check_unchanged, find_size, find_state, open_anywhere, reading, translating
 
 CHUNK_BYTES, LEAST_CHUNK_BYTES = 4 * 2**20, 2**20
 """Most and least bytes per chunk by default; several threads hold several chunks in memory at a time."""
