@@ -6,7 +6,7 @@
 //   b height .. (b + 1) height. Cell cell_starts[b] + w holds the entries of block b in the 2^shifts[b] columns from w 2^shifts[b]
 //   on; each cell of a block is counted in one word of shared memory. A cell of fewer than `least` entries is binned if the block
 //   and all later ones have windows of 2^WINDOW_BITS columns, and these cells begin at first_bin: it has no chunks
-//   but octets, whose local rows are in the order of blocks, and columns in the order of windows (mgspmv/kernels/cells.py).
+//   but octets, whose local rows are in the order of blocks, and columns in the order of windows (see mgspmv/kernels/bins.py).
 // Threads: in cut_jobs, one per job; in count_cells and place_entries, one thread block per job: entries begins[j] .. ends[j] (at
 //   most ENTRIES) of block blocks[j], the first of which is in row rows[j]. It updates the global counter of each cell once. In
 //   cut_cells, each thread block processes an equal share of the cells; in sort_tiles, one tile of a cell; in survey, one row per
@@ -101,7 +101,7 @@ struct Cells {
     int64 first_bin, least;
 };
 
-// Binned cells; see mgspmv/kernels/cells.py.
+// Binned cells; see mgspmv/kernels/bins.py.
 struct Bins {
     const unsigned* counts;     // entries of each cell from first_bin on
     const unsigned* by_block;   // first octet of each of these in the order of blocks

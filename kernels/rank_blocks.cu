@@ -43,7 +43,7 @@
 #define WORDS_AT_ONCE 4
 #define OCTET 8
 #define WINDOW_BITS 14
-#define FILL_THREADS (sizeof(Z) == 4 ? 512 : 1024)  // as mgspmv/kernels/cells.py launches it
+#define FILL_THREADS (sizeof(Z) == 4 ? 512 : 1024)  // as mgspmv/kernels/bins.py launches it
 #define FILL_RESIDENT (sizeof(Z) == 4 ? 3 : 1)
 #define SHARE Products<Z>::N  // entries of an octet that a thread reads or writes at once, so that a warp's sectors are whole
 #define SHARES (OCTET / SHARE)
@@ -247,7 +247,7 @@ __device__ __forceinline__ void add_large(const Bins& bins, unsigned n_large, in
 }
 
 #if BANDED
-// Entries of the band; see mgspmv/kernels/cells.py.
+// Entries of the band; see mgspmv/kernels/band_slices.py.
 struct Band {
     const unsigned* starts;
     const unsigned* words;  // two steps in each

@@ -10,7 +10,8 @@ multiplies.
     cell (b, w)    its entries in the columns w 2^s .. (w + 1) 2^s, where s depends on how many entries the block has
     chunk          CHUNK entries of one cell; its last is padded with entries of PADDING_ROWS rows that follow the block
 
-Cells with few entries may be binned instead, and entries next to the diagonal be in slices (mgspmv/kernels/cells.py).
+Cells with few entries may be binned instead (mgspmv/kernels/bins.py), and entries next to the diagonal be in slices
+(mgspmv/kernels/band_slices.py).
 
 Source: this project's; after cache-aware binning (Lakhotia, Kannan, Prasanna, USENIX ATC 2018).
 """
@@ -25,7 +26,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from mgspmv.kernels.cells import (
+from mgspmv.kernels.band_slices import BandSlices
+from mgspmv.kernels.bins import (
     JOB_SIZES,
     JOB_THREADS,
     LEAST_DENSE,
@@ -35,7 +37,6 @@ from mgspmv.kernels.cells import (
     ROW_BITS,
     TILE,
     WINDOW_BITS,
-    BandSlices,
     BinBuilder,
     Bins,
     CellRates,

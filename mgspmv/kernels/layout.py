@@ -23,7 +23,8 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from mgspmv.kernels.cells import BAND, LEAST_IN_ROW, SLICE, may_bin, split_rows
+from mgspmv.kernels.band_slices import BAND, LEAST_IN_ROW, SLICE, split_rows
+from mgspmv.kernels.bins import may_bin
 from mgspmv.kernels.column_sorted_blocks import (
     KEYS,
     ColumnSortedBlocks,

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from mgspmv.kernels.cells import JOB_SIZES, LEAST_COLUMNS, OCTET, PADDING_ROWS, SLICE, WINDOW_BITS, Bins
+from mgspmv.kernels.band_slices import SLICE
+from mgspmv.kernels.bins import JOB_SIZES, LEAST_COLUMNS, OCTET, PADDING_ROWS, WINDOW_BITS, Bins
 from mgspmv.kernels.column_sorted_blocks import CHUNK, ColumnSortedBlocks
 from mgspmv.kernels.device import count_blocks, pack, put_all, reclaim_memory, shared_memory
 from mgspmv.kernels.layout import CooEntries, SellSlices, is_small

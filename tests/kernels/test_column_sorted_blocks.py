@@ -9,8 +9,8 @@ from itertools import pairwise, product
 import numpy as np
 import pytest
 
-from mgspmv.kernels import cells, column_sorted_blocks
-from mgspmv.kernels.cells import ROW_BITS, TILE, cut_windows
+from mgspmv.kernels import bins, column_sorted_blocks
+from mgspmv.kernels.bins import ROW_BITS, TILE, cut_windows
 from mgspmv.kernels.column_sorted_blocks import CHUNK, HEIGHT_UNIT, build_column_sorted_blocks, choose_height
 from mgspmv.kernels.formats import to_host
 from tests.support import played_build
@@ -173,9 +173,9 @@ def make_wide(n=50_000, data=np.float32):
 @cover_pairs(piece_entries=[None, 2000, 1], order=ORDERS, data=DTYPES)
 def test_what_the_host_does_to_build_column_sorted_blocks(piece_entries, order, data, monkeypatch):
     """With the kernels played: jobs, cells and tiles, whole or piece by piece; some rows are longer than a job."""
-    for module in (cells, column_sorted_blocks):
+    for module in (bins, column_sorted_blocks):
         monkeypatch.setattr(module, "JOB_THREADS", 16)
-    for module in (cells, column_sorted_blocks, played_build, sys.modules[__name__]):
+    for module in (bins, column_sorted_blocks, played_build, sys.modules[__name__]):
         monkeypatch.setattr(module, "TILE", 256)
     lengths = SKEWED[: 200 if piece_entries == 1 else 3000].clip(0, 700)
     block = make_random(lengths, len(lengths), data=data)
@@ -352,10 +352,8 @@ def test_multiprocessors_have_as_many_blocks_each(n_filled, share):
     """As few of them as their sums permit, up to rows that are rounded up."""
     height = choose_height(n_filled, 132, 233_472, share)
     n_each = -(-n_filled // (132 * height))
-    assert height <= min(share * 233_472 / 8, (1 << ROW_BITS) - cells.PADDING_ROWS)
-    assert (
-        8 * (height + cells.PADDING_ROWS) + 1200 <= 232_448
-    )  # with what the kernel has besides, all of a thread block
+    assert height <= min(share * 233_472 / 8, (1 << ROW_BITS) - bins.PADDING_ROWS)
+    assert 8 * (height + bins.PADDING_ROWS) + 1200 <= 232_448  # with what the kernel has besides, all of a thread block
     assert 132 * n_each * (height - HEIGHT_UNIT) < n_filled
     assert (n_each - 1) * 132 * share * 233_472 / 8 < n_filled
 
@@ -369,7 +367,7 @@ def test_few_rows_are_in_two_blocks_each_multiprocessor():
 def test_blocks_are_taller_where_rows_are_even_and_cells_binned(monkeypatch):
     """Tallest where cells have few entries."""
     played_build.play_build(monkeypatch)
-    monkeypatch.setattr(cells, "LEAST_COLUMNS", 1)
+    monkeypatch.setattr(bins, "LEAST_COLUMNS", 1)
     heights = {}
     for name, n_cols, options in (
         ("uneven", 60_000, {}),

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from mgspmv.kernels import column_sorted_blocks
-from mgspmv.kernels.cells import BAND, JOB_THREADS
+from mgspmv.kernels.band_slices import BAND
+from mgspmv.kernels.bins import JOB_THREADS
 from mgspmv.kernels.column_sorted_blocks import KEYS
 from mgspmv.kernels.layout import (
     EVEN_ROWS,

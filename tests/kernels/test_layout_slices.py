@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from mgspmv.kernels.cells import SLICE
+from mgspmv.kernels.band_slices import SLICE
 from mgspmv.kernels.layout import build_sell_slices, count_places
 from mgspmv.model import CsrBlock
 from tests.support.blocks import make_block, make_random, read_pieces, read_to_device

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mgspmv.kernels import rank_products
-from mgspmv.kernels.cells import LEAST_COLUMNS
+from mgspmv.kernels.bins import LEAST_COLUMNS
 from mgspmv.kernels.layout import SMALL_ENTRIES, SMALL_ROWS
 from mgspmv.kernels.modules import MANY_WEIGHTS
 from mgspmv.kernels.rank_products import (

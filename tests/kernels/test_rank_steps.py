@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import mgspmv as mg
-from mgspmv.kernels import cells, column_sorted_blocks, modules
-from mgspmv.kernels.cells import split_rows
+from mgspmv.kernels import bins, column_sorted_blocks, modules
+from mgspmv.kernels.band_slices import split_rows
 from mgspmv.kernels.column_sorted_blocks import ColumnSortedBlocks, build_column_sorted_blocks
 from mgspmv.kernels.device import PieceReader, shared_memory
 from mgspmv.kernels.layout import LayoutBuilder, MatrixLayout, SellSlices, build_sell_slices, hold_whole
@@ -83,10 +83,10 @@ def build_low_blocks(block, read, by_place=None, **options) -> MatrixLayout:
 
 
 def build_binned(block, read, order) -> MatrixLayout:
-    """All cells of fewer than `cells.LEAST_DENSE` entries are binned."""
+    """All cells of fewer than `bins.LEAST_DENSE` entries are binned."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cells, "LEAST_COLUMNS", 1)
-        patch.setattr(cells.CellRates, "pays", lambda *_: True)
+        patch.setattr(bins, "LEAST_COLUMNS", 1)
+        patch.setattr(bins.CellRates, "pays", lambda *_: True)
         return build_layout(block, read, layout="column-sorted-blocks", order=order, bin_bytes=1 << 40)
 
 
@@ -97,9 +97,9 @@ def build_banded(block, read, **options) -> MatrixLayout:
     band, far = split_rows(cupy.asarray(block.indptr), read(0, block.n_rows))
     options["value"] = None if block.data is None else block.data.dtype
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cells, "LEAST_COLUMNS", 1)
-        patch.setattr(cells.CellRates, "pays", lambda *_: True)
-        for module in (cells, column_sorted_blocks):
+        patch.setattr(bins, "LEAST_COLUMNS", 1)
+        patch.setattr(bins.CellRates, "pays", lambda *_: True)
+        for module in (bins, column_sorted_blocks):
             patch.setattr(module, "LEAST_DENSE", 50)
         pieces = PieceReader(lambda *_: far, (0, block.n_rows))
         layout = build_column_sorted_blocks(far.indptr, block.n_cols, pieces, band=band, bin_bytes=1 << 40, **options)
@@ -527,7 +527,7 @@ def test_a_run_after_a_residual_and_after_a_release(layout):
         sums = [steps.start(vectors, UNSTOPPED), *steps.advance(7)]
         vector_bytes = 8 * block.n_rows * 6  # x, out-weights, dangling, personalization and z, twice
         if (own := getattr(steps.layout.feed.kept[0], "bins", None)) is not None:
-            vector_bytes += 8 * own.n_octets * cells.OCTET
+            vector_bytes += 8 * own.n_octets * bins.OCTET
         assert held + vector_bytes <= steps.nbytes <= held + vector_bytes + 64 + 32 * (KEPT_SUMS + 1)
         runs.append((sums, steps.ranks().tobytes()))
         end()

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mgspmv.kernels import cells, column_sorted_blocks, cuda_products, layout, rank_products, rank_steps
+from mgspmv.kernels import band_slices, bins, column_sorted_blocks, cuda_products, layout, rank_products, rank_steps
 from mgspmv.kernels.modules import read_source, specialize
 from tests.support.played_build import Array, PlayedCupy
 
@@ -130,7 +130,7 @@ def emulate(monkeypatch: pytest.MonkeyPatch) -> None:
         "shared_block_bytes": lambda: 232_448,
         "cache_bytes": lambda: 1000,
     }
-    for module in (cells, column_sorted_blocks, cuda_products, layout, rank_products, rank_steps):
+    for module in (bins, column_sorted_blocks, cuda_products, layout, band_slices, rank_products, rank_steps):
         for name in replaced.keys() & vars(module).keys():
             monkeypatch.setattr(module, name, replaced[name])
     monkeypatch.setattr(rank_steps.RankSteps, "_is_captured", False)  # nothing is enqueued that could be captured

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.kernels import cells, column_sorted_blocks
-from mgspmv.kernels.cells import OCTET, ROW_BITS, TILE
+from mgspmv.kernels import bins, column_sorted_blocks
+from mgspmv.kernels.bins import OCTET, ROW_BITS, TILE
 from mgspmv.kernels.column_sorted_blocks import CHUNK
 
 
@@ -97,7 +97,7 @@ def play_build(monkeypatch: Any) -> list[str]:
         "shared_block_bytes": lambda: 232_448,
         "cache_bytes": lambda: 1000,
     }
-    for module in (column_sorted_blocks, cells):
+    for module in (column_sorted_blocks, bins):
         for name, function in played.items():
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, function)
@@ -235,7 +235,7 @@ def rate_cells(n_blocks, n_windows, wide_shifts, wide_starts, counts, least, wid
     narrow = counts.reshape(n_blocks, n_windows).astype(np.int64)
     found[:3] = narrow[narrow < least].sum(), (narrow > 0).sum(), ((narrow > 0) & (narrow >= least)).sum()
     for b in range(n_blocks):
-        width = 1 << (wide_shifts[b] - cells.WINDOW_BITS)
+        width = 1 << (wide_shifts[b] - bins.WINDOW_BITS)
         for w in range(wide_starts[b + 1] - wide_starts[b]):
             wide_counts[wide_starts[b] + w] = narrow[b, w * width : (w + 1) * width].sum()
 
@@ -247,7 +247,7 @@ def count_octets(_, n_blocks, n_windows, least, unit, counts, by_block, by_windo
 
 
 def pad_octets(_, n, height, n_rows, rows):
-    rows[:] = height + np.arange(n * OCTET) // cells.NEIGHBORS % n_rows
+    rows[:] = height + np.arange(n * OCTET) // bins.NEIGHBORS % n_rows
 
 
 KERNELS = {

@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from mgspmv.kernels.cells import BAND
+from mgspmv.kernels.band_slices import BAND
 from mgspmv.kernels.formats import BLOCK_DIMS
 from mgspmv.kernels.modules import (
     Specialization,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mgspmv.kernels.cells import BAND, LEAST_IN_ROW, SLICE, split_rows
+from mgspmv.kernels.band_slices import BAND, LEAST_IN_ROW, SLICE, split_rows
 from mgspmv.kernels.layout import NEAR, LayoutBuilder, Survey
 from mgspmv.model import CsrBlock
 from tests.kernels.test_rank_steps import MANY, build_banded, make_weights

@@ -1,10 +1,8 @@
-"""What column-sorted blocks hold besides chunks of sorted entries: bins of sparse cells, and slices of the diagonal.
+"""Windows of columns of column-sorted blocks, and bins: products of entries that have few others near them.
 
-Cells: the columns of a block are divided into windows.
-
-Bins: each read of z moves a sector of 32 bytes, from memory if z is larger than the cache. Entries that have few others
-near them are therefore binned: before each step, z of a window of columns, held in shared memory, is written to the
-places where the blocks then read it in order. For float32, that moves 12 bytes per entry.
+Each read of z moves a sector of 32 bytes, from memory if z is larger than the cache. Entries of a sparse cell are
+therefore binned: before each step, z of a window of columns, held in shared memory, is written to the places where the
+blocks then read it in order. For float32, that moves 12 bytes per entry.
 
 An octet is OCTET entries of one cell, padded with entries of PADDING_ROWS rows that follow those of the block. Octets
 are in two orders:
@@ -14,18 +12,8 @@ are in two orders:
 
 Products in fixed point without values have 48 bits; the few that have more are in a list besides.
 
-Band slices: neighboring rows that have entries next to the diagonal read neighboring elements of z, as in rings with
-shortcuts. Such entries need no sorting: a thread adds those of its row, without shared memory, and they take two bytes
-each. 32 consecutive rows are a slice. Cells have all other entries.
-
-    step      place of an entry's column in z, less that of its row; -2^15 where there is no entry
-    word      two steps of one row; the k-th words of the rows of a slice are adjacent
-
-A slice has no words of which less than half would be entries, so that these take no more than in cells; what is left
-is in cells. kernels/band_slices.cu splits rows, kernels/rank_blocks.cu multiplies.
-
-Sources: propagation blocking (Beamer, Asanovic, Patterson, IPDPS 2017), and sliced ELLPACK (Monakov, Lokhmotov,
-Avetisyan, HiPEAC 2010); the choice by cell, the list and the split of rows are this project's.
+Source: propagation blocking (Beamer, Asanovic, Patterson, IPDPS 2017); this project's are the choice by cell and the
+list.
 """
 
 from __future__ import annotations
@@ -37,10 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from mgspmv.kernels.device import address, count_blocks, load_kernel, pack, shared_block_bytes
+from mgspmv.kernels.device import count_blocks, pack, shared_block_bytes
 from mgspmv.kernels.formats import accumulate
-from mgspmv.kernels.modules import value_types
-from mgspmv.model import CsrBlock
 
 ROW_BITS = 15
 """Bits of an entry that encode its row; the others encode its column."""
@@ -86,17 +72,6 @@ PADDING_BYTES = (max(UNIT_OCTETS.values()) * OCTET - 1) * (ENTRY_BYTES + 4 + 8)
 """Most bytes of the padding of a cell."""
 RATES = 7
 """Numbers of `CellRates`."""
-
-BAND = 1 << 8
-"""Distance from the diagonal, in columns, below which entries are in the band. In `exact`, 8 entries a row that are
-spread over 300 columns on either side gain nothing on an H200; over 1000, they take 1.4 times as long as in blocks."""
-LEAST_IN_ROW = 6
-"""Entries of the band in a mean row from which slices are faster: the rows themselves take time. On an H200 graphs with
-7 gained by a factor of 1.2, with 4 they gained nothing, and with 2 they took 1.2 times as long."""
-SLICE = 32
-"""Rows per slice."""
-SLICES = 8
-"""Slices per thread block."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,6 +201,11 @@ class Bins:
         return int(sum(a.nbytes for a in (self.rows, self.columns, self.places, self.values) if a is not None))
 
 
+def count_windows(n_cols: int) -> int:
+    """Return the number of windows of `n_cols` columns."""
+    return -(-n_cols >> WINDOW_BITS)
+
+
 def may_bin(n_cols: int, bin_bytes: int) -> bool:
     """Return whether cells may be binned: z is not small, and a window of it fits."""
     return bin_bytes > 0 and LEAST_COLUMNS <= n_cols <= MOST_COLUMNS and shared_block_bytes() >= 8 << WINDOW_BITS
@@ -235,7 +215,7 @@ def can_bin(nnz: int, n_cols: int, n_blocks: int, bin_bytes: int) -> bool:
     """Return whether cells may be binned, and bins take at most `bin_bytes`."""
     if not may_bin(n_cols, bin_bytes):
         return False
-    n_cells = n_blocks * -(-n_cols >> WINDOW_BITS)
+    n_cells = n_blocks * count_windows(n_cols)
     return nnz * ENTRY_BYTES + min(nnz, n_cells) * PADDING_BYTES <= bin_bytes
 
 
@@ -295,65 +275,3 @@ class BinBuilder:
 
 NO_BINS = (None,) * 8
 """Fields of that structure where no cell is binned."""
-
-
-@dataclass(frozen=True, eq=False)
-class BandSlices:
-    """Entries next to the diagonal, on the device."""
-
-    starts: Any
-    """(n_slices + 1,) uint32: slice s has the words SLICE starts[s] .. SLICE starts[s + 1]."""
-    words: Any
-    """(SLICE starts[-1],) uint32: word SLICE (starts[s] + k) + l has steps 2 k, in its low half, and 2 k + 1 of row
-    SLICE s + l."""
-    values: Any | None
-    """(2 SLICE starts[-1],) float32 or float64, in the order of the steps, 0 where there is no entry; None for a
-    pattern."""
-    nnz: int
-    """Entries in the slices."""
-    first_place: int
-    """Place in z of the first row; the others follow."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the arrays."""
-        return int(sum(a.nbytes for a in (self.starts, self.words, self.values) if a is not None))
-
-    def list_fields(self) -> tuple[Any, ...]:
-        """Return the fields of the structure Band of kernels/rank_blocks.cu."""
-        return self.starts, self.words, self.values, self.first_place
-
-
-def split_rows(
-    indptr: Any, block: CsrBlock, columns: Any | None = None, first_place: int = 0
-) -> tuple[BandSlices, CsrBlock]:
-    """Split rows on the current device; return the entries next to the diagonal, and the others in CSR.
-
-    Parameters
-    ----------
-    indptr : (n_rows + 1,) int64, on the device: of the rows
-    block : the rows, on the device
-    columns : as for `build_column_sorted_blocks`
-    first_place : place in z of the first row
-    """
-    import cupy
-
-    n_rows, value = len(indptr) - 1, None if block.data is None else block.data.dtype
-    n_slices = count_blocks(n_rows, SLICE)
-    rows = pack(n_rows, indptr, block.indices, block.data, columns, first_place)
-    widths, n_far = cupy.empty(n_slices, np.uint32), cupy.empty(n_rows, np.int32)
-    _run("measure_slices", n_slices, value, (rows, widths, n_far))
-    starts, far_starts = cupy.zeros(n_slices + 1, np.uint32), accumulate(n_far)
-    cupy.cumsum(widths, dtype=np.uint32, out=starts[1:])
-    n_words, n_others = SLICE * int(starts[-1]), int(far_starts[-1])
-    words, indices = cupy.empty(n_words, np.uint32), cupy.empty(n_others, np.int32)
-    values, data = (None, None) if value is None else (cupy.zeros(2 * n_words, value), cupy.empty(n_others, value))
-    _run("split_rows", n_slices, value, (rows, starts, words, address(values), far_starts, indices, address(data)))
-    slices = BandSlices(starts, words, values, block.nnz - n_others, first_place)
-    return slices, CsrBlock(0, block.n_cols, far_starts, indices, data)
-
-
-def _run(name: str, n_slices: int, value: np.dtype[Any] | None, arguments: tuple[Any, ...]) -> None:
-    kernel = load_kernel("band_slices.cu", name, BAND=BAND, **value_types(value))
-    if n_slices:
-        kernel((count_blocks(n_slices, SLICES),), (SLICE * SLICES,), arguments)

@@ -9,8 +9,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from mgspmv.kernels import cells, column_sorted_blocks
-from mgspmv.kernels.cells import LEAST_COLUMNS, OCTET, CellRates, can_bin, cut_bin_windows, cut_windows
+from mgspmv.kernels import bins, column_sorted_blocks
+from mgspmv.kernels.bins import LEAST_COLUMNS, OCTET, CellRates, can_bin, cut_bin_windows, cut_windows
 from mgspmv.kernels.column_sorted_blocks import build_column_sorted_blocks
 from mgspmv.kernels.formats import to_host
 from mgspmv.kernels.layout import LayoutBuilder
@@ -35,10 +35,10 @@ def read_bins(made):
     blocks = np.searchsorted(own.starts, own.places, side="right") - 1
     windows = np.searchsorted(own.window_starts, np.arange(len(own.places)), side="right") - 1
     inside = own.rows[slots].astype(np.int64)
-    columns = (windows[:, None] << cells.WINDOW_BITS) + own.columns.reshape(-1, OCTET)
+    columns = (windows[:, None] << bins.WINDOW_BITS) + own.columns.reshape(-1, OCTET)
     values = np.ones(inside.shape) if own.values is None else own.values[slots]
     held = inside < made.height
-    assert (inside == made.height + slots // cells.NEIGHBORS % cells.PADDING_ROWS)[~held].all()
+    assert (inside == made.height + slots // bins.NEIGHBORS % bins.PADDING_ROWS)[~held].all()
     assert (np.diff(held.astype(int), axis=1) <= 0).all()  # padding is at the end
     is_paired = not (own.starts % 2).any() and not (own.window_starts % 2).any()
     assert held[:: 1 + is_paired, 0].all()
@@ -62,22 +62,22 @@ def check_holds(block, made, by_place) -> None:
     block_nnz = np.bincount(both[0] // made.height, minlength=len(made.block_chunks) - 1)
     n_narrow, *_ = cut_bin_windows(cut_windows(block_nnz, block.n_cols), block.n_cols)
     may_bin = both[0] // made.height >= n_narrow
-    own_cells = both[0] // made.height * (1 << 32) + (both[1] >> cells.WINDOW_BITS)
-    _, own, counts = np.unique(own_cells, return_inverse=True, return_counts=True)
-    is_binned = np.arange(len(own_cells)) < len(own_cells) - int(kept.sum())
-    np.testing.assert_array_equal(is_binned, may_bin & (counts[own] < cells.LEAST_DENSE))
+    cells = both[0] // made.height * (1 << 32) + (both[1] >> bins.WINDOW_BITS)
+    _, own, counts = np.unique(cells, return_inverse=True, return_counts=True)
+    is_binned = np.arange(len(cells)) < len(cells) - int(kept.sum())
+    np.testing.assert_array_equal(is_binned, may_bin & (counts[own] < bins.LEAST_DENSE))
 
 
 def play_bins(monkeypatch, least_dense: int, pays: bool = True) -> None:
     """Windows of 64 columns, and cells that are binned wherever that is possible, or not."""
-    for module in (cells, column_sorted_blocks):
+    for module in (bins, column_sorted_blocks):
         monkeypatch.setattr(module, "WINDOW_BITS", 6)
         monkeypatch.setattr(module, "LEAST_DENSE", least_dense)
-    for module in (cells, column_sorted_blocks, played_build):
+    for module in (bins, column_sorted_blocks, played_build):
         monkeypatch.setattr(module, "TILE", 256)
-    for module in (cells, column_sorted_blocks):
+    for module in (bins, column_sorted_blocks):
         monkeypatch.setattr(module, "JOB_THREADS", 16)
-    monkeypatch.setattr(cells, "LEAST_COLUMNS", 1)
+    monkeypatch.setattr(bins, "LEAST_COLUMNS", 1)
     monkeypatch.setattr(CellRates, "pays", lambda *_: pays)
     played_build.play_build(monkeypatch)
 
@@ -133,15 +133,15 @@ def test_wide_cells_where_bins_do_not_pay(order, data, height, monkeypatch):
 
 
 def test_no_bins_without_memory_or_columns(monkeypatch):
-    monkeypatch.setattr(cells, "shared_block_bytes", lambda: 232_448)
+    monkeypatch.setattr(bins, "shared_block_bytes", lambda: 232_448)
     assert can_bin(1000, LEAST_COLUMNS, 5, ENOUGH)
     assert not can_bin(1000, LEAST_COLUMNS - 1, 5, ENOUGH)
-    assert not can_bin(1000, cells.MOST_COLUMNS + 1, 5, ENOUGH)
+    assert not can_bin(1000, bins.MOST_COLUMNS + 1, 5, ENOUGH)
     assert not can_bin(1000, LEAST_COLUMNS, 5, 0)
-    need = 1000 * cells.ENTRY_BYTES + 5 * 64 * cells.PADDING_BYTES
+    need = 1000 * bins.ENTRY_BYTES + 5 * 64 * bins.PADDING_BYTES
     assert can_bin(1000, LEAST_COLUMNS, 5, need)
     assert not can_bin(1000, LEAST_COLUMNS, 5, need - 1)
-    monkeypatch.setattr(cells, "shared_block_bytes", lambda: 65_536)
+    monkeypatch.setattr(bins, "shared_block_bytes", lambda: 65_536)
     assert not can_bin(1000, LEAST_COLUMNS, 5, ENOUGH)
 
 
@@ -173,7 +173,7 @@ def wide_block():
 
 
 def force(monkeypatch) -> None:
-    monkeypatch.setattr(cells, "LEAST_COLUMNS", 1)
+    monkeypatch.setattr(bins, "LEAST_COLUMNS", 1)
     monkeypatch.setattr(CellRates, "pays", lambda *_: True)
 
 
