@@ -126,7 +126,7 @@ csr_split(const int64* row_starts, const int64* nonzero_starts, const OFFSET* __
             __syncthreads();
             if (threadIdx.x < distance) products[threadIdx.x] += products[threadIdx.x + distance];
         }
-        carried = products[0];
+        if (threadIdx.x == 0) carried = products[0];
     } else if (threadIdx.x == 0 && chunk > 0) {
         carried = take_carry(carries, chunk - 1);
     }
