@@ -425,12 +425,7 @@ class DeviceRowBlock(RowBlock):
         streaming = self._streaming
         with cupy.cuda.Device(device):
             size = choose_piece(self._plan, is_there=is_on_device(self.stored))
-            if self.nnz <= size:
-                indptr, block, degree, _ = read_graph(self.stored, dtype, self.threads, rows=(self.start, self.stop))
-                self._out_degree = degree
-                read: Callable[[int, int], CsrBlock] = lambda first, stop: block  # noqa: E731
-            else:
-                (indptr, read), degree = self._read_pieces(dtype), None
+            indptr, read, degree = self._read_at_once(dtype) if self.nnz <= size else self._read_pieces(dtype)
             rows = LayoutBuilder(
                 indptr,
                 read,
@@ -445,10 +440,17 @@ class DeviceRowBlock(RowBlock):
                 degree = read_out_degree(self.stored, self.start, self.stop, self.threads)
             return rows, rows.place_streamed(degree, streaming)
 
-    def _read_pieces(self, dtype: str | None) -> tuple[Any, Callable[[int, int], CsrBlock]]:
-        """Read row pointers; return them, and a function that reads rows, without out-degrees, which take memory."""
+    def _read_at_once(self, dtype: str | None) -> tuple[Any, Callable[[int, int], CsrBlock], Any]:
+        """Read all rows; return row pointers, a function that returns the rows as a block, and out-degrees."""
+        rows = (self.start, self.stop)
+        indptr, block, degree, _ = read_graph(self.stored, dtype, self.threads, rows=rows)
+        self._out_degree = degree
+        return indptr, lambda first, stop: block, degree
+
+    def _read_pieces(self, dtype: str | None) -> tuple[Any, Callable[[int, int], CsrBlock], None]:
+        """Read row pointers; return them, a function that reads rows, and no out-degrees, which would take memory."""
         read = self.stored.read_array if self._streaming is not None else partial(read_vector, self.stored)
         indptr = read("indptr", self.start, self.stop + 1, self.threads)
         first_entry = int(indptr[0])
         indptr -= first_entry
-        return indptr, make_row_reader(self.stored, self.start, indptr, first_entry, dtype, self.threads)
+        return indptr, make_row_reader(self.stored, self.start, indptr, first_entry, dtype, self.threads), None
