@@ -1,5 +1,5 @@
-"""What this process runs with: versions of the program and libraries, GPUs, and memory and processors, as far as
-Linux control groups, version 1 or 2, allow them.
+"""Environment of this process: versions of the program and of libraries, visible GPUs, and the memory and processors
+that Linux control groups, version 1 or 2, allow.
 
 A process is in a control group, which is in another, and so on: the least limit of all of them applies, such as that of
 a container, the unit of a service, or the scheduler of a cluster's jobs.

@@ -18,7 +18,7 @@ def make_event(iteration: int, change: float) -> Event:
 
 
 def make_console() -> Console:
-    return Console(file=io.StringIO(), force_terminal=True, width=120, color_system=None)
+    return Console(file=io.StringIO(), force_terminal=True, width=120, color_system=None, _environ={})
 
 
 def test_phases_are_shown_with_their_counts():
