@@ -157,7 +157,8 @@ def check_sizes(rows: Sequence[Sequence[str]], *, is_whole: bool) -> None:
     if len(first) not in (2, 3) or not all(map(is_plain_integer, first)) or len(below) < 5 - len(first):
         return  # with fewer lines, ordinary edges would often look like sizes
     tokens = [*first, *(own[place] for own in below for place in (0, 1) if place < len(own))]
-    if not all(is_plain_integer(token) and len(token) <= SURE_DIGITS for token in tokens):
+    is_short = all(len(own) < 2 for own in below)
+    if is_short or not all(is_plain_integer(token) and len(token) <= SURE_DIGITS for token in tokens):
         return
     highest = [max(int(own[place]) for own in below if place < len(own)) for place in (0, 1)]
     sizes, n_edges = (int(first[0]), int(first[-2])), int(first[-1])

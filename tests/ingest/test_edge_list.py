@@ -263,6 +263,7 @@ def test_memory_is_that_of_a_batch_and_not_of_the_text(write):
         ),
         ("1 2\n# c\n\n3 4 5\n", {}, 4, "'3 4 5': expected 'source target', found 3 columns"),
         ("1 2 3\n3 4\n", {}, 2, "'3 4': expected 'source target weight', found 2 columns"),
+        ("0 101 2\n2\n3\n", {}, 2, "'2': expected 'source target weight', found 1 column"),
         ("1,2\n3 4\n", {}, 2, "'3 4': expected 'source target', found 1 column"),
         (
             "1 2\n3 4\n5 x7\n",

@@ -142,6 +142,7 @@ def test_lines_that_are_no_edges(rows, is_below_header, message):
         (["2 2", "1 2", "2 1"], True, False),
         (["3 3 2", "1 2 5", "2 3 1"], True, True),
         (["2 2 2 2", "1 2 3 4", "1 2 3 4"], True, False),
+        (["0 101 2", "2", "3"], True, False),
     ],
 )
 def test_sizes_above_edges(rows, is_whole, are_sizes):
