@@ -135,16 +135,7 @@ class Pass:
         """Assign vectors to columns whose x are theirs. Needs `scale` before the next step."""
         for column, query in zip(columns, queries, strict=True):
             self.queries[column] = query
-        r = self._rows
-        alpha, base = np.zeros((2, self.width))
-        taken = [(column, query) for column, query in enumerate(self.queries) if query is not None]
-        numbers, queries = [column for column, _ in taken], [query for _, query in taken]
-        alpha[numbers], base[numbers] = [query.alpha for query in queries], [query.base for query in queries]
-        entered = np.repeat(numbers, [len(query.rows) for query in queries])
-        rows, weights = (np.concatenate(parts) for parts in ([q.rows for q in queries], [q.weights for q in queries]))
-        order = np.argsort(rows, kind="stable")
-        entries = (r.kernel.put(part[order]) for part in (rows - r.start, entered, weights))
-        self._terms = Terms(alpha, r.dangling, base, *entries)
+        self._terms = self._make_terms()
 
     def enter_at_jump(self, columns: np.ndarray, queries: Sequence[Query], shares: Sequence[float]) -> None:
         """Assign vectors to columns, with a share of their p as first x. Needs `scale` before the next step."""
@@ -183,6 +174,19 @@ class Pass:
         own = self._rows.kernel.residual_many(self._panel.z, self.x, mass, self._terms)
         total: np.ndarray = sum(self._panels.gather(own), np.zeros(self.width))
         return total
+
+    def _make_terms(self) -> Terms:
+        """Make the terms of all columns on the rows."""
+        r = self._rows
+        alpha, base = np.zeros((2, self.width))
+        taken = [(column, query) for column, query in enumerate(self.queries) if query is not None]
+        numbers, queries = [column for column, _ in taken], [query for _, query in taken]
+        alpha[numbers], base[numbers] = [query.alpha for query in queries], [query.base for query in queries]
+        columns = np.repeat(numbers, [len(query.rows) for query in queries])
+        rows, weights = (np.concatenate(parts) for parts in ([q.rows for q in queries], [q.weights for q in queries]))
+        order = np.argsort(rows, kind="stable")
+        entries = (r.kernel.put(part[order]) for part in (rows - r.start, columns, weights))
+        return Terms(alpha, r.dangling, base, *entries)
 
 
 @dataclass(eq=False)
@@ -373,21 +377,13 @@ class Batch(Execution):
         if not self._left:
             return
         with self._time("residual"):
-            wide, queries = self._find_wide(), [self._queries[seat.number] for seat in self._left]
-            wide.enter(np.arange(len(queries)), queries)
-            wide.scale()
-            mass = np.zeros(self._residual_width)
-            mass[: len(queries)] = [seat.mass for seat in self._left]
-            residuals = wide.residual(mass)[: len(queries)]
-            rounding = bound_mass_rounding(self._n_dangling)
+            bounds = self._find_bounds()
         with self._time("keep"):
-            for seat, query, residual in zip(self._left, queries, residuals, strict=True):
+            for seat, bound in zip(self._left, bounds, strict=True):
                 assert seat.status is not None
-                bound = bound_error(residual + query.alpha * rounding, query.alpha)
-                bound = math.inf if seat.status == Status.NON_FINITE else bound
                 self._endings[seat.number] = Ending(seat.status, tuple(seat.changes), bound)
             ended, kernel, top = tuple(seat.number for seat in self._left), self._rows.kernel, self._task.top
-            vectors, vertices = wide.x[:, : len(ended)].T, None
+            vectors, vertices = self._find_wide().x[:, : len(ended)].T, None
             if top is None:
                 ranks = kernel.get(vectors)
             else:
@@ -402,6 +398,18 @@ class Batch(Execution):
             wide = replace(self._rows, kernel=self._rows.kernel.with_precision("float64"))
             self._wide = Pass(wide, self._panels, self._residual_width, self._x_dtype)
         return self._wide
+
+    def _find_bounds(self) -> list[float]:
+        wide, queries = self._find_wide(), [self._queries[seat.number] for seat in self._left]
+        wide.enter(np.arange(len(queries)), queries)
+        wide.scale()
+        mass = np.zeros(self._residual_width)
+        mass[: len(queries)] = [seat.mass for seat in self._left]
+        residuals = wide.residual(mass)[: len(queries)]
+        rounding = bound_mass_rounding(self._n_dangling)
+        bounds = [bound_error(r + q.alpha * rounding, q.alpha) for q, r in zip(queries, residuals, strict=True)]
+        is_wrong = [seat.status == Status.NON_FINITE for seat in self._left]
+        return [math.inf if wrong else bound for wrong, bound in zip(is_wrong, bounds, strict=True)]
 
     @contextmanager
     def _time(self, phase: str) -> Iterator[None]:

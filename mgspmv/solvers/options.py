@@ -137,18 +137,8 @@ class PageRankOptions(StopOptions):
         if tol is None:
             return 0.0
         most = 1.0 if self.by_largest else 2.0  # of two distributions; for `relative` that of an increasing rank
-        most, least, sure = (own / per_node for own in (most, self._least_change(n, nnz), self._sure_change(n, nnz)))
-        said = f"tol={tol:g} with norm={self.norm!r}"
-        if tol >= most:
-            other = ", or norm='l1'" if self.norm == "l1_per_node" else ""
-            whose = "increase of ranks" if self.is_relative else f"ranks of {n} vertices"
-            raise OptionError(f"{said} is met by any {whose}; pass less than {most:g}{other}")
-        if tol < least:
-            other = ", or precision='exact'" if self.precision == "float32" else ""
-            reason = f"is below the rounding of precision={self.precision!r} on {n} vertices"
-            where = " where personalization is uniform" if self.is_relative else ""
-            remedy = f"{sure:.2g}, which is always reached{where}" if 1.05 * sure < most else "more, or a smaller alpha"
-            raise OptionError(f"{said} {reason}; pass {remedy}{other}")
+        least, sure = self._least_change(n, nnz), self._sure_change(n, nnz)
+        self._check_reach(tol, n, most / per_node, least / per_node, sure / per_node)
         return tol * per_node
 
     def measure(self, sums: StepSums) -> float:
@@ -197,6 +187,19 @@ class PageRankOptions(StopOptions):
             f"The change stays near {last:.2g} because of rounding with precision={self.precision!r}: pass {finer}"
             f"tol={tol:.1g}; more iterations do not help"
         )
+
+    def _check_reach(self, tol: float, n: int, most: float, least: float, sure: float) -> None:
+        said = f"tol={tol:g} with norm={self.norm!r}"
+        if tol >= most:
+            other = ", or norm='l1'" if self.norm == "l1_per_node" else ""
+            whose = "increase of ranks" if self.is_relative else f"ranks of {n} vertices"
+            raise OptionError(f"{said} is met by any {whose}; pass less than {most:g}{other}")
+        if tol < least:
+            other = ", or precision='exact'" if self.precision == "float32" else ""
+            reason = f"is below the rounding of precision={self.precision!r} on {n} vertices"
+            where = " where personalization is uniform" if self.is_relative else ""
+            remedy = f"{sure:.2g}, which is always reached{where}" if 1.05 * sure < most else "more, or a smaller alpha"
+            raise OptionError(f"{said} {reason}; pass {remedy}{other}")
 
 
 @dataclass(frozen=True, kw_only=True)
